@@ -102,8 +102,7 @@ def explain_cells(
     """
     from bench.analyse import cell_table
     from bench.analyse.causes.attribution import attribute
-    from bench.present.cause_table import causes_frame
-    from bench.present.explanation import Explanation
+    from bench.present.explanation import Explanation, causes_frame
     from bench.records import frames
 
     if a == b:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.analyse.causes import traced_differences
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
@@ -27,9 +26,7 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
     reasons = {
         f"{block.name}/{name}": reason
         for block in found.comparisons
-        for name, reason in trace_tables.reasons(
-            traced_differences.differences(block, found.traces)
-        ).items()
+        for name, reason in trace_tables.reasons(block, found.traces).items()
     }
     records = found.cells.astype(object).to_dict("records") if len(found.cells) else []
     return {

@@ -9,18 +9,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.analyse import ablation_shares, checkpoint_costs, input_cost, loss_curves, variant_ratios
-from bench.analyse.causes import traced_differences
+from bench.analyse import loss_curves, variant_ratios
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import (
-    ablation_tables,
     block_tables,
     cell_columns,
-    checkpoint_tables,
     command_lines,
     energy_sentences,
-    input_tables,
+    phase_tables,
     placing_table,
     run_environment,
     run_tables,
@@ -192,14 +189,12 @@ def _of_block(
     block: Comparison, found: Tables, cells: Mapping[str, Row], manifest: Manifest
 ) -> Iterator[Table]:
     """Render the tables of one block, its times first."""
-    reasons = trace_tables.reasons(traced_differences.differences(block, found.traces))
-    said = [*reasons.values(), *trace_tables.against_fastest(block, found.traces).values()]
+    reasons = (trace_tables.reasons, trace_tables.against_fastest)
+    said = [one for find in reasons for one in find(block, found.traces).values()]
     yield block_tables.comparison(block, cells, manifest)
     for table in (
         run_tables.processes([block], found.traces),
-        input_tables.table(input_cost.find([block])),
-        ablation_tables.table(ablation_shares.find([block], found.traces)),
-        checkpoint_tables.table(checkpoint_costs.find([block], found.checkpoints)),
+        *phase_tables.tables(found, [block]),
         trace_tables.breakdown(block, found.traces, said),
     ):
         if table:

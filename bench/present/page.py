@@ -18,10 +18,10 @@ from bench.present import (
     run_environment,
     run_tables,
     sentences,
-    vega,
 )
 from bench.present.caveats import caveats
 from bench.present.charts import CHARTS
+from bench.present.plots import vega_plot
 from bench.present.predicted_curves import Projected
 from bench.present.rendering import environment, reading_guide, stylesheet
 from bench.records import numbers
@@ -75,7 +75,7 @@ def content(
     ]
     # Everything here is either our own or escaped for its context.
     style = Markup(stylesheet() + _read("page.css"))  # noqa: S704
-    library = Markup(_inert(vega.library()))  # noqa: S704
+    library = Markup(_inert(vega_plot.library()))  # noqa: S704
     code = Markup("\n".join(map(_read, SCRIPTS)))  # noqa: S704
     return {
         "run": manifest["run"],
@@ -103,7 +103,7 @@ def content(
         "timed": not found.timeline.empty,
         "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,
-        "licence": vega.LICENCE,
+        "licence": vega_plot.LICENCE,
         "policy": _policy(style, library, code, images=projected is not None),
         "style": style,
         "data": Markup(page_data.encode(data)),  # noqa: S704

@@ -7,6 +7,9 @@ bench/present/web/data.js is the only reader.
 """
 
 import json
+import math
+import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, zip_longest
@@ -16,29 +19,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import (
-    ablation_shares,
-    checkpoint_costs,
-    input_cost,
-    loss_curves,
-    scaling_curves,
-    variant_ratios,
-)
+from bench.analyse import loss_curves, scaling_curves, variant_ratios
 from bench.analyse.causes import traced_differences
+from bench.analyse.causes.attribution import means, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import (
-    ablation_tables,
     block_tables,
     cell_columns,
     charts,
-    checkpoint_tables,
-    input_tables,
-    pair_data,
+    phase_tables,
     run_tables,
     trace_tables,
 )
+from bench.present.cause_sentences import called
 from bench.present.cell_columns import Row
 from bench.present.columns import Table, packed, shortened
 from bench.present.plots.plot_plan import sample
@@ -48,6 +43,7 @@ from bench.records.compressed import compressed
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 from bench.records.step_programs import unpacked
+from bench.records.trace_rows import TraceRow
 
 MOST_ROUNDS = 200
 """Rounds of a block whose samples the page has, evenly spaced in time; samples.csv has all."""
@@ -87,9 +83,7 @@ def tables(found: Tables, cells: Mapping[str, Row], manifest: Manifest) -> list[
         run_tables.variants(variant_ratios.find(found.comparisons), manifest),
         cell_columns.energy(list(cells.values())),
         run_tables.processes(found.comparisons, found.traces),
-        input_tables.table(input_cost.find(found.comparisons)),
-        ablation_tables.table(ablation_shares.find(found.comparisons, found.traces)),
-        checkpoint_tables.table(checkpoint_costs.find(found.comparisons, found.checkpoints)),
+        *phase_tables.tables(found, found.comparisons),
         run_tables.largest(found.largest),
     )
     return [table for table in every if table]
@@ -104,7 +98,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     of_block = {block.name: number for number, block in enumerate(found.comparisons)}
     of_cell = {name: number for number, name in enumerate(cells)}
     rows = list(cells.values())
-    causes, spent = pair_data.spent(found.traces)
+    causes, spent = _spent(found.traces)
     steps = drawn_steps(found)
     return {
         "statuses": {name: asdict(status) for name, status in STATUSES.items()},
@@ -167,7 +161,7 @@ def _blocks(
             "matmul": ceilings and ceilings["matmul_flops"],
             "bandwidth": ceilings and ceilings["memory_bytes"],
             "facts": block_tables.facts(block, manifest),
-            "ratios": pair_data.ratios(block, arms),
+            "ratios": _ratios(block, arms),
             "launch": [int(block.rounds.attempt[place]) for place in rounds],
             "samples": {
                 str(arms.get(arm, "twin")): _samples(block, arm, rounds)
@@ -176,6 +170,23 @@ def _blocks(
             },
         })  # fmt: skip
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float | None]]:
+    """Return the ratios of `explain` for arms that shared rounds, by their numbers: `3/5`.
+
+    Each is the first's time over the second's, with the ends of the interval that holds for all
+    pairs of the block simultaneously, or None where there is no interval.
+    """
+    found = {}
+    for place, arm in enumerate(block.arms[:-1], 1):
+        for other, claim in block.claims_of(arm, block.arms[place:]).items():
+            if claim.ratio.paired:
+                low, high = claim.verdict.low, claim.verdict.high
+                ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
+                key = f"{arms[arm]}/{arms[other]}"
+                found[key] = shortened([claim.ratio.value, *ends], 5)
+    return found
 
 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
@@ -250,6 +261,37 @@ def _programs(found: Tables, of_cell: Mapping[str, int]) -> str:
             kind = (one.source, one.opcode, one.result, one.bytes)
             own += [places.setdefault(kind, len(places)), one.runs]
     return compressed({"operations": list(places), "cells": cells}) if cells else ""
+
+
+def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return how traced steps spend their time, so that the page need only subtract.
+
+    Returns:
+      `what` and `source` of each cause, as columns; and by cell, `causes`, the numbers of the
+      step's causes, `ns`, nanoseconds on each as in `attribution.sides` with operations of all
+      sizes together, `transposing`, the causes whose operations change an array's layout, and
+      `steps_ns`, the times of a traced step and of one just before without a profiler.
+    """
+    causes: dict[tuple[str, str], int] = {}
+    cells = {}
+    for name, trace in traces.items():
+        seconds: defaultdict[int, float] = defaultdict(float)
+        transposing: set[int] = set()
+        for key, side in sides(trace).items():
+            cause = causes.setdefault((called(key), key.source), len(causes))
+            seconds[cause] += side.seconds
+            transposing |= {cause} if side.transposes else set()
+        cells[name] = {
+            "causes": list(seconds),
+            "transposing": sorted(transposing),
+            "ns": [round(1e9 * each) for each in seconds.values()],
+            "steps_ns": [
+                round(1e9 * means(trace)["total"]),
+                round(statistics.median(trace["untraced_ns"])),
+            ],
+        }
+    columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
+    return {name: packed(values) for name, values in columns.items()}, cells
 
 
 def _traced(

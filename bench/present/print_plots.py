@@ -16,7 +16,7 @@ from bench.present import sentences
 from bench.present.charts import CHARTS
 from bench.present.columns import Table
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import Plot
+from bench.present.plots.vega_plot import Plot, compose
 
 PANELS = 36
 """Limit on the panels of all plots of a report: one takes about 0.1 s in all its formats."""
@@ -65,9 +65,8 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
     curves = scaling_curves.find(found.cells)
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
-    planned = {
-        subject: list(_plans(own, curves, found, most, machine)) for subject, own in blocks.items()
-    }
+    subjects = {name: _subject(own, curves, found, most, machine) for name, own in blocks.items()}
+    planned = {name: list(_plans(subject)) for name, subject in subjects.items()}
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
     for rank in zip_longest(*planned.values()):
@@ -79,24 +78,22 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
                 missing.setdefault(subject, []).append(kind)
                 continue
             room -= plan.panels
-            label = f"{plan.title}, {subject}"
-            chosen[subject].append(
-                PrintedChart(kind, plan.title, label, plan.note, plan.draw(), plan.table)
-            )
+            data, title = subjects[subject], plan.title or CHARTS[kind].title
+            plot = compose(plan.slug or f"{kind}-{data.slug}", plan.spec, title, data.subtitle)
+            label = f"{title}, {subject}"
+            chosen[subject].append(PrintedChart(kind, title, label, plan.note, plot, plan.table))
     return Figures(chosen, {subject: _left_out(kinds) for subject, kinds in missing.items()})
 
 
-def _plans(
+def _subject(
     blocks: Sequence[Comparison],
     curves: Sequence[Scaling],
     found: Tables,
     panels: int,
     machine: str,
-) -> Iterator[tuple[str, Plan]]:
-    """Yield the plots of a subject with their kinds, those to be drawn first before the others."""
-    cells = found.cells
-    first = blocks[0]
-    subject = Subject(
+) -> Subject:
+    cells, first = found.cells, blocks[0]
+    return Subject(
         slug=re.sub(r"[^\w-]", "-", first.subject.replace(", ", "-")),
         blocks=list(blocks),
         cells=cells[cells["block"].isin([block.name for block in blocks])],
@@ -106,6 +103,10 @@ def _plans(
         panels=panels,
         machine=machine,
     )
+
+
+def _plans(subject: Subject) -> Iterator[tuple[str, Plan]]:
+    """Yield the plots of a subject with their kinds, those to be drawn first before the others."""
     plans = [
         (kind, plan)
         for kind, chart in CHARTS.items()

@@ -4,17 +4,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse import ablation_shares, cell_table, checkpoint_costs, input_cost, loss_curves
+from bench.analyse import cell_table, loss_curves
 from bench.analyse.causes import traced_differences
 from bench.present import (
     markdown,
     page,
+    phase_tables,
+    placing_table,
     predicted_curves,
     print_plots,
     run_environment,
-    share_picture,
 )
-from bench.present.cause_table import baseline_pairs, causes_frame
+from bench.present.explanation import baseline_pairs, causes_frame
 from bench.records import files, frames
 from bench.records.store import Run
 
@@ -43,7 +44,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     for chart in drawn.charts:
         chart.plot.write(plots)
     about = f"{run_environment.machine(run.manifest)}; {run_environment.started(run.manifest)}"
-    picture = share_picture.draw(found, run_environment.question(run.manifest), about)
+    picture = placing_table.picture(found, run_environment.question(run.manifest), about)
     if picture:
         picture.write(directory)
     content = markdown.content(found, run.manifest, drawn, predicted)
@@ -61,12 +62,8 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
         frames["trace_steps"] = traced_differences.steps_frame(traces)
         frames["trace_operations"] = traced_differences.operations_frame(traces)
         frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
-    if fed := input_cost.find(found.comparisons):
-        frames["inputs"] = pd.DataFrame(fed)
-    if shares := ablation_shares.find(found.comparisons, found.traces):
-        frames["ablations"] = pd.DataFrame(shares)
-    if saved := checkpoint_costs.find(found.comparisons, found.checkpoints):
-        frames["checkpoints"] = pd.DataFrame(saved)
+    phases = phase_tables.find(found, found.comparisons)
+    frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}
     if trainings := loss_curves.find(found):
         frames["losses"] = loss_curves.curves_frame(trainings)
         frames["loss_differences"] = loss_curves.differences_frame(trainings)

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from bench.analyse.causes.attribution import means, oversubscription, stragglers
-from bench.analyse.causes.traced_differences import Difference, pair_of, parts
+from bench.analyse.causes.traced_differences import Difference, differences, pair_of, parts
 from bench.analyse.comparisons import Comparison
 from bench.present.cause_sentences import Reason, reason
 from bench.present.charts import PARTS
@@ -99,9 +99,9 @@ def _excess(row: Mapping[str, Any]) -> str:
     return "" if missing(row["excess"]) else f"+{numbers.percent(row['excess'])}"
 
 
-def reasons(found: Iterable[Difference]) -> dict[str, Reason]:
+def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
     """Return why implementations are faster or slower than their baseline."""
-    return {one.cell["implementation"]: _reason(one) for one in found}
+    return {one.cell["implementation"]: _reason(one) for one in differences(block, traces)}
 
 
 def _reason(one: Difference) -> Reason:

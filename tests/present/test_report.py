@@ -15,7 +15,6 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table, scaling_curves, stragglers, variant_ratios
-from bench.analyse.causes import traced_differences
 from bench.present import (
     block_tables,
     caveats,
@@ -319,8 +318,7 @@ def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     cell = next(cell for cell in built.comparisons[0].ranked if cell["implementation"] == "slow")
     cell["latency_s"] /= 2
-    differences = traced_differences.differences(built.comparisons[0], built.traces)
-    (found,) = trace_tables.reasons(differences).values()
+    (found,) = trace_tables.reasons(built.comparisons[0], built.traces).values()
     assert found.main == ""
     assert "slow is slower than jit_spmd, but not with a wait after every step" in found.sentence
 

@@ -114,16 +114,10 @@ function distribution(cell, width) {
     .filter(({ value, baseline }) => known(value) && known(baseline))
     .map((row, place) => ({ ...row, round: place + 1, ratio: row.value / row.baseline }));
   const round = number("round", "Round");
-  const distributed = figure({
+  const [names, , colours] = [0, 1, 2].map((at) => arms.map((arm) => arm[at]));
+  const distributed = figure("distribution", { rows, width, names, colours }, {
     title: `Distribution of step times, ${cell.full}`,
-    spec: specOf("distribution", {
-      rows,
-      width,
-      names: arms.map(([name]) => name),
-      colours: arms.map(([, , colour]) => colour),
-    }),
     name: "samples",
-    rows,
     columns: [
       { key: "name", title: "Arm", filter: true },
       { ...number("launch", "Launch"), filter: true },
@@ -131,18 +125,11 @@ function distribution(cell, width) {
       number("value", "Step time", "s"),
     ],
   });
-  const drifted = paired.length
-    ? figure({
-        title: `Ratio round by round, ${cell.full}`,
-        spec: specOf("drift", {
-          ...{ rows: paired, width, legend: workers.length > 1 ? LAUNCHES : null },
-          ends: [{ ratio: 1 / (1 + margin) }, { ratio: 1 + margin }],
-        }),
-        name: "rounds",
-        rows: paired,
-        columns: [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")],
-      })
-    : "";
+  const ends = [{ ratio: 1 / (1 + margin) }, { ratio: 1 + margin }];
+  const given = { rows: paired, width, ends, legend: workers.length > 1 ? LAUNCHES : null };
+  const columns = [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")];
+  const words = { title: `Ratio round by round, ${cell.full}`, name: "rounds", columns };
+  const drifted = paired.length ? figure("drift", given, words) : "";
   return element("div", { class: "panels" }, distributed, drifted);
 }
 

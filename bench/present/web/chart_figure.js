@@ -16,15 +16,24 @@ async function embed(target, spec) {
   view.addEventListener("click", (_event, item) => keep(item));
 }
 
-/* A chart and its caption, with the table behind it: `name`, `rows` and `columns`. */
-function figure({ title, caption, spec, ...table }) {
+/*
+ * A chart, its caption, and the table behind it.
+ *
+ * kind: of its specification
+ * given: values of the specification
+ * words: `title`, `caption`, and `name`, `rows` and `columns` of the table, if not the kind's
+ */
+function figure(kind, given, words = {}) {
+  const { title: usual, note, table: columns } = CHARTS[kind] ?? {};
+  const shown = { title: usual, caption: note, name: kind, rows: given.rows, columns, ...words };
+  const { title, caption, ...table } = shown;
   const target = element("div", { class: "chart", "aria-hidden": "true" });
   const label = `${title}. The table below has its numbers.`;
   const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
   const below = caption ? element("figcaption", {}, caption) : "";
   const details = numbersBehind(() => ({ title, ...table }));
   const made = element("figure", {}, element("div", wide, target), below, details);
-  drawLater(target, embed(target, spec));
+  drawLater(target, embed(target, specOf(kind, given)));
   return made;
 }
 

@@ -11,7 +11,6 @@ const nothing = (text) => element("p", { class: "note" }, text);
 const CELL = { key: "name", title: "Implementation", filter: true };
 const whereOf = (cell) =>
   [DATA.subjects.length > 1 ? cell.of.subjectName : "", cell.of.place].filter(Boolean).join(", ");
-const VERDICT = { key: "verdict", title: "Verdict", filter: true };
 const number = (key, title, format = "count", note = "") => ({ key, title, format, note });
 
 /* The cells of a limited number of panels, one for each `key`, and a note on the others. */
@@ -31,6 +30,12 @@ function panelled(cells, group, what, key) {
 }
 
 const blockOf = (cell) => cell.block;
+
+/* A row of a chart about a cell. */
+const rowOf = (cell, more) => ({
+  ...{ cell: cell.number, name: cell.name, place: cell.of.place },
+  ...more,
+});
 
 /* The number of panels that fit in a row, and the width of each. Only the first has labels on the
    vertical axis. */

@@ -29,9 +29,10 @@ function endLabels(rows, last, share) {
   return placed(pushed(-1, [{ at: HEIGHT + LINE }, ...below.reverse()]).slice(1).reverse());
 }
 
-/* One quantity over devices or batches. rows: {name, x, value, low, high, cell}, with `measured`
-   for hollow marks; ideal, communication: pairs of x and value; over: where the shade begins. */
-function curveChart(rows, options) {
+/* Values of a specification: one quantity over devices or batches. rows: {name, x, value, low, high,
+   cell}, with `measured` for hollow marks; ideal, communication: pairs of x and value; over: where
+   the shade begins. */
+function curveOf(rows, options) {
   const { title, xTitle, axis, log, logX, width, ideal = [], communication = [], over } = options;
   const xs = ascending(rows.map((row) => row.x));
   const ends = logX ? [xs[0] / BESIDE, xs.at(-1) * BESIDE] : [0, xs.at(-1) * 1.08];
@@ -45,7 +46,7 @@ function curveChart(rows, options) {
   const [low, high] = domain.map(scaled);
   const share = (value) => (scaled(value) - low) / (high - low);
   const guide = (points, name) => points.map(([x, value]) => ({ x, value, guide: name }));
-  return specOf("curve", {
+  return {
     ...{ title, xTitle, width, height: HEIGHT, rows, xs, ...looksOf(rows) },
     labels: endLabels(rows, xs.at(-1), share),
     xScale: { domain: ends, nice: false, ...(logX ? { type: "log", base: 2 } : {}) },
@@ -53,7 +54,7 @@ function curveChart(rows, options) {
     yAxis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }), ...axis },
     shade: known(over) ? [{ x: Math.max(over, ends[0]), to: ends[1] }] : [],
     guides: [...guide(ideal, "ideal"), ...guide(communication, "communication")],
-  });
+  };
 }
 
 /* One of several such charts side by side, with its table. */
@@ -61,11 +62,10 @@ function curveFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
   if (!rows.length) return "";
   const some = (key, ...column) =>
     rows.some((row) => known(row[key]) && row[key] !== row.value) ? [number(key, ...column)] : [];
-  return figure({
+  const drawn = Math.max(150, Math.min(265, width - 60 - LABEL));
+  return figure("curve", curveOf(rows, { title, xTitle, width: drawn, ...spec }), {
     title: `${title}, ${of}`,
-    spec: curveChart(rows, { title, xTitle, width: Math.max(150, Math.min(265, width - 60 - LABEL)), ...spec }),
     name,
-    rows,
     columns: [
       CELL,
       number("x", xTitle),

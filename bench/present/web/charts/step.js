@@ -42,7 +42,7 @@ const wholeName = (cell) => `${cell.name}, ${whereOf(cell)}`;
 
 /* The picture, its legend, who waited for whom, and the table behind it. */
 function stepFigure(arms, width) {
-  const { title, note } = CHARTS.step;
+  const { title, note, table: columns } = CHARTS.step;
   const picture = stepPicture(arms, width);
   const runs = arms.flatMap(({ lanes }) => lanes.flatMap((lane) => lane.runs));
   const shown = new Set(runs.flatMap(piecesOf).map(([part]) => part));
@@ -61,17 +61,6 @@ function stepFigure(arms, width) {
         })),
       ),
     );
-  const columns = [
-    CELL,
-    { ...number("device", "Device"), filter: true },
-    { key: "op", title: "Operation", long: true },
-    { key: "part", title: "Part", filter: true },
-    { key: "source", title: "Source", long: true },
-    number("start", "Start", "s"),
-    number("seconds", "Time", "s"),
-    number("wait", "Waiting", "s"),
-    number("share", "Share of the step", "percent"),
-  ];
   const told = arms.flatMap(waitsTold).map((text) => element("li", {}, text));
   const left = arms.filter(({ leftOut }) => leftOut);
   const more = arms.flatMap(({ cell }) => [`${cell.name}: `, traceLink(cell), ". "]);
