@@ -30,7 +30,7 @@ def compare(
     from rich.console import Console
 
     from bench.plan.option_values import BadInput, share
-    from bench.present.comparison import comparison_page, comparison_terminal
+    from bench.present import comparison_report
 
     with refusing(OSError):
         try:
@@ -39,6 +39,6 @@ def compare(
             raise BadInput([f"--margin: {error}"]) from error
         names = (find_run(name).resolve().name for name in (a, b))
         folder = output or REPORTS / "_".join(["compare", *names])
-        compared = comparison_page.build(load_run(a), load_run(b), folder, ignored)
-    comparison_terminal.show(Console(highlight=False), compared)
+        compared = comparison_report.build(load_run(a), load_run(b), folder, ignored)
+    comparison_report.show(Console(highlight=False), compared)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")

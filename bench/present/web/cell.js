@@ -38,26 +38,26 @@ function drawCell() {
   const cell = currentCell();
   if (!cell) return;
   const { facts, place } = cell.of;
-  const status = element("b", {}, `${formatted(cell.status, "status")}: `);
-  const again = element("code", {}, cell.again);
+  const status = element("b", `${formatted(cell.status, "status")}: `);
+  const again = element("code", cell.again);
   const trace = cell.traced
     ? [traceLink(cell), " in TensorBoard (nox -s tensorboard) \u00b7 "]
     : [];
   const parts = [
     element("h3", { tabindex: "-1" }, cell.full),
-    cell.status === "ok" ? "" : element("p", { class: "reason" }, status, cell.reason),
+    cell.status === "ok" ? "" : element("p.reason", status, cell.reason),
     ...[cell.traced?.why, cell.traced?.why_fastest]
       .filter(Boolean)
-      .map((text) => element("p", {}, text)),
-    element("dl", { class: "facts" }, ...factsOf(cell)),
-    element("p", {}, ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
+      .map((text) => element("p", text)),
+    element("dl.facts", ...factsOf(cell)),
+    element("p", ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
   ];
   if (facts.length) {
     parts.push(
-      element("h4", {}, `Its block, ${place}`),
-      element("ul", { class: "remarks" }, ...facts.map((text) => element("li", {}, text))),
+      element("h4", `Its block, ${place}`),
+      element("ul.remarks", ...facts.map((text) => element("li", text))),
     );
   }
   clear(target);
@@ -71,8 +71,8 @@ function factsOf(cell) {
     .map(({ key, title, note, format }) => {
       const detail = cell.detail[key];
       const text = formatted(cell[key], format);
-      const name = element("dt", {}, note ? `${title}, ${note}` : title);
-      return element("div", {}, name, element("dd", {}, detail ? `${text} (${detail})` : text));
+      const name = element("dt", note ? `${title}, ${note}` : title);
+      return element("div", name, element("dd", detail ? `${text} (${detail})` : text));
     });
 }
 
@@ -83,7 +83,7 @@ function tableOf(cell, table) {
   const rows = own.map((row) => ({ ...row, cell: null }));
   if (!rows.length) return [];
   const title = `${table.title}, ${cell.full}`;
-  return [element("h4", {}, table.title), makeTable({ ...table, title, rows, search: false })];
+  return [element("h4", table.title), makeTable({ ...table, title, rows, search: false })];
 }
 
 const LAUNCHES = { title: "launch", symbolType: "circle" };
@@ -130,7 +130,7 @@ function distribution(cell, width) {
   const columns = [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")];
   const words = { title: `Ratio round by round, ${cell.full}`, name: "rounds", columns };
   const drifted = paired.length ? figure("drift", given, words) : "";
-  return element("div", { class: "panels" }, distributed, drifted);
+  return element("div.panels", distributed, drifted);
 }
 
 function copyButton(text) {

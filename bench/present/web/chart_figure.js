@@ -27,19 +27,19 @@ function figure(kind, given, words = {}) {
   const { title: usual, note, table: columns } = CHARTS[kind] ?? {};
   const shown = { title: usual, caption: note, name: kind, rows: given.rows, columns, ...words };
   const { title, caption, ...table } = shown;
-  const target = element("div", { class: "chart", "aria-hidden": "true" });
+  const target = element("div.chart", { "aria-hidden": "true" });
   const label = `${title}. The table below has its numbers.`;
   const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
-  const below = caption ? element("figcaption", {}, caption) : "";
+  const below = caption ? element("figcaption", caption) : "";
   const details = numbersBehind(() => ({ title, ...table }));
-  const made = element("figure", {}, element("div", wide, target), below, details);
+  const made = element("figure", element("div", wide, target), below, details);
   drawLater(target, embed(target, specOf(kind, given)));
   return made;
 }
 
 /* The table behind a chart, made when it is opened. */
 function numbersBehind(table) {
-  const details = element("details", {}, element("summary", {}, "The numbers behind this chart"));
+  const details = element("details", element("summary", "The numbers behind this chart"));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(makeTable(table()));
   });

@@ -4,8 +4,8 @@ const GROUPS = {}; // By kind of chart: a function of the element that returns i
 const MOST_PANELS = 12;
 const AXES = { "": "logarithmic", linear: "linear" }; // Values of a selector.
 
-const choices = (...selectors) => element("div", { class: "choices" }, ...selectors);
-const nothing = (text) => element("p", { class: "note" }, text);
+const choices = (...selectors) => element("div.choices", ...selectors);
+const nothing = (text) => element("p.note", text);
 
 /* The first column of charts' tables, which links each row to its cell. */
 const CELL = { key: "name", title: "Implementation", filter: true };
@@ -25,7 +25,7 @@ function panelled(cells, group, what, key) {
   const left = `${panels.length - MOST_PANELS} of ${panels.length} ${what} are not drawn. `;
   return [
     cells.filter((cell) => shown.has(key(cell))),
-    element("p", { class: "note" }, left, button("Draw all", onclick)),
+    element("p.note", left, button("Draw all", onclick)),
   ];
 }
 

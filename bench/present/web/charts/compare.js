@@ -107,5 +107,5 @@ GROUPS.compare = (target) => {
   const lines = element("div", { id: "programs" });
   if (!same) drawLater(lines, programsBetween(a, b).then((made) => lines.replaceChildren(made)));
   const bars = timed && waterfall(a, b, widthOf(target));
-  return [why && element("p", {}, why), bars, differing(a, b), lines];
+  return [why && element("p", why), bars, differing(a, b), lines];
 };

@@ -38,7 +38,7 @@ GROUPS.heatmap = (target) => {
     const matrix = element("a", { href: "#behind" }, "Time behind the fastest");
     const told = "All meshes have one batch size here";
     if (!byId("behind")) return [nothing(`${told}.`)];
-    return [element("p", { class: "note" }, `${told}, so the matrix shows them: `, matrix, ".")];
+    return [element("p.note", `${told}, so the matrix shows them: `, matrix, ".")];
   }
   const timed = all
     .filter((cell) => cell.status === "ok")

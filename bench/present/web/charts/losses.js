@@ -109,5 +109,5 @@ GROUPS.losses = (target) => {
   const agree =
     `All curves agree with the reference over ${of} steps: they differ by at most ` +
     `${scientific(most)}, and the gate allows ${scientific(tolerance)}.`;
-  return [nothing(agree), element("details", {}, element("summary", {}, "The curves"), ...charts)];
+  return [nothing(agree), element("details", element("summary", "The curves"), ...charts)];
 };

@@ -156,23 +156,20 @@ GROUPS.scaling = (target) => {
     cells.some((cell) => known(cell.high_water_bytes)) && remarks.high_water,
     "The choices of mesh and batch above do not apply to curves.",
   ];
+  const inSeconds = { axis: TIME_AXIS, log: true, text: "s", ideal, communication };
+  const shares = { axis: { format: ".0%" }, text: "percent", ideal: ideal.map(([at]) => [at, 1]) };
+  const charts = [
+    draw("step", panels.step, stepOf, inSeconds),
+    draw("efficiency", panels.efficiency, (cell) => efficiency.get(cell.number), shares),
+    ...throughputAndMemory(draw, cells),
+  ];
   return [
     choices(
       selector("Curve", "curve", curves, "scaling", curve.slug),
       selector("Axes", "axes", AXES, "scaling"),
       fastestOf(every) && selector("Lines", "lines", LINES, "scaling"),
     ),
-    element(
-      "div",
-      { class: "panels" },
-      draw("step", panels.step, stepOf, { axis: TIME_AXIS, log: true, text: "s", ideal, communication }),
-      draw("efficiency", panels.efficiency, (cell) => efficiency.get(cell.number), {
-        axis: { format: ".0%" },
-        text: "percent",
-        ideal: ideal.map(([devices]) => [devices, 1]),
-      }),
-      ...throughputAndMemory(draw, cells),
-    ),
+    element("div.panels", ...charts),
     nothing(notes.filter(Boolean).join(" ")),
   ];
 };

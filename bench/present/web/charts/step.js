@@ -16,7 +16,7 @@ GROUPS.step = (target) => {
   const below = asked("below") ?? others.sort((a, b) => a.step_s - b.step_s)[0] ?? above;
   const names = Object.fromEntries(stored.map((cell) => [cell.full, wholeName(cell)]));
   const cells = unique([above, below]);
-  const made = element("div", {});
+  const made = element("div");
   const draw = async () => {
     const steps = await Promise.all(cells.map((cell) => expanded(cell.traced.drawn)));
     const arms = cells.map((cell, place) => armOf(cell, steps[place]));
@@ -47,9 +47,9 @@ function stepFigure(arms, width) {
   const runs = arms.flatMap(({ lanes }) => lanes.flatMap((lane) => lane.runs));
   const shown = new Set(runs.flatMap(piecesOf).map(([part]) => part));
   const legend = PARTS.filter(({ key }) => shown.has(key)).map(({ key, title: name, colour }) => {
-    const mark = element("span", { class: "mark", "data-letter": "\u25a0", "aria-hidden": "true" });
+    const mark = element("span.mark", { "data-letter": "\u25a0", "aria-hidden": "true" });
     mark.style.color = colour;
-    return element("span", {}, mark, ` ${key === "idle" ? "idle in a loop" : name}`);
+    return element("span", mark, ` ${key === "idle" ? "idle in a loop" : name}`);
   });
   const rows = () =>
     arms.flatMap(({ cell, lanes, ns }) =>
@@ -61,17 +61,17 @@ function stepFigure(arms, width) {
         })),
       ),
     );
-  const told = arms.flatMap(waitsTold).map((text) => element("li", {}, text));
+  const told = arms.flatMap(waitsTold).map((text) => element("li", text));
   const left = arms.filter(({ leftOut }) => leftOut);
   const more = arms.flatMap(({ cell }) => [`${cell.name}: `, traceLink(cell), ". "]);
   const below = [
-    element("p", { class: "note", id: "step-keys" }, STEP_KEYS),
-    element("figcaption", {}, note, " More in TensorBoard: ", ...more),
+    element("p.note", { id: "step-keys" }, STEP_KEYS),
+    element("figcaption", note, " More in TensorBoard: ", ...more),
     ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${LEFT_OUT} ${leftOut}.`)),
-    element("ul", { class: "remarks" }, ...told),
+    element("ul.remarks", ...told),
     numbersBehind(() => ({ title, name: "step", rows: rows(), columns })),
   ];
-  return [element("figure", {}, element("p", { class: "legend" }, ...legend), picture, ...below)];
+  return [element("figure", element("p.legend", ...legend), picture, ...below)];
 }
 
 const LEFT_OUT = "ran more operations than are drawn; number of the shortest that are left out:";
