@@ -50,14 +50,7 @@ REASON = 120
 def content(
     found: Tables, manifest: Manifest, drawn: Figures, projected: Projected | None = None
 ) -> dict[str, Any]:
-    """Return everything that the template shows, by the names it uses.
-
-    Args:
-      found: the run's tables.
-      manifest: the run's manifest.
-      drawn: its plots.
-      projected: its projection, if it has one.
-    """
+    """Return everything that the template shows of a run, by the names it uses."""
     noted = caveats(found, manifest)
     endings = run_tables.endings(found.cells)
     return {
@@ -114,9 +107,7 @@ def _failure(row: Mapping[str, Any]) -> dict[str, str]:
 def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[str, Any]]:
     """Render tables of whole subjects before those of single blocks, which share the rest."""
     cells = cell_columns.rows(found, manifest)
-    blocks = {
-        name: list(own) for name, own in groupby(found.comparisons, lambda block: block.subject)
-    }
+    blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
     room = BYTES
 
     def take(texts: Sequence[Markup], most: int, left: int = 0) -> Iterator[Markup]:
@@ -129,7 +120,8 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
                 yield text
 
     general = {
-        name: _general(name, found, cells, drawn.subjects[name], manifest) for name in blocks
+        name: _general(own, found, cells, drawn.subjects[name], manifest)
+        for name, own in blocks.items()
     }
     kept = {name: list(take(texts, SECTION)) for name, texts in general.items()}
     subjects = []
@@ -152,25 +144,21 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
 
 
 def _left_out(blocks: int, others: int) -> str:
-    parts = [
-        numbers.count(count, what)
-        for count, what in ((others, "table of all blocks"), (blocks, "block"))
-        if count
-    ]
-    if not parts:
-        return ""
-    return f"Left out here, but in cells.csv, to keep this page short: {sentences.listing(parts)}."
+    counts = {"table of all blocks": others, "block": blocks}
+    parts = [numbers.count(count, what) for what, count in counts.items() if count]
+    why = "Left out here, but in cells.csv, to keep this page short"
+    return f"{why}: {sentences.listing(parts)}." if parts else ""
 
 
 def _general(
-    subject: str,
+    blocks: Sequence[Comparison],
     found: Tables,
     cells: Mapping[str, Row],
     charts: Sequence[PrintedChart],
     manifest: Manifest,
 ) -> list[Markup]:
     """Render the tables of a whole subject."""
-    blocks = [block for block in found.comparisons if block.subject == subject]
+    subject = blocks[0].subject
     effects = [e for e in variant_ratios.find(found.comparisons) if e.block.subject == subject]
     trained = [each for each in loss_curves.find(found) if each.block.subject == subject]
     largest = [row for row in found.largest if f"{row['workload']}, {row['options']}" == subject]

@@ -31,16 +31,9 @@ from bench.records.statuses import STATUSES
 WEB = Path(__file__).with_name("web")
 
 SCRIPTS = (
-    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
-    *(
-        "chart_style.js",
-        "chart_figure.js",
-        "focused_cell.js",
-        "chart_groups.js",
-        "compared_pair.js",
-        "compared_programs.js",
-        "traced_step.js",
-    ),
+    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js", "chart_style.js"),
+    *("chart_figure.js", "focused_cell.js", "chart_groups.js", "compared_pair.js"),
+    *("compared_programs.js", "traced_step.js"),
     *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
     *("cell.js", "tables.js", "controls.js", "chooser.js", "app.js"),
 )
@@ -51,13 +44,7 @@ FIRST = 8
 
 
 def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
-    """Return the page of a run.
-
-    Args:
-      found: the run's tables.
-      manifest: the run's manifest.
-      projected: the run's projection, if it has one.
-    """
+    """Return the page of a run, with the predicted curves if it has any."""
     template = environment(WEB, markdown=False).get_template("page.html.j2")
     return template.render(page=content(found, manifest, projected), charts=CHARTS)
 
@@ -65,7 +52,7 @@ def html(found: Tables, manifest: Manifest, projected: Projected | None = None) 
 def content(
     found: Tables, manifest: Manifest, projected: Projected | None = None
 ) -> dict[str, Any]:
-    """Return everything that the template shows, by the names it uses; arguments as in `html`."""
+    """Return everything that the template shows, by the names it uses."""
     cells = found.cells
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     data = page_data.build(found, manifest)

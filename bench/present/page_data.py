@@ -35,7 +35,7 @@ from bench.present import (
 )
 from bench.present.cause_sentences import called
 from bench.present.cell_columns import Row
-from bench.present.columns import Table, packed, shortened
+from bench.present.columns import packed, shortened
 from bench.present.plots.plot_plan import sample
 from bench.records import printable
 from bench.records.arms import implementation_of
@@ -70,56 +70,9 @@ FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in 
 Columns = dict[str, Any]
 
 
-def tables(found: Tables, cells: Mapping[str, Row], manifest: Manifest) -> list[Table]:
-    """Return the non-empty tables of a run, except that of all cells.
-
-    Args:
-      found: the run's tables.
-      cells: its cells, as from `cell_columns.rows`.
-      manifest: its description.
-    """
-    every = (
-        run_tables.losses(loss_curves.find(found)),
-        run_tables.variants(variant_ratios.find(found.comparisons), manifest),
-        cell_columns.energy(list(cells.values())),
-        run_tables.processes(found.comparisons, found.traces),
-        *phase_tables.tables(found, found.comparisons),
-        run_tables.largest(found.largest),
-    )
-    return [table for table in every if table]
-
-
 def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     """Return all data of the page, ready for `encode`."""
-    cells = cell_columns.rows(found, manifest)
-    names = sorted({cell["implementation"] for cell in cells.values()})
-    arms = {name: number for number, name in enumerate(names)}
-    subjects = list(dict.fromkeys(block.subject for block in found.comparisons))
-    of_block = {block.name: number for number, block in enumerate(found.comparisons)}
-    of_cell = {name: number for number, name in enumerate(cells)}
-    rows = list(cells.values())
-    causes, spent = _spent(found.traces)
-    steps = drawn_steps(found)
-    return {
-        "statuses": {name: asdict(status) for name, status in STATUSES.items()},
-        "implementations": names,
-        **charts.for_page(names),
-        "subjects": subjects,
-        "blocks": _blocks(found, manifest, subjects, arms),
-        "cells": {
-            **cell_columns.all_cells(rows, manifest["run"]).for_page(of_cell),
-            "figures": _figures(rows, of_block, arms),
-        },
-        "tables": [table.for_page(of_cell) for table in tables(found, cells, manifest)],
-        "curves": _curves(found, subjects, of_cell),
-        "traced": _traced(found, cells, of_cell, spent, steps),
-        "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
-        "causes": causes,
-        "layouts": packed(found.layouts.get(name) for name in cells),
-        "programs": _programs(found, of_cell),
-        "losses": _losses(loss_curves.find(found), of_block, of_cell),
-        "timeline": _timeline(found.timeline),
-    }
+    return _PageData(found, manifest).all()
 
 
 def encode(value: dict[str, Any]) -> str:
@@ -130,46 +83,173 @@ def encode(value: dict[str, Any]) -> str:
     return text
 
 
-def _figures(rows: Sequence[Row], of_block: Mapping[str, int], arms: Mapping[str, int]) -> Columns:
-    return {
-        "block": [of_block[cell["block"]] for cell in rows],
-        "arm": [arms[cell["implementation"]] for cell in rows],
-        "paired": [cell["paired"] for cell in rows],
-        "unit": packed(cell["unit"] or "" for cell in rows),
-        "reason": packed(printable.shortened(cell["reason"]) for cell in rows),
-        **{name: shortened(cell[name] for cell in rows) for name in FIGURES},
-    }
+class _PageData:
+    """The data of one page; its parts refer to one another by these numbers."""
 
+    def __init__(self, found: Tables, manifest: Manifest) -> None:
+        self.found, self.manifest = found, manifest
+        self.cells = cell_columns.rows(found, manifest)
+        self.names = sorted({cell["implementation"] for cell in self.cells.values()})
+        self.arms = {name: number for number, name in enumerate(self.names)}
+        self.subjects = list(dict.fromkeys(block.subject for block in found.comparisons))
+        self.of_block = {block.name: number for number, block in enumerate(found.comparisons)}
+        self.of_cell = {name: number for number, name in enumerate(self.cells)}
+        self.trainings = loss_curves.find(found)
 
-def _blocks(
-    found: Tables, manifest: Manifest, subjects: Sequence[str], arms: Mapping[str, int]
-) -> Columns:
-    rows = []
-    for block in found.comparisons:
-        ceilings, floor = block.ceilings, block.floor
-        rounds = sample(range(len(block.rounds.attempt)), MOST_ROUNDS)
-        rows.append({
-            "name": block.name,
-            "subject": subjects.index(block.subject),
-            "mesh": str(block.block.mesh),
-            "batch": block.block.batch,
-            "devices": block.block.mesh.size,
-            "oversubscribed": block.oversubscribed,
-            "baseline": arms.get(block.baseline, -1),
-            "margin": block.margin,
-            "floor": floor_width(floor) if floor and floor.low else None,
-            "matmul": ceilings and ceilings["matmul_flops"],
-            "bandwidth": ceilings and ceilings["memory_bytes"],
-            "facts": block_tables.facts(block, manifest),
-            "ratios": _ratios(block, arms),
-            "launch": [int(block.rounds.attempt[place]) for place in rounds],
-            "samples": {
-                str(arms.get(arm, "twin")): _samples(block, arm, rounds)
-                for arm in block.rounds.arms
-                if implementation_of(arm) == arm
+    def all(self) -> dict[str, Any]:
+        """Return every part, by the names that data.js uses."""
+        found, cells = self.found, list(self.cells.values())
+        causes, spent = _spent(found.traces)
+        steps = drawn_steps(found)
+        tables = (
+            run_tables.losses(self.trainings),
+            run_tables.variants(variant_ratios.find(found.comparisons), self.manifest),
+            cell_columns.energy(cells),
+            run_tables.processes(found.comparisons, found.traces),
+            *phase_tables.tables(found, found.comparisons),
+            run_tables.largest(found.largest),
+        )
+        return {
+            "statuses": {name: asdict(status) for name, status in STATUSES.items()},
+            "implementations": self.names,
+            **charts.for_page(self.names),
+            "subjects": self.subjects,
+            "blocks": self._blocks(),
+            "cells": {
+                **cell_columns.all_cells(cells, self.manifest["run"]).for_page(self.of_cell),
+                "figures": self._figures(cells),
             },
-        })  # fmt: skip
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+            "tables": [table.for_page(self.of_cell) for table in tables if table],
+            "curves": self._curves(),
+            "traced": self._traced(spent, steps),
+            "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
+            "causes": causes,
+            "layouts": packed(found.layouts.get(name) for name in self.cells),
+            "programs": self._programs(),
+            "losses": self._losses(),
+            "timeline": _timeline(found.timeline),
+        }
+
+    def _figures(self, cells: Sequence[Row]) -> Columns:
+        return {
+            "block": [self.of_block[cell["block"]] for cell in cells],
+            "arm": [self.arms[cell["implementation"]] for cell in cells],
+            "paired": [cell["paired"] for cell in cells],
+            "unit": packed(cell["unit"] or "" for cell in cells),
+            "reason": packed(printable.shortened(cell["reason"]) for cell in cells),
+            **{name: shortened(cell[name] for cell in cells) for name in FIGURES},
+        }
+
+    def _blocks(self) -> Columns:
+        rows = []
+        for block in self.found.comparisons:
+            ceilings, floor = block.ceilings, block.floor
+            rounds = sample(range(len(block.rounds.attempt)), MOST_ROUNDS)
+            rows.append({
+                "name": block.name,
+                "subject": self.subjects.index(block.subject),
+                "mesh": str(block.block.mesh),
+                "batch": block.block.batch,
+                "devices": block.block.mesh.size,
+                "oversubscribed": block.oversubscribed,
+                "baseline": self.arms.get(block.baseline, -1),
+                "margin": block.margin,
+                "floor": floor_width(floor) if floor and floor.low else None,
+                "matmul": ceilings and ceilings["matmul_flops"],
+                "bandwidth": ceilings and ceilings["memory_bytes"],
+                "facts": block_tables.facts(block, self.manifest),
+                "ratios": _ratios(block, self.arms),
+                "launch": [int(block.rounds.attempt[place]) for place in rounds],
+                "samples": {
+                    str(self.arms.get(arm, "twin")): _samples(block, arm, rounds)
+                    for arm in block.rounds.arms
+                    if implementation_of(arm) == arm
+                },
+            })  # fmt: skip
+        return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+    def _curves(self) -> list[dict[str, Any]]:
+        ends = {"": "", "_low": "_q1", "_high": "_q3"}
+        return [
+            {
+                "title": curve.title,
+                "subject": self.subjects.index(curve.subject),
+                "slug": curve.slug,
+                "cell": [self.of_cell[name] for name in curve.points["cell"]],
+                "ideal": curve.ideal.tolist(),
+                "communication": curve.communication_bound.tolist(),
+                "over": curve.oversubscribed_from,
+                **{
+                    f"efficiency{end}": shortened(curve.points[f"efficiency{quartile}"].tolist())
+                    for end, quartile in ends.items()
+                },
+            }
+            for curve in scaling_curves.find(self.found.cells)
+            if curve.subject in self.subjects
+        ]
+
+    def _programs(self) -> str:
+        """Return the operations of cells' programs, compressed; empty if none are stored.
+
+        `operations` has source, opcode, result and bytes of each distinct one; `cells` has, by cell
+        number, the indices of its operations, each followed by its runs.
+        """
+        stored = self.found.programs
+        sizes = {name: len(text) for name, text in stored.items() if name in self.of_cell}
+        places: dict[tuple[str, str, str, int], int] = {}
+        cells = {}
+        for name in _first(self.found, sizes, MOST_PACKED):
+            own = cells[self.of_cell[name]] = list[int]()
+            for one in unpacked(stored[name]):
+                kind = (one.source, one.opcode, one.result, one.bytes)
+                own += [places.setdefault(kind, len(places)), one.runs]
+        return compressed({"operations": list(places), "cells": cells}) if cells else ""
+
+    def _traced(
+        self, spent: Mapping[str, dict[str, Any]], steps: Mapping[str, str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return, by cell number, the breakdown of traced steps and why they differ."""
+        traced: dict[str, dict[str, Any]] = {
+            name: {
+                "parts": traced_differences.parts(trace),
+                **spent[name],
+                "viewer": trace_tables.trace_viewer(trace),
+                "drawn": steps.get(name),
+                "why": self.cells[name]["cause"].sentence,
+                "main": self.cells[name]["cause"].main,
+            }
+            for name, trace in self.found.traces.items()
+            if name in self.cells
+        }
+        for block in self.found.comparisons:
+            for name, reason in trace_tables.against_fastest(block, self.found.traces).items():
+                traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
+        return {str(self.of_cell[name]): each for name, each in traced.items()}
+
+    def _losses(self) -> list[dict[str, Any]]:
+        """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
+        curves = sum(1 + len(each.yardsticks) + len(each.curves) for each in self.trainings)
+        most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
+        return [
+            {
+                "block": self.of_block[training.block.name],
+                "steps": [step + 1 for step in steps],
+                "of": training.steps,
+                "tolerance": training.reference.tolerance,
+                "curves": [
+                    {
+                        "cell": self.of_cell.get(f"{training.block.name}/{curve.arm}"),
+                        "name": curve.arm,
+                        "yardstick": curve.arm in loss_curves.YARDSTICKS,
+                        "loss": _at(curve.losses, steps),
+                        "apart": _at(curve.so_far, steps),
+                    }
+                    for curve in (training.reference, *training.yardsticks, *training.curves)
+                ],
+            }
+            for training in self.trainings
+            for steps in [sample(range(training.steps), most)]
+        ]
 
 
 def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float | None]]:
@@ -192,27 +272,6 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
     """Return microseconds per step in each of these rounds."""
     return shortened((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist(), 5)
-
-
-def _curves(
-    found: Tables, subjects: Sequence[str], of_cell: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "title": curve.title,
-            "subject": subjects.index(curve.subject),
-            "slug": curve.slug,
-            "cell": [of_cell[name] for name in curve.points["cell"]],
-            "ideal": curve.ideal.tolist(),
-            "communication": curve.communication_bound.tolist(),
-            "over": curve.oversubscribed_from,
-            "efficiency": shortened(curve.points["efficiency"].tolist()),
-            "efficiency_low": shortened(curve.points["efficiency_q1"].tolist()),
-            "efficiency_high": shortened(curve.points["efficiency_q3"].tolist()),
-        }
-        for curve in scaling_curves.find(found.cells)
-        if curve.subject in subjects
-    ]
 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
@@ -246,23 +305,6 @@ def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
     return chosen
 
 
-def _programs(found: Tables, of_cell: Mapping[str, int]) -> str:
-    """Return the operations of cells' programs, compressed; empty if none are stored.
-
-    `operations` has source, opcode, result and bytes of each distinct one; `cells` has, by cell
-    number, the indices of its operations, each followed by its runs.
-    """
-    sizes = {name: len(text) for name, text in found.programs.items() if name in of_cell}
-    places: dict[tuple[str, str, str, int], int] = {}
-    cells = {}
-    for name in _first(found, sizes, MOST_PACKED):
-        own = cells[of_cell[name]] = list[int]()
-        for one in unpacked(found.programs[name]):
-            kind = (one.source, one.opcode, one.result, one.bytes)
-            own += [places.setdefault(kind, len(places)), one.runs]
-    return compressed({"operations": list(places), "cells": cells}) if cells else ""
-
-
 def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return how traced steps spend their time, so that the page need only subtract.
 
@@ -292,62 +334,6 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
         }
     columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
     return {name: packed(values) for name, values in columns.items()}, cells
-
-
-def _traced(
-    found: Tables,
-    cells: Mapping[str, Row],
-    of_cell: Mapping[str, int],
-    spent: Mapping[str, dict[str, Any]],
-    steps: Mapping[str, str],
-) -> dict[str, dict[str, Any]]:
-    """Return, by cell number, the breakdown of traced steps and why they differ."""
-    traced: dict[str, dict[str, Any]] = {
-        name: {
-            "parts": traced_differences.parts(trace),
-            **spent[name],
-            "viewer": trace_tables.trace_viewer(trace),
-            "drawn": steps.get(name),
-            "why": cells[name]["cause"].sentence,
-            "main": cells[name]["cause"].main,
-        }
-        for name, trace in found.traces.items()
-        if name in cells
-    }
-    for block in found.comparisons:
-        for name, reason in trace_tables.against_fastest(block, found.traces).items():
-            traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
-    return {str(of_cell[name]): each for name, each in traced.items()}
-
-
-def _losses(
-    trainings: Sequence[loss_curves.Training],
-    of_block: Mapping[str, int],
-    of_cell: Mapping[str, int],
-) -> list[dict[str, Any]]:
-    """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
-    curves = sum(1 + len(each.yardsticks) + len(each.curves) for each in trainings)
-    most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
-    return [
-        {
-            "block": of_block[training.block.name],
-            "steps": [step + 1 for step in steps],
-            "of": training.steps,
-            "tolerance": training.reference.tolerance,
-            "curves": [
-                {
-                    "cell": of_cell.get(f"{training.block.name}/{curve.arm}"),
-                    "name": curve.arm,
-                    "yardstick": curve.arm in loss_curves.YARDSTICKS,
-                    "loss": _at(curve.losses, steps),
-                    "apart": _at(curve.so_far, steps),
-                }
-                for curve in (training.reference, *training.yardsticks, *training.curves)
-            ],
-        }
-        for training in trainings
-        for steps in [sample(range(training.steps), most)]
-    ]
 
 
 def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None]:
