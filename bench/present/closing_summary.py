@@ -14,7 +14,7 @@ from bench.analyse import cell_table, loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
-from bench.present import loss_sentences, phase_tables, run_tables, sentences
+from bench.present import phase_tables, run_tables, sentences
 from bench.present.sentences import Summary, bound_of, within
 from bench.present.terminal import table
 from bench.records import numbers
@@ -55,7 +55,7 @@ def print_summary(console: Console, run: Run) -> None:
     lines = (
         *phase_tables.input_sentences(phases["inputs"]),
         *phase_tables.checkpoint_sentences(phases["checkpoints"]),
-        loss_sentences.sentence(loss_curves.find(found)),
+        phase_tables.loss_sentence(loss_curves.find(found)),
     )
     for part in (
         *_answers(sentences.summaries(found)),

@@ -185,8 +185,7 @@ class Table:
     def for_page(self, cells: Mapping[str, int]) -> dict[str, Any]:
         """Return columns and values, column by column, as bench/present/web/table.js shows them.
 
-        Args:
-          cells: numbers of cells on the page, by name.
+        `cells` are the numbers of cells on the page, by name.
         """
         shown = self.shown("page", "cell")
         details = {c.key: [c.detail_of(row) for row in self.rows] for c in shown}

@@ -12,7 +12,6 @@ from markupsafe import Markup, escape
 
 from bench.analyse.cell_table import Tables
 from bench.present import (
-    energy_sentences,
     page_data,
     placing_table,
     run_environment,
@@ -84,7 +83,7 @@ def content(
         ],
         "caveats": caveats(found, manifest),
         "machine": run_environment.machine(manifest),
-        "environment": run_environment.environment(manifest, energy_sentences.sentence(found)),
+        "environment": run_environment.environment(manifest, found),
         "endings": run_tables.endings(cells),
         "tables": data["tables"],
         "timed": not found.timeline.empty,

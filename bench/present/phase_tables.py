@@ -1,10 +1,10 @@
-"""What a run measured besides the times of whole steps: input, ablations and checkpoints.
+"""What a run measured besides the times of whole steps: tables and sentences.
 
-Each has a table, and sentences for the terminal.
+Input, ablations, checkpoints, and the sentences about loss curves.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -15,10 +15,12 @@ from bench.analyse import ablation_shares, checkpoint_costs, input_cost
 from bench.analyse.ablation_shares import PARTS
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
+from bench.analyse.loss_curves import EARLY, Curve, Training
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
 from bench.records import numbers
-from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, INPUT_WAYS
+from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, EXACT, IN_PARTS, INPUT_WAYS
+from bench.records.rows import Manifest
 from bench.records.statuses import VERDICT_STYLES
 
 Rows = Sequence[Mapping[str, Any]]
@@ -33,6 +35,8 @@ TITLES = {
     "update": ("Update", "by the optimizer"),
     "after_loss": ("After the loss", "backward pass, reduction, update"),
 }
+
+_YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 
 
 def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
@@ -202,6 +206,71 @@ def checkpoint_sentences(rows: Rows) -> list[str]:
         cells = numbers.count(len(failed), "cell")
         said.append(f"There is no checkpoint of {cells}: {failed[0]['reason']}")
     return said
+
+
+def loss_sentence(trainings: Sequence[Training]) -> str:
+    """Return the largest difference from the reference, and what rounding explains; or nothing."""
+    known = [
+        (curve.largest or 0.0, curve, training)
+        for training in trainings
+        if (curve := training.farthest) is not None
+    ]
+    if not known:
+        return ""
+    largest, curve, where = max(known, key=lambda each: each[0])
+    steps = max(training.steps for training in trainings)
+    text = (
+        f"Loss curves of {numbers.count(steps, 'step')}: at most {numbers.scientific(largest)} "
+        f"from the reference's ({curve.arm} in {where.block.name}"
+    )
+    if curve.beyond:
+        text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
+    itself = [
+        f"{numbers.scientific(each.largest)} {_YARDSTICKS[each.arm]}{_cut_off(each, where)}"
+        for each in where.yardsticks
+        if each.largest is not None
+    ]
+    rounding = f" Rounding alone takes the reference {' and '.join(itself)}." if itself else ""
+    return f"{text}).{rounding}"
+
+
+def _cut_off(curve: Curve, training: Training) -> str:
+    """Return the number of steps of a curve that ended before the longest one."""
+    steps = len(curve.losses)
+    return "" if steps == training.steps else f" (of {numbers.count(steps, 'step')})"
+
+
+def parted_losses(trainings: Iterable[Training]) -> str:
+    """Name the curves whose differences rounding does not explain; empty if there are none."""
+    curves = [(curve.early or 0.0, curve, each) for each in trainings for curve in each.parted]
+    if not curves:
+        return ""
+    early, curve, where = max(curves, key=lambda each: each[0])
+    return (
+        f"{numbers.count(len(curves), 'cell')} left the reference's losses within {EARLY} steps by "
+        f"more than the gate allows its own: at most {numbers.scientific(early)}, {curve.arm} in "
+        f"{where.block.name}, where {numbers.scientific(curve.tolerance)} is allowed. In other "
+        "arithmetic the reference stays within that, so rounding is unlikely to explain it."
+    )
+
+
+def unfinished_losses(trainings: Sequence[Training], manifest: Manifest) -> str:
+    """Name the requested curves that are missing or end early; empty if there are none."""
+    if not manifest["config"].get("train_steps"):
+        return ""
+    missing = [
+        (f"{training.block.name}/{curve.arm}", curve.reason)
+        for training in trainings
+        for curve in (training.reference, *training.yardsticks, *training.curves)
+        if curve.reason
+    ]
+    if not missing:
+        return ""
+    name, reason = missing[0]
+    return (
+        f"{numbers.count(len(missing), 'loss curve')} ended before the last step, {name} for "
+        f"instance: {reason}. The times are not affected."
+    )
 
 
 def _ends(values: Sequence[float], text: Callable[[float], str]) -> str:

@@ -28,10 +28,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     `ablations`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal
     bytes, but for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a
     picture of the page's first screen.
-
-    Args:
-      run: the stored run.
-      all_plots: draw every plot, rather than only those that take a few seconds.
+    With `all_plots`, every plot is drawn, and not only those that take a few seconds.
     """
     directory = run.directory
     found = cell_table.build(run)

@@ -30,13 +30,7 @@ NOTES = {
 def breakdown(
     block: Comparison, traces: Mapping[str, TraceRow], said: Iterable[Reason] = ()
 ) -> Table:
-    """Return the breakdown of the steps of a block's cells.
-
-    Args:
-      block: the comparison.
-      traces: traces by cell.
-      said: why implementations differ, to be shown below the table.
-    """
+    """Return the breakdown of the steps of a block's cells; what is `said` is shown below it."""
     traced = {
         cell["implementation"]: traces[cell["cell"]]
         for cell in block.ranked

@@ -48,13 +48,7 @@ class Subject:
         return charts.looks(names, self.implementations)
 
     def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
-        """Return as many items as a plot may have panels, and a sentence if these are not all.
-
-        Args:
-          items: candidates, one panel each.
-          what: their plural.
-          lines: number of lines in a panel.
-        """
+        """Return as many items as a plot may have panels of `lines` each; otherwise like `some`."""
         return some(items, max(1, min(self.panels, LINES // lines)), what)
 
 
