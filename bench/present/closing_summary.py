@@ -1,7 +1,6 @@
 """The closing lines of a run on the terminal: the answer, what failed, and what to do next."""
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -51,6 +50,7 @@ def print_answers(console: Console, run: Run) -> None:
 def print_summary(console: Console, run: Run) -> None:
     """Print the answers, the failures and the counts; no line is wider than the console."""
     found = cell_table.build(run)
+    ended = sentences.counted(found.cells["status"] if len(found.cells) else (), STATUSES)
     phases = phase_tables.find(found, found.comparisons)
     lines = (
         *phase_tables.input_sentences(phases["inputs"]),
@@ -61,7 +61,7 @@ def print_summary(console: Console, run: Run) -> None:
         *_answers(sentences.summaries(found)),
         *map(Text, filter(None, lines)),
         *_failures(found.cells),
-        _counts(found.cells),
+        Text(f"{numbers.count(len(found.cells), 'cell')}: {ended or 'none'}"),
     ):
         console.print(part)
     for line in next_steps(found, run):
@@ -97,12 +97,6 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
         yield Padding(Text(shortened(row["reason"]), style="dim"), (0, 0, 0, 2), expand=False)
     if len(failed) > MOST_FAILURES:
         yield Text(f"\nand {len(failed) - MOST_FAILURES} reasons more in the report", style="dim")
-
-
-def _counts(cells: pd.DataFrame) -> Text:
-    counts = Counter(cells["status"]) if len(cells) else Counter()
-    parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
-    return Text(f"{numbers.count(len(cells), 'cell')}: {', '.join(parts) or 'none'}")
 
 
 def next_steps(found: Tables, run: Run) -> Iterator[str]:

@@ -6,7 +6,6 @@ code spans, in which GitHub renders no links, mentions or markup.
 
 import re
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -115,8 +114,7 @@ def headline(outcome: Outcome, revision: str) -> str:
 
 def tally(cases: Sequence[Case]) -> str:
     """Count the cases of each kind: `1 slower, 12 same`."""
-    counts = Counter(case.word for case in cases)
-    return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    return sentences.counted((case.word for case in cases), WORDS)
 
 
 def command(outcome: Outcome) -> str:

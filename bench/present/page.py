@@ -61,7 +61,9 @@ def content(
     ]
     # Everything here is either our own or escaped for its context.
     style = Markup(stylesheet() + _read("page.css"))  # noqa: S704
-    library = Markup(_inert(vega_plot.library()))  # noqa: S704
+    # No string of the library may close the element that contains it.
+    inert = vega_plot.library().replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    library = Markup(inert)  # noqa: S704
     code = Markup("\n".join(map(_read, SCRIPTS)))  # noqa: S704
     return {
         "run": manifest["run"],
@@ -129,11 +131,6 @@ def _marked(text: str, names: list[str]) -> Markup:
 
 def _read(name: str) -> str:
     return (WEB / name).read_text("utf-8")
-
-
-def _inert(script: str) -> str:
-    """Return a script whose strings cannot close the element that contains it."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _source(text: str) -> str:

@@ -3,7 +3,6 @@
 Input, ablations, checkpoints, and the sentences about loss curves.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
@@ -18,6 +17,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Curve, Training
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
+from bench.present.sentences import counted
 from bench.records import numbers
 from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, EXACT, IN_PARTS, INPUT_WAYS
 from bench.records.rows import Manifest
@@ -91,8 +91,7 @@ def input_sentences(rows: Rows) -> list[str]:
         if not measured:
             continue
         ratios = [row["ratio"] for row in measured]
-        counts: Counter[str] = Counter(row["verdict"] for row in measured)
-        verdicts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word])
+        verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
         wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
         said.append(
             f"Input {way}: {_ends(ratios, numbers.ratio)} of the step time on a resident batch "
