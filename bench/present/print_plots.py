@@ -11,7 +11,6 @@ from itertools import zip_longest
 from bench.analyse import scaling_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.scaling_curves import Scaling
 from bench.present import sentences
 from bench.present.charts import CHARTS
 from bench.present.columns import Table
@@ -65,7 +64,20 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
     curves = scaling_curves.find(found.cells)
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
-    subjects = {name: _subject(own, curves, found, most, machine) for name, own in blocks.items()}
+    cells = found.cells
+    subjects = {
+        name: Subject(
+            slug=re.sub(r"[^\w-]", "-", name.replace(", ", "-")),
+            blocks=own,
+            cells=cells[cells["block"].isin([block.name for block in own])],
+            curves=[curve for curve in curves if curve.subject == name],
+            traces=found.traces,
+            implementations=sorted(cells["implementation"].unique()),
+            panels=most,
+            machine=machine,
+        )
+        for name, own in blocks.items()
+    }
     planned = {name: list(_plans(subject)) for name, subject in subjects.items()}
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
@@ -83,26 +95,6 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
             label = f"{title}, {subject}"
             chosen[subject].append(PrintedChart(kind, title, label, plan.note, plot, plan.table))
     return Figures(chosen, {subject: _left_out(kinds) for subject, kinds in missing.items()})
-
-
-def _subject(
-    blocks: Sequence[Comparison],
-    curves: Sequence[Scaling],
-    found: Tables,
-    panels: int,
-    machine: str,
-) -> Subject:
-    cells, first = found.cells, blocks[0]
-    return Subject(
-        slug=re.sub(r"[^\w-]", "-", first.subject.replace(", ", "-")),
-        blocks=list(blocks),
-        cells=cells[cells["block"].isin([block.name for block in blocks])],
-        curves=[curve for curve in curves if curve.subject == first.subject],
-        traces=found.traces,
-        implementations=sorted(cells["implementation"].unique()),
-        panels=panels,
-        machine=machine,
-    )
 
 
 def _plans(subject: Subject) -> Iterator[tuple[str, Plan]]:

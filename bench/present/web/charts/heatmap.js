@@ -11,11 +11,6 @@ const METRICS = {
   wire: ["bytes sent per device", (cell) => cell.wire_bytes, "bytes", "less"],
   mfu: ["MFU", (cell) => cell.mfu, "percent", "more"],
 };
-const MEANING = {
-  ratio: CHARTS.heatmap.note,
-  less: "Lower is bluer; colour is proportional to the logarithm.",
-  more: "Higher is bluer; colour is proportional to the logarithm.",
-};
 const FIELD = 62;
 
 /* The theme's colour for -1 (good) through 0 (neutral) to 1 (bad). */
@@ -71,7 +66,7 @@ GROUPS.heatmap = (target) => {
   const given = { rows, meshes, columns, panels, lines, yTitle: CHARTS.heatmap.x };
   const chart = figure("heatmap", given, {
     title: `Heatmap of ${title}`,
-    caption: MEANING[better],
+    caption: CHARTS.heatmap.remarks[better] ?? CHARTS.heatmap.note,
     name: `heatmap-${metric}`,
     columns: [
       CELL,

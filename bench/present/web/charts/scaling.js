@@ -116,13 +116,9 @@ function fastestOf(cells) {
   return new Set([...fastest, ...cells.filter((cell) => cell.isBaseline)].map((cell) => cell.name));
 }
 
-const NO_CURVE =
-  "A scaling curve needs at least two meshes of one kind, with the same global batch " +
-  "(strong scaling) or the same batch per device (weak scaling).";
-
 GROUPS.scaling = (target) => {
   const own = DATA.curves.filter((curve) => curve.subject === subjectNumber());
-  if (!own.length) return [nothing(NO_CURVE)];
+  if (!own.length) return [nothing(CHARTS.scaling.remarks.nothing)];
   const curve = own.find((one) => one.slug === chosen("curve")) ?? own[0];
   const off = hidden();
   const { cell, efficiency: value, efficiency_low: low, efficiency_high: high } = curve;

@@ -1,9 +1,5 @@
 // One traced step of two implementations above one another, on one scale of time.
 
-const STEP_KEYS =
-  "Arrow keys move and + and \u2212 zoom; Home shows the whole step. The wheel zooms once the " +
-  "picture was clicked, or with Ctrl; drag or pinch works too.";
-
 GROUPS.step = (target) => {
   const stored = byPlace(CELLS.filter((cell) => cell.traced?.drawn));
   const none = "This run has stored no step to draw: --profile stores one of every implementation.";
@@ -29,20 +25,15 @@ GROUPS.step = (target) => {
       selector("Below", "below", names, "step", below.full),
     ),
     made,
-    DATA.steps_left_out ? nothing(`${STEPS_LEFT_OUT} ${DATA.steps_left_out}.`) : "",
+    DATA.steps_left_out ? nothing(`${CHARTS.step.remarks.steps} ${DATA.steps_left_out}.`) : "",
   ];
 };
-
-const STEPS_LEFT_OUT =
-  "The fastest implementation, the baseline and the slowest of each situation come first; " +
-  "launches/ in the run's folder has every step. The page would be too large with all; number of " +
-  "steps that are left out:";
 
 const wholeName = (cell) => `${cell.name}, ${whereOf(cell)}`;
 
 /* The picture, its legend, who waited for whom, and the table behind it. */
 function stepFigure(arms, width) {
-  const { title, note, table: columns } = CHARTS.step;
+  const { title, note, remarks, table: columns } = CHARTS.step;
   const picture = stepPicture(arms, width);
   const runs = arms.flatMap(({ lanes }) => lanes.flatMap((lane) => lane.runs));
   const shown = new Set(runs.flatMap(piecesOf).map(([part]) => part));
@@ -65,16 +56,14 @@ function stepFigure(arms, width) {
   const left = arms.filter(({ leftOut }) => leftOut);
   const more = arms.flatMap(({ cell }) => [`${cell.name}: `, traceLink(cell), ". "]);
   const below = [
-    element("p.note", { id: "step-keys" }, STEP_KEYS),
+    element("p.note", { id: "step-keys" }, remarks.keys),
     element("figcaption", note, " More in TensorBoard: ", ...more),
-    ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${LEFT_OUT} ${leftOut}.`)),
+    ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${remarks.operations} ${leftOut}.`)),
     element("ul.remarks", ...told),
     numbersBehind(() => ({ title, name: "step", rows: rows(), columns })),
   ];
   return [element("figure", element("p.legend", ...legend), picture, ...below)];
 }
-
-const LEFT_OUT = "ran more operations than are drawn; number of the shortest that are left out:";
 
 const partNamed = ({ is: { category } }) =>
   PARTS.find(({ key }) => key === category)?.title ?? (category === "control" ? "loop" : category);
