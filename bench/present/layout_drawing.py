@@ -89,8 +89,11 @@ def _drawing(array: ArrayLayout) -> Table:
     down = next((d for d in reversed(divided) if d != across), None)
     # Of the other dimensions, the first shard is drawn.
     drawn = [_drawn(own) if d in (down, across) else own[:1] for d, own in enumerate(starts)]
-    holders = {tuple(i for i, _ in part["index"]): part["devices"] for part in array["parts"]}
-    texts = [" ".join(map(str, holders.get(shard, ["..."]))) for shard in product(*drawn)]
+    holders: dict[tuple[int | None, ...], str] = {
+        tuple(start for start, _ in part["index"]): " ".join(map(str, part["devices"]))
+        for part in array["parts"]
+    }
+    texts = [holders.get(shard, "...") for shard in product(*drawn)]
     columns = len(drawn[across]) if across is not None else 1
     return _grid([texts[at : at + columns] for at in range(0, len(texts), columns)])
 

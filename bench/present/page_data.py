@@ -278,11 +278,8 @@ def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
     """Return the compressed steps that the page draws, by cell.
 
     Of every block, the fastest implementation, the baseline and the slowest come first; the others
-    follow from the fastest to the slowest. A step that has no room is left out.
-
-    Args:
-      found: the run's tables.
-      most: characters of all steps together.
+    follow from the fastest to the slowest. A step that has no room among `most` characters is left
+    out.
     """
     stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
     sizes = {name: len(text) for name, text in stored.items()}

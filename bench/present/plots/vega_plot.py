@@ -114,7 +114,7 @@ def spec_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     own = {"area": 45, "legend": {"title": None, "columns": 4}}
     if kind in CHARTS:
         own |= {"xTitle": CHARTS[kind].x, "yTitle": CHARTS[kind].y}
-    filled: dict[str, Any] = _filled(spec, own | values, parts)
+    filled: dict[str, Any] = _filled(spec, {**own, **values}, parts)
     return filled
 
 
