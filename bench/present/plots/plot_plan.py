@@ -48,7 +48,7 @@ class Subject:
         return charts.looks(names, self.implementations)
 
     def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
-        """Return as many items as a plot may have panels of `lines` each; otherwise like `some`."""
+        """Return as many items as a plot has room for panels, each with `lines`: see `some`."""
         return some(items, max(1, min(self.panels, LINES // lines)), what)
 
 
