@@ -1,6 +1,7 @@
 """Compiled steps below the measured roofs of the devices."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from bench.present.charts import CHARTS
 from bench.present.plots.plot_plan import Plan, Subject
@@ -24,13 +25,13 @@ def plan(subject: Subject) -> Iterator[Plan]:
     places = {devices: numbers.count(int(devices), "device") for devices in counts}
     columns = {"implementation": "name", "intensity": "x", "device_flops": "y"}
     marks = cells.assign(place=cells["devices"].map(places)).rename(columns=columns)
-    roofs = []
+    rows: list[dict[str, Any]] = []
     for devices, place in places.items():
         flops, memory = (ceilings[devices][key] for key in ("matmul_flops", "memory_bytes"))
         ridge = flops / memory
         ends = min(*marks["x"], ridge) / 2, ridge, max(*marks["x"], ridge) * 2
-        roofs += [{"roof": True, "place": place, "x": x, "y": min(flops, x * memory)} for x in ends]
-    rows = [*roofs, *marks[["place", *columns.values()]].to_dict("records")]
+        rows += [{"roof": True, "place": place, "x": x, "y": min(flops, x * memory)} for x in ends]
+    rows += marks[["place", *columns.values()]].to_dict("records")
     xs, ys = ([row[key] for row in rows] for key in "xy")
     values = {
         "rows": rows,
