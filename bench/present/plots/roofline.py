@@ -25,7 +25,7 @@ def plan(subject: Subject) -> Iterator[Plan]:
     places = {devices: numbers.count(int(devices), "device") for devices in counts}
     columns = {"implementation": "name", "intensity": "x", "device_flops": "y"}
     marks = cells.assign(place=cells["devices"].map(places)).rename(columns=columns)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[Any, Any]] = []
     for devices, place in places.items():
         flops, memory = (ceilings[devices][key] for key in ("matmul_flops", "memory_bytes"))
         ridge = flops / memory
