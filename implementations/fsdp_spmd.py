@@ -26,9 +26,12 @@ from bench.contract.placement import (
     create_sharded_state,
     fsdp_specs,
     place_batch_on_shards,
+    place_model_state_on_shards,
     shard_axis,
     unknown_axes,
 )
+
+STATISTICS = ("synchronized",)
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -36,11 +39,12 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    loss_fn = problem.loss_function()
+    model_state, loss_fn = problem.draw_state(), problem.loss_with_state()
     batch_sharding = create_data_parallel_sharding(mesh, batch_axes(mesh))
     replicated = NamedSharding(mesh, P())
     specs = fsdp_specs(problem, mesh, shard_axis(mesh))
-    state = create_sharded_state(problem, mesh, specs)
+    model_state = place_model_state_on_shards(model_state, mesh)
+    state = *create_sharded_state(problem, mesh, specs), model_state
     shardings = jax.tree.map(lambda x: x.sharding, state)
 
     def whole(shard: jax.Array, _: P) -> jax.Array:
@@ -49,17 +53,18 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     of_shards = loss_of_shards(problem, loss_fn, whole, specs)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated))
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(of_shards))
-        loss, grads = value_and_grad(params, batch)
+    def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, model_state = state
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(of_shards, has_aux=True))
+        (loss, model_state), grads = value_and_grad(params, model_state, batch)
         grads = jax.lax.with_sharding_constraint(grads, shardings[0])
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return (optax.apply_updates(params, updates), opt_state, model_state), loss
 
     return TrainStep(
         state=state,
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: state[0],
+        model_state=lambda state: state[2],
     )

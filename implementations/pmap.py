@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract import Batch, Problem, TrainStep
 from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
@@ -24,23 +24,26 @@ from bench.contract.placement import (
     unknown_axes,
 )
 
+STATISTICS = ("synchronized", "local")
+
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     return unknown_axes(mesh, "data")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    params, loss_fn = problem.functional()
+    params, model_state, loss_fn = problem.functional_with_state("data")
     devices = list(mesh.devices.flat)
     one_slice_a_device = create_data_parallel_sharding(mesh, "data")
 
     @partial(jax.pmap, axis_name="data", devices=devices, donate_argnums=0, out_axes=(0, None))
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
-        loss, grads = reduce_gradient_tree(value_and_grad(params, batch), "mean", "data")
+    def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, model_state = state
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
+        (loss, model_state), grads = value_and_grad(params, model_state, batch)
+        loss, grads = reduce_gradient_tree((loss, grads), "mean", "data")
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return (optax.apply_updates(params, updates), opt_state, model_state), loss
 
     @partial(jax.jit, out_shardings=one_slice_a_device)
     def stack_copies(tree: Any) -> Any:
@@ -56,12 +59,10 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         sharding = NamedSharding(mesh, P())
         return jax.make_array_from_single_device_arrays(slices[0].shape, sharding, slices)
 
-    def params_of(state: tuple[Params, Any]) -> Params:
-        return jax.tree.map(as_replicas, state[0])
-
     return TrainStep(
-        state=stack_copies((params, problem.optimizer.init(params))),
+        state=stack_copies((params, problem.optimizer.init(params), model_state)),
         place=place,
         step=step,
-        params=params_of,
+        params=lambda state: jax.tree.map(as_replicas, state[0]),
+        model_state=lambda state: jax.tree.map(as_replicas, state[2]),
     )

@@ -18,7 +18,8 @@ import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Batch, LossFn, Params, Problem, TrainStep
+from bench.contract import Batch, Params, Problem, StateLossFn, TrainStep
+from bench.contract.model_state import ModelState
 from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
@@ -28,41 +29,48 @@ from bench.contract.placement import (
 
 BUCKET_BYTES = 4 * 2**20
 
+STATISTICS = ("synchronized", "local")
+
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     return unknown_axes(mesh, "data")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    params, loss_fn = problem.functional()
+    params, model_state, loss_fn = problem.functional_with_state("data")
     batch_sharding = create_data_parallel_sharding(mesh, "data")
 
     @partial(jax.jit, donate_argnums=0)
     @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
+    def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, old_state = state
         own_params = jax.lax.pcast(params, "data", to="varying")
-        loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(own_params, batch)
-        grads = mean_in_buckets(grads, backward_order(loss_fn, own_params, batch))
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
+        (loss, model_state), grads = value_and_grad(own_params, old_state, batch)
+        grads = mean_in_buckets(grads, backward_order(loss_fn, own_params, old_state, batch))
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        new_state = optax.apply_updates(params, updates), opt_state
+        new_state = optax.apply_updates(params, updates), opt_state, model_state
         return new_state, jax.lax.pmean(loss, "data")
 
+    state = params, problem.optimizer.init(params), model_state
     return TrainStep(
-        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
+        state=place_model_state_on_shards(state, mesh),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: state[0],
+        model_state=lambda state: state[2],
     )
 
 
-def backward_order(loss_fn: LossFn, params: Params, batch: Batch) -> list[int]:
+def backward_order(
+    loss_fn: StateLossFn, params: Params, model_state: ModelState, batch: Batch
+) -> list[int]:
     """Return indices of the parameters' leaves in the order in which their gradients are traced."""
-    traced = jax.make_jaxpr(jax.grad(loss_fn))(params, batch).jaxpr
+    gradients = jax.grad(loss_fn, has_aux=True)
+    traced = jax.make_jaxpr(gradients)(params, model_state, batch).jaxpr
     made = {id(out): number for number, step in enumerate(traced.eqns) for out in step.outvars}
-    return sorted(
-        range(len(traced.outvars)), key=lambda leaf: made.get(id(traced.outvars[leaf]), 0)
-    )
+    leaves = range(len(jax.tree.leaves(params)))
+    return sorted(leaves, key=lambda leaf: made.get(id(traced.outvars[leaf]), 0))
 
 
 def mean_in_buckets(gradients: Params, order: list[int]) -> Params:

@@ -28,28 +28,33 @@ from bench.contract.placement import (
     unknown_axes,
 )
 
+STATISTICS = ("synchronized", "local")
+
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     return unknown_axes(mesh, "data")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    params, loss_fn = problem.functional()
+    params, model_state, loss_fn = problem.functional_with_state("data")
     batch_sharding = create_data_parallel_sharding(mesh, "data")
 
     @partial(jax.jit, donate_argnums=0)
     @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        loss, grads = problem.over_microbatches(jax.value_and_grad(loss_fn))(params, batch)
+    def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, model_state = state
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
+        (loss, model_state), grads = value_and_grad(params, model_state, batch)
         grads = reduce_gradients_across_devices(grads, "mean", "data")
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        new_state = optax.apply_updates(params, updates), opt_state
+        new_state = optax.apply_updates(params, updates), opt_state, model_state
         return new_state, jax.lax.pmean(loss, "data")
 
+    state = params, problem.optimizer.init(params), model_state
     return TrainStep(
-        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
+        state=place_model_state_on_shards(state, mesh),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: state[0],
+        model_state=lambda state: state[2],
     )

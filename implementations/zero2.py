@@ -20,16 +20,20 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.model_state import ModelState
 from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     fsdp_specs,
     own_shard,
     place_batch_on_shards,
+    place_model_state_on_shards,
     scatter_gradient,
     unknown_axes,
     why_not_in_shards,
 )
+
+STATISTICS = ("synchronized", "local")
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -37,7 +41,7 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    loss_fn = problem.loss_function()
+    model_state, loss_fn = problem.draw_state(), problem.loss_with_state("data")
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     replicated = NamedSharding(mesh, P())
     specs = fsdp_specs(problem, mesh, "data")
@@ -45,36 +49,42 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     opt_specs = jax.tree.map(lambda x: x.sharding.spec, opt_state)
     shards = mesh.shape["data"]
 
-    def share_of_loss(params: Params, batch: Batch) -> jax.Array:
-        return loss_fn(params, batch) / shards
+    def share_of_loss(*arguments: Any) -> tuple[jax.Array, ModelState]:
+        loss, model_state = loss_fn(*arguments)
+        return loss / shards, model_state
 
-    def scattered_gradients(params: Params, batch: Batch) -> tuple[jax.Array, Params]:
-        loss, grads = jax.value_and_grad(share_of_loss)(params, batch)
-        return loss, jax.tree.map(partial(scatter_gradient, "data"), grads, specs)
+    def scattered_gradients(*arguments: Any) -> tuple[Any, Params]:
+        value, grads = jax.value_and_grad(share_of_loss, has_aux=True)(*arguments)
+        return value, jax.tree.map(partial(scatter_gradient, "data"), grads, specs)
 
     @partial(
         jax.shard_map,
         mesh=mesh,
-        in_specs=(P(), opt_specs, P("data")),
-        out_specs=(specs, opt_specs, P()),
+        in_specs=((P(), opt_specs, P()), P("data")),
+        out_specs=((specs, opt_specs, P()), P()),
     )
-    def update_shards(params: Params, opt_state: Any, batch: Batch) -> tuple[Any, Any, jax.Array]:
+    def update_shards(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, model_state = state
         own_params = jax.lax.pcast(params, "data", to="varying")
-        loss, grads = problem.over_microbatches(scattered_gradients)(own_params, batch)
+        value_and_grad = problem.over_microbatches(scattered_gradients)
+        (loss, model_state), grads = value_and_grad(own_params, model_state, batch)
         param_shards = jax.tree.map(partial(own_shard, "data"), params, specs)
         updates, opt_state = problem.optimizer.update(grads, opt_state, param_shards)
-        return optax.apply_updates(param_shards, updates), opt_state, jax.lax.psum(loss, "data")
+        new_state = optax.apply_updates(param_shards, updates), opt_state, model_state
+        return new_state, jax.lax.psum(loss, "data")
 
     @partial(jax.jit, donate_argnums=0)
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        param_shards, opt_state, loss = update_shards(*state, batch)
+    def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        (param_shards, *others), loss = update_shards(state, batch)
         # The constraint makes the partitioner all-gather the whole parameters.
         params = jax.lax.with_sharding_constraint(param_shards, replicated)
-        return (params, opt_state), loss
+        return (params, *others), loss
 
+    params = jax.jit(lambda x: x, out_shardings=replicated)(params)
     return TrainStep(
-        state=(jax.jit(lambda x: x, out_shardings=replicated)(params), opt_state),
+        state=(params, opt_state, place_model_state_on_shards(model_state, mesh)),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),
         step=step,
         params=lambda state: state[0],
+        model_state=lambda state: state[2],
     )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench.records.proof_rows import ProofCheck
+from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Leaves, leaves_of
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError

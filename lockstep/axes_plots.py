@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFo
 from bench.analyse import scaling_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.scaling_curves import Scaling
-from bench.present.charts import PALETTE, look
+from bench.present.charts import PALETTE, looks_of
 from bench.present.columns import formatted
 
 MARKERS = {
@@ -97,6 +97,6 @@ def _draw_scaling(curve: Scaling, implementations: Sequence[str], axes: Axes) ->
 
 def _style(name: str, implementations: Sequence[str]) -> dict[str, Any]:
     """Return the look that the report gives an implementation."""
-    own = look(implementations.index(name))
+    own = looks_of(implementations)[name]
     dashes = (0, [4 * length for length in own.dashes]) if own.dashes[1] else "solid"
     return {"color": PALETTE[own.colour], "marker": MARKERS[own.shape], "linestyle": dashes}

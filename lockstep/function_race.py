@@ -35,10 +35,10 @@ from bench.records.rows import BlockRow, CellRow, SampleRow
 from bench.worker.answer.available import installed
 from bench.worker.block import add_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
-from bench.worker.block_session import BlockSession, ProvedArm
-from bench.worker.file_threads import FileThreads
+from bench.worker.block_session import BlockSession, Proved
+from bench.worker.process_guard import FileThreads
 from bench.worker.prove.failures import failure
-from bench.worker.read.first_call import FirstCall
+from bench.worker.read.programs import FirstCall
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace
 from lockstep.stored_results import Results
 
@@ -251,10 +251,7 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
     if first_call.programs:  # else it was compiled before
         row["compile"] = first_call.compile
         add_figures(row, first_call.programs, arm, session.mesh)
-    implementation = cast("Implementation", given)
-    session.proved[name] = ProvedArm(arm, implementation, first_call.programs, row)
-    session.cells[name] = row
-    session.arms.append(arm)
+    session.admit(row, arm, Proved(cast("Implementation", given), first_call.programs))
 
 
 def _stored(

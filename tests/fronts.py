@@ -18,9 +18,10 @@ from bench.records.paths import ROOT
 
 FORKS = multiprocessing.get_context("forkserver")
 """Most fronts are copies of a process that has loaded what takes each of them two seconds."""
-FORKS.set_forkserver_preload(
-    ["bench.__main__", "bench.analyse.ratio_intervals", "pyarrow", "pytest_benchmark"]
-)
+FORKS.set_forkserver_preload([
+    *("bench.__main__", "bench.analyse.ratio_intervals", "bench.measure.cluster.leader"),
+    *("bench.measure.run_setup", "bench.present.progress", "pyarrow", "pytest_benchmark.session"),
+])  # fmt: skip
 FRONT = Path(__file__).parent / "fakes" / "front.py"
 SMALL = ("--workloads", "mlp", "--meshes", "data=1 data=2", "--rounds", "3")
 

@@ -6,14 +6,15 @@ import json
 import zlib
 from dataclasses import dataclass, field
 from itertools import product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pytest
 
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
 from bench.records.cells import Block, Cell, StepOptions
-from bench.records.compressed import compressed
 from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection
 from bench.records.rows import (
@@ -31,7 +32,7 @@ from bench.records.rows import (
     block_fields,
 )
 from bench.records.statuses import Status
-from bench.records.step_programs import Operation, packed
+from bench.records.step_programs import Operation, compressed, packed
 from bench.records.trace_rows import DrawnRuns, DrawnStep, OpTime, StepParts, TraceRow
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ STARTED = 1_795_270_205.0
 
 FLOPS = {"linear-base": 2e8, "mlp-base": 6e9, "gpt2-nano": 4e10}
 """FLOPs a step of the smallest batch."""
+
+
+MEMORY_BYTES = 33_554_432_000
 
 
 @dataclass
@@ -98,6 +102,7 @@ class Plan:
     platform: str = "cpu"
     device_kind: str = "cpu"
     usable_cores: int = 4
+    memory_bytes: int = MEMORY_BYTES
     flops_scale: float = 1.0
     load: float = 0.3
     traced: bool = False
@@ -107,6 +112,8 @@ class Plan:
     """By how much more, at every step, an arm's loss is off the reference's, relatively."""
     programs: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     """Fingerprint, dispatch path and the host's calls of implementations whose program is known."""
+    approximate: frozenset[str] = frozenset()
+    """Implementations whose steps are approximate."""
     contents: dict[str, str] = field(default_factory=dict)
     """Hash of an implementation's file, where it is another than usual."""
 
@@ -152,7 +159,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
             "cpu": "An eight-core processor",
             "physical_cores": plan.usable_cores,
             "usable_cores": plan.usable_cores,
-            "memory_bytes": 33_554_432_000,
+            "memory_bytes": plan.memory_bytes,
             "load": plan.load,
         },
         "versions": {"python": "3.13.1", "jax": "0.10.2", "flax": "0.12.8", "optax": "0.2.6"},
@@ -510,6 +517,8 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
             "workload": {f"{block.workload}.py": "1" * 16, **SHARED},
         },
     }
+    if name in plan.approximate:
+        row["approximate"] = f"{name} rounds"
     if status == "ok":
         row["compile"] = {
             "trace_s": 0.21, "lower_s": 0.08, "compile_s": 0.9, "cache_hits": 5 if launch else 0,
@@ -570,3 +579,9 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
         }
         row["proof"] = [check]
     return row
+
+
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this machine the memory of synthetic runs, so that they count as measured here."""
+    memory = SimpleNamespace(total=MEMORY_BYTES, available=MEMORY_BYTES)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)

@@ -1,4 +1,4 @@
-"""Error spending over the looks at a block, so that all looks together spend at most ALPHA."""
+"""Error levels: spending over the looks at a block, and investing over a series of tests."""
 
 from collections.abc import Sequence
 
@@ -14,6 +14,10 @@ RESERVE = 0.2
 
 _GRID = 201
 """Points of the grid on which densities are integrated by Simpson's rule; must be odd."""
+
+WEALTH = ALPHA / 2
+ZETA = 2.2857656646
+"""The Riemann zeta function at 1.6."""
 
 
 class AlphaSpending:
@@ -72,11 +76,9 @@ class AlphaSpending:
 def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: float) -> float:
     """Return the two-sided nominal error of a look that spends `spend` beyond the earlier looks.
 
-    Args:
-      looks: the earlier looks, with errors over all comparisons.
-      rounds: the number at the new look, larger than before.
-      spend: probability that this look is the first to find a difference under the null hypothesis.
-      comparisons: the number among which the looks' errors were split.
+    `spend` is the probability that the look is the first to find a difference under the null
+    hypothesis; `rounds` is larger than at the earlier looks. The looks' errors, over all
+    comparisons, were split among `comparisons`.
     """
     if spend <= 0:
         return 0.0
@@ -102,16 +104,10 @@ def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: floa
 def _step(
     sums: NDArray[np.float64], weights: NDArray[np.float64], rounds: int, limit: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Continue random walks by some rounds, and keep those that end within both limits.
+    """Continue random walks by some standard normal steps, and keep those within both limits.
 
-    Args:
-      sums: (points,), positions of the walks.
-      weights: (points,), their probabilities.
-      rounds: the number of steps, each a standard normal variable.
-      limit: the largest absolute position of a walk that continues.
-
-    Returns:
-      The positions afterwards, on a new grid, and their weights.
+    `sums` and `weights`, (points,), are the walks' positions and probabilities; so is the result,
+    on a new grid. `limit` is the largest absolute position of a walk that continues.
     """
     grid = np.linspace(-limit, limit, _GRID)
     simpson = np.full(_GRID, 2.0)
@@ -119,3 +115,38 @@ def _step(
     spread = np.sqrt(rounds)
     density = np.exp(-(((grid[:, np.newaxis] - sums) / spread) ** 2) / 2) @ weights
     return grid, density * simpson * (grid[1] - grid[0]) / 3 / spread / np.sqrt(2 * np.pi)
+
+
+def level(found: Sequence[bool], batch: int = 1) -> float:
+    """Return the two-sided error of each test of the next batch, whose tests share samples.
+
+    `found` tells, for every test so far, whether it made a finding. This is online control of the
+    false discovery rate of a series without a planned end.
+
+    The rule is LORD++ of Ramdas, Yang, Wainwright and Jordan (NeurIPS 2017, "Online control of the
+    false discovery rate with decaying memory"), a kind of alpha-investing (Foster and Stine,
+    Journal of the Royal Statistical Society B 70 (2008), 429). Let t_1 < t_2 < ... be the numbers
+    of the tests that made a finding. Then test t has the level
+
+        g(t) W + (ALPHA - W) g(t - t_1) + ALPHA (g(t - t_2) + g(t - t_3) + ...)
+
+    so that a series starts with the wealth W, pays for every test, and earns with every finding.
+    The weights g sum to 1, and fall as t^-1.6 (Ramdas, Zrnic, Wainwright and Jordan, ICML 2018,
+    "SAFFRON"). Each test has samples of its own, so the expected number of wrong findings is at
+    most ALPHA times that of findings, however many tests there are and whatever decides which one
+    is next.
+
+    Tests of one batch share samples. Each has the level of the batch's last test, which depends on
+    no finding of the batch (Zrnic, Ramdas and Jordan, Journal of Machine Learning Research 22
+    (2021)).
+    """
+    number = len(found) + batch
+    since = [number - at for at, one in enumerate(found, start=1) if one]
+    earned = [ALPHA - WEALTH, *(ALPHA for _ in since[1:])]
+    paid = (share * _weight(age) for share, age in zip(earned, since, strict=False))
+    return WEALTH * _weight(number) + sum(paid)
+
+
+def _weight(age: int) -> float:
+    """Return g(t): t^-1.6, normalized to sum to 1 over all t."""
+    return float(age**-1.6) / ZETA

@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.analyse import energy_per_step, peaks
 from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import ends
 from bench.analyse.sample_rounds import Spread
 from bench.records.rows import Manifest
 from bench.records.statuses import decisive
@@ -16,25 +17,25 @@ _IDENTITY = (
 )
 
 _STORED = {
-    "units_per_step": "units_per_step",
-    "trace_s": "compile_trace_s",
-    "lower_s": "compile_lower_s",
-    "compile_s": "compile_compile_s",
-    "cache_hits": "compile_cache_hits",
-    "memory_bytes": "memory_total_bytes",
-    "argument_bytes": "memory_argument_bytes",
-    "output_bytes": "memory_output_bytes",
-    "temporary_bytes": "memory_temporary_bytes",
-    "alias_bytes": "memory_alias_bytes",
-    "traced_flops": "traced_flops",
-    "host_calls": "program_host_calls",
-    "compiled_flops": "cost_flops",
-    "accessed_bytes": "cost_accessed_bytes",
-    "model_flops": "model_flops",
-    "bubble": "bubble",
+    "units_per_step": ("units_per_step",),
+    "trace_s": ("compile", "trace_s"),
+    "lower_s": ("compile", "lower_s"),
+    "compile_s": ("compile", "compile_s"),
+    "cache_hits": ("compile", "cache_hits"),
+    "memory_bytes": ("memory", "total_bytes"),
+    "argument_bytes": ("memory", "argument_bytes"),
+    "output_bytes": ("memory", "output_bytes"),
+    "temporary_bytes": ("memory", "temporary_bytes"),
+    "alias_bytes": ("memory", "alias_bytes"),
+    "traced_flops": ("traced_flops",),
+    "host_calls": ("program", "host_calls"),
+    "compiled_flops": ("cost", "flops"),
+    "accessed_bytes": ("cost", "accessed_bytes"),
+    "model_flops": ("model_flops",),
+    "bubble": ("bubble",),
 }
-"""Stored figures: column names here, and their names in bench.records.rows.CellRow, nested ones
-joined. They are the first launch's: later launches take programs from the compilation cache."""
+"""Stored figures: column names here, and their keys in bench.records.rows.CellRow. They are the
+first launch's: later launches take programs from the compilation cache."""
 
 _FIGURES = (
     *("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s"),
@@ -55,22 +56,21 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     """
     first = rows[decisive([row["status"] for row in rows])]
     failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
-    water_marks = [_number(row["high_water_bytes"]) for row in rows]
-    communication, proof = _of(list, first["communication"]), _of(list, first["proof"]) or []
+    marks = [float(mark) for row in rows if (mark := row.get("high_water_bytes")) is not None]
+    communication, proof = first.get("communication"), first.get("proof") or []
+    program = first.get("program") or {}
     cores = manifest["host"].get("usable_cores") or 0
     return {
-        **{name: first[name] for name in _IDENTITY},
-        "interleaved": first["interleaved"] is not False,
+        **{name: first.get(name, math.nan) for name in _IDENTITY},
+        "interleaved": first.get("interleaved") is not False,
         "oversubscribed": bool(cores)
         and manifest["platform"] == "cpu"
         and first["devices"] > int(cores),
         "launches": len(rows),
         "failed_launches": failed,
-        "unit": first["unit"],
-        **{name: _number(first[column]) for name, column in _STORED.items()},
-        "high_water_bytes": max(
-            (mark for mark in water_marks if not math.isnan(mark)), default=math.nan
-        ),
+        "unit": first.get("unit", math.nan),
+        **{name: _figure(first, keys) for name, keys in _STORED.items()},
+        "high_water_bytes": max(marks, default=math.nan),
         "communication": communication,
         "wire_bytes": math.nan
         if communication is None
@@ -84,14 +84,13 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
             ),
             default=math.nan,
         ),
-        "settings": _listed(first.get("jax_config")),
-        "kernels": _listed(first.get("kernels")),
+        "settings": ", ".join(first.get("jax_config") or ()),
+        "kernels": ", ".join(first.get("kernels") or ()),
         "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
-        **{
-            name: _of(dict, first[name]) for name in ("inputs", "ablations", "foreign", "isolation")
-        },
-        **{name: _of(str, first[name]) for name in ("profile", "proved_in", "compiled_in")},
-        **{name: _of(str, first[f"program_{name}"]) for name in ("fingerprint", "dispatch")},
+        "approximate": first.get("approximate") or "",
+        **{name: first.get(name) for name in ("inputs", "ablations", "foreign", "isolation")},
+        **{name: first.get(name) for name in ("profile", "proved_in", "compiled_in")},
+        **{name: program.get(name) for name in ("fingerprint", "dispatch")},
         "rounds": 0,
         "baseline": "",
         "paired": True,
@@ -100,13 +99,11 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     }
 
 
-def _of(kind: type, value: Any) -> Any:
-    """Return the value if it has this type, else None: frames fill missing values with NaN."""
-    return value if isinstance(value, kind) else None
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def _figure(row: Mapping[str, Any], keys: Sequence[str]) -> float:
+    found: Any = row
+    for key in keys:
+        found = None if found is None else found.get(key)
+    return math.nan if found is None else float(found)
 
 
 def time_columns(
@@ -154,20 +151,14 @@ def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, 
     claim = comparison.claims.get(name)
     if claim is None:
         return {"baseline": baseline, "paired": False}
-    ratio, verdict = claim.ratio, claim.verdict
-    low, high = ratio.interval() or (math.nan, math.nan)
+    value, low, high = ends(claim.ratio)
     return {
         "baseline": baseline,
-        "ratio": ratio.value,
+        "ratio": value,
         "ratio_low": low,
         "ratio_high": high,
-        "paired": ratio.paired,
-        "verdict": verdict.word,
-        "verdict_low": verdict.low,
-        "verdict_high": verdict.high,
+        "paired": claim.ratio.paired,
+        "verdict": claim.verdict.word,
+        "verdict_low": claim.verdict.low,
+        "verdict_high": claim.verdict.high,
     }
-
-
-def _listed(names: Any) -> str:
-    """Join the names of a row into one text; missing ones are NaN in a frame."""
-    return "" if names is None or isinstance(names, float) else ", ".join(names)

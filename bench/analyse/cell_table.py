@@ -4,23 +4,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, cast
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from bench.analyse import (
-    energy_per_step,
-    pipeline_bubbles,
-    process_spread,
-    rooflines,
-    throttled_turns,
-)
+from bench.analyse import block_ratios, energy_per_step, process_spread, rooflines, turn_details
 from bench.analyse.cell_figures import ratio_columns, standing_columns, stored_columns, time_columns
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
-from bench.analyse.host_timeline import timeline
 from bench.analyse.sample_rounds import Rounds, spreads
-from bench.analyse.throttled_turns import Throttling
+from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
@@ -28,6 +21,8 @@ from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Checkpoint, EnergyMeter, LossRow
 from bench.records.store import Damage, Run
 from bench.records.trace_rows import TraceRow
+
+R = TypeVar("R", bound=Mapping[str, Any])
 
 BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
 """Columns that blocks are sorted by."""
@@ -40,31 +35,23 @@ class Tables:
     cells: pd.DataFrame
     """One row for each cell. NaN or None where a figure is unknown; times only if status is `ok`.
 
-    - Its identity, as in bench.records.rows.CellRow; `key`, `status`, `reason`.
-    - `interleaved`, `oversubscribed`, `launches`, `failed_launches`, `rounds`, `profile`.
-    - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`.
-    - `unit`, `units_per_step`, `units_per_s`; `achieved_flops` a second; `mfu`, a share.
-    - `trace_s`, `lower_s`, `compile_s`, `cache_hits`; `compiled_in`, the earlier run that measured
-      them, and `proved_in`, the one that ran the float64 proof; None if this run did.
-    - Bytes of a device as the compiler plans them (`memory_bytes`, and its parts `argument_bytes`,
-      `output_bytes`, `temporary_bytes`, `alias_bytes`) and as measured (`high_water_bytes`).
-    - `communication`, rows of bench.records.rows.Communication; `wire_bytes`, the total that a
-      device sends; `communication_s`, the time of that alone at the measured rate, 0 for none.
-    - `proof_error`: the proof's largest error as a share of the tolerance.
+    - Stored figures, which bench.records.rows.CellRow explains; bench.analyse.cell_figures maps
+      their nested keys to columns. `compiled_in` and `proved_in` are the earlier runs from which
+      compile times and the float64 proof are; None if they are from this one. `interleaved`,
+      `oversubscribed`, `launches`, `failed_launches`, `rounds`.
+    - `approximate`: how the step differs from the problem's; empty for an exact step.
+    - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`; `units_per_s`;
+      `achieved_flops` a second; `mfu`, a share.
+    - `wire_bytes`, the total that a device sends; `communication_s`, the time of that alone at the
+      measured rate, 0 for none.
+    - `proof_error`: the proof's largest error as a share of the tolerance. `replica_drift`: the
+      largest difference between replicas, relative to a loss or update.
     - `settings`: JAX settings that the implementation's file changed globally; they were restored.
-    - `kernels`: library kernels that its programs call.
-    - `replica_drift`: the largest difference between replicas, relative to a loss or update.
-    - `bubble`: share of the step that a pipeline's schedule leaves idle. `idle`, `idle_low`,
-      `idle_high`: measured share of the step that is not spent on microbatches.
-    - FLOPs of a step over all devices (`model_flops`, `traced_flops`, `compiled_flops`) and bytes
-      (`accessed_bytes`); compiled FLOPs per accessed byte (`intensity`) and per second and device
-      (`device_flops`), the roof at this intensity by the measured ceilings (`roof_flops`), and the
-      share of it that is reached (`roof`). The compiler counts every operand of every instruction
-      as accessed bytes, cached or not, and the body of a loop once, so the share may exceed 1.
-    - `fingerprint` and `dispatch` of its program, and the `host_calls` of a step, as
-      bench.records.step_programs.StepProgram explains them.
-    - `inputs`: why there are no samples with input, by way; None where it was not requested.
-    - `ablations`: the same of ablated arms.
+    - `idle`, `idle_low`, `idle_high`: measured share of the step that is not spent on microbatches.
+    - Compiled FLOPs per accessed byte (`intensity`) and per second and device (`device_flops`), the
+      roof at this intensity by the measured ceilings (`roof_flops`), and the share of it that is
+      reached (`roof`). The compiler counts every operand of every instruction as accessed bytes,
+      cached or not, and the body of a loop once, so the share may exceed 1.
     - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval behind
       the verdict, `verdict_low`, `verdict_high`.
     - `tier`, 0 for leaders, and an interval of the time relative to the block's fastest,
@@ -81,7 +68,7 @@ class Tables:
     checkpoints: dict[str, Checkpoint]
     """By cell."""
     timeline: pd.DataFrame
-    """See bench.analyse.host_timeline."""
+    """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[Damage] = ()
     """Stored data that cannot be read."""
     losses: Sequence[LossRow] = ()
@@ -96,17 +83,19 @@ class Tables:
 
 def build(run: Run) -> Tables:
     """Compute the tables of a run."""
-    launches = _grouped(_records(run.cells), "cell")
+    launches = _grouped(run.last_cell_rows, "cell")
     cells = [stored_columns(rows, run.manifest) for rows in launches.values()]
     cells_of = _grouped(cells, "block")
-    blocks = _grouped(_records(run.blocks.sort_values(BLOCK_ORDER, kind="stable")), "block")
-    ceilings = rooflines.ceilings(run.blocks)
+    blocks = _grouped(sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER)), "block")
+    ceilings = rooflines.ceilings(run.block_rows)
     samples = TimedSamples.of(_timed_samples(run))
-    energy = energy_per_step.measure(samples.frame, run.blocks)
+    energy = energy_per_step.measure(samples.frame, run.block_rows)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.arranged(samples.turns.at(samples.of_block(name))) for name in blocks}
-    process = process_spread.shown(
-        arranged.values(), process_spread.known(run.manifest["config"].get("process_spread"))
+    devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
+    process = process_spread.by_devices(
+        ((devices[name], rounds) for name, rounds in arranged.items()),
+        run.manifest["config"].get("process_spread"),
     )
     comparisons = []
     for name, attempts in blocks.items():
@@ -117,7 +106,7 @@ def build(run: Run) -> Tables:
             cell.update(time_columns(cell, throughput.get(arm), latency.get(arm), device_kind))
         comparison = compare_arms(
             attempts, own, samples,
-            rounds=rounds, process=process, margin=margin, ceilings=machine,
+            rounds=rounds, process=process[devices[name]], margin=margin, ceilings=machine,
         )  # fmt: skip
         for cell in own:
             cell.update(ratio_columns(cell, comparison))
@@ -126,7 +115,7 @@ def build(run: Run) -> Tables:
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))
         comparisons.append(comparison)
-    idle = pipeline_bubbles.measure(comparisons)
+    idle = block_ratios.idle_shares(comparisons)
     for cell in cells:
         cell.update(idle.get((cell["block"], cell["implementation"]), {}))
     table = pd.DataFrame(cells)
@@ -140,53 +129,40 @@ def build(run: Run) -> Tables:
         layouts={row["cell"]: row["layout"] for row in run.cell_rows if "layout" in row},
         programs={r["cell"]: r["program"]["operations"] for r in run.cell_rows if "program" in r},
         checkpoints={
-            str(row["cell"]): cast("Checkpoint", row["checkpoint"])
-            for row in _records(run.cells[["cell", "checkpoint"]])
-            if isinstance(row["checkpoint"], dict)
+            row["cell"]: row["checkpoint"] for row in run.last_cell_rows if "checkpoint" in row
         },
-        timeline=timeline(run.samples, {c.name: c.baseline for c in comparisons}),
+        timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
-        throttling=throttled_turns.find(samples.frame),
+        throttling=turn_details.throttling(samples.frame),
         meters={
-            name: [
-                cast("EnergyMeter", r["energy"]) for r in attempts if isinstance(r["energy"], dict)
-            ]
+            name: [row["energy"] for row in attempts if "energy" in row]
             for name, attempts in blocks.items()
         },
         largest=largest_batches.read(run.directory),
     )
 
 
-def _grouped(rows: Iterable[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-    groups: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+def _grouped(rows: Iterable[R], key: str) -> dict[str, list[R]]:
+    groups: defaultdict[str, list[R]] = defaultdict(list)
     for row in rows:
-        groups[row[key]].append(row)
+        groups[str(row[key])].append(row)
     return groups
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as dicts, five times faster than `to_dict`."""
-    names = frame.columns.tolist()
-    return [dict(zip(names, row, strict=True)) for row in frame.astype(object).to_numpy().tolist()]
-
-
-def _rank(cell: Mapping[str, Any]) -> tuple[float, float, str]:
-    ratio = cell["ratio"]
-    return math.inf if math.isnan(ratio) else ratio, cell["step_s"], cell["implementation"]
+def _rank(cell: Mapping[str, Any]) -> tuple[bool, float, float, str]:
+    ratio = math.inf if math.isnan(cell["ratio"]) else cell["ratio"]
+    return bool(cell["approximate"]), ratio, cell["step_s"], cell["implementation"]
 
 
 def _timed_samples(run: Run) -> pd.DataFrame:
     """Select samples of the attempts in which `ok` cells ended, and of the twins beside them."""
-    key = ["block", "launch", "attempt"]
-    ok = run.cells.loc[run.cells["status"] == "ok", [*key, "implementation"]]
-    twins = run.blocks.merge(
-        ok, left_on=[*key, "baseline"], right_on=[*key, "implementation"], how="inner"
-    )[key].assign(implementation=TWIN)
-    beside = [
-        ok.assign(implementation=ok["implementation"].map(partial(arm_beside, way=way)))
-        for way in (*INPUT_WAYS, *ABLATIONS)
-    ]
-    arms = pd.concat([ok, twins, *beside])
-    arms = arms.rename(columns={"implementation": "arm"}).drop_duplicates()
-    return run.samples.merge(arms, on=[*key, "arm"], how="inner")
+    key = itemgetter("block", "launch", "attempt")
+    ok = {(*key(r), r["implementation"]) for r in run.last_cell_rows if r["status"] == "ok"}
+    twins = {(*key(r), TWIN) for r in run.block_rows if (*key(r), r["baseline"]) in ok}
+    ways = (*INPUT_WAYS, *ABLATIONS)
+    beside = {(*place, arm_beside(name, way)) for *place, name in ok for way in ways}
+    columns = ["block", "launch", "attempt", "arm"]
+    arms = pd.DataFrame([*ok, *twins, *beside], columns=columns)
+    arms = arms.astype({"launch": run.samples["launch"].dtype})  # also if there are none
+    return run.samples.merge(arms, on=columns, how="inner")

@@ -8,6 +8,8 @@ from typing import Any
 from bench.analyse.comparisons import Comparison
 from bench.records.rows import Checkpoint
 
+_ENDS = ("s", "least_s", "most_s")
+
 
 def find(blocks: Sequence[Comparison], stored: Mapping[str, Checkpoint]) -> list[dict[str, Any]]:
     """Return a row for every save and restore of the cells that have a time, or why there is none.
@@ -32,6 +34,13 @@ def find(blocks: Sequence[Comparison], stored: Mapping[str, Checkpoint]) -> list
     ]
 
 
+_FIGURES = (
+    *(f"{name}_{end}" for name in ("total", "blocking", "step_during") for end in _ENDS),
+    *("step_before_s", "state_bytes", "stored_bytes", "bytes_a_second"),
+    *("device_bytes", "seen_bytes"),
+)
+
+
 def _rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
     common = {
         "cell": cell["cell"],
@@ -39,30 +48,21 @@ def _rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterator[dict[str,
         "what": "",
         "reason": checkpoint["reason"],
         "repetitions": 0,
-        **_spread("total", ()),
-        **_spread("blocking", ()),
-        **_spread("step_during", ()),
-        "step_before_s": math.nan,
+        **dict.fromkeys(_FIGURES, math.nan),
         "state_bytes": float(checkpoint["state_bytes"]),
         "stored_bytes": float(checkpoint["stored_bytes"]),
-        "bytes_a_second": math.nan,
-        "device_bytes": math.nan,
-        "seen_bytes": math.nan,
         "file_system": checkpoint["file_system"],
     }
     if checkpoint["reason"]:
         yield common
     for mode, save in checkpoint["saves"].items():
-        before, during = (
-            [ns / 1e9 for ns in steps]
-            for steps in (save["steps_before_ns"], save["steps_during_ns"])
-        )
+        before = [ns / 1e9 for ns in save["steps_before_ns"]]
         yield {
             **common,
             "what": f"save, {mode}",
             **_total(save["total_s"], checkpoint),
             **_spread("blocking", save["blocking_s"]),
-            **_spread("step_during", during),
+            **_spread("step_during", [ns / 1e9 for ns in save["steps_during_ns"]]),
             "step_before_s": median(before) if before else math.nan,
         }
     for restore in checkpoint["restores"]:
@@ -82,5 +82,5 @@ def _total(seconds: Sequence[float], checkpoint: Checkpoint) -> dict[str, float]
 
 
 def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    ends = (median(seconds), min(seconds), max(seconds)) if seconds else (math.nan,) * 3
-    return dict(zip((f"{name}_s", f"{name}_least_s", f"{name}_most_s"), ends, strict=True))
+    values = (median(seconds), min(seconds), max(seconds)) if seconds else (math.nan,) * 3
+    return {f"{name}_{end}": value for end, value in zip(_ENDS, values, strict=True)}

@@ -10,15 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import input_cost, stragglers
 from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
-from bench.analyse.input_cost import Waits
 from bench.analyse.process_spread import ProcessSpread
 from bench.analyse.ratio_intervals import Ratio, ratios
-from bench.analyse.same_programs import ranked, settled
 from bench.analyse.sample_rounds import Rounds, Turns
-from bench.analyse.standings import Standings
-from bench.analyse.verdicts import Claim, claim, pairs
+from bench.analyse.standings import Standings, rank
+from bench.analyse.turn_details import Waits, input_waits, process_times
+from bench.analyse.verdicts import Claim, claim, pairs, same
 from bench.records.arms import (
     ABLATIONS,
     INPUT_WAYS,
@@ -41,6 +39,8 @@ class Comparison:
     """Empty if nothing ran."""
     arms: tuple[str, ...]
     """Implementations whose times may be shown."""
+    approximate: frozenset[str]
+    """Those of them whose steps are approximate, which are ranked apart."""
     rounds: Rounds
     """Rounds of the twin and of the cells whose times may be shown."""
     floor: Ratio | None
@@ -63,7 +63,7 @@ class Comparison:
     """Waiting times for input of the arms with input."""
     ranked: list[dict[str, Any]]
     """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, in which shared
-    noise cancels, or by step time where there is no ratio."""
+    noise cancels, or by step time where there is no ratio. Approximate ones follow the exact."""
     drifts: dict[str, Effect]
     """Trend of each arm's ratio to the baseline within the launches."""
     order: dict[str, Effect]
@@ -106,8 +106,9 @@ class Comparison:
 
     @cached_property
     def standings(self) -> Standings:
-        """The leaders and tiers of the block's arms."""
-        return ranked(self.rounds, self.arms, self.alpha, self.process, self.programs)
+        """The leaders and tiers of the block's exact arms."""
+        exact = [arm for arm in self.arms if arm not in self.approximate]
+        return rank(self.rounds, exact, self.alpha, self.process, self.programs)
 
 
 @dataclass(frozen=True)
@@ -147,14 +148,9 @@ def compare_arms(
 ) -> Comparison:
     """Compare a block's arms; leave `ranked` empty for the caller to fill.
 
-    Args:
-      attempts: rows of bench.records.rows.BlockRow, at least one.
-      cells: the block's cells, with their status.
-      samples: of the run.
-      rounds: all of the block's samples, arranged.
-      process: spread between worker processes, as assumed or measured.
-      margin: relative difference of step times that is negligible.
-      ceilings: measured limits of the block's hardware.
+    `attempts` are the block's rows of bench.records.rows.BlockRow, at least one, and `cells` its
+    cells with their status; `rounds` are all of its samples, arranged. `process`, `margin` and
+    `ceilings` are as in Comparison.
     """
     block = Block.of(attempts[0])
     shown = samples.of_block(block.name)
@@ -169,43 +165,41 @@ def compare_arms(
     floor = found.pop(TWIN, None)
     count = max(1, len({*opponents.items(), *fed.items(), *versions.items()}))
     last = float(looks[-1]["alpha"]) if looks else 0.0
+    programs = {cell["implementation"]: identity(cell) for cell in cells}
     claims = {
         # A look settles an arm under another version against the present one alone.
         arm: claim(
             ratio,
             (last if versions.get(arm, baseline) != baseline else alpha_of(arm, looks)) / count,
             margin,
+            same=same(programs, arm, baseline),
         )
         for arm, ratio in found.items()
     }
-    programs = {cell["implementation"]: identity(cell) for cell in cells}
     several = block.options.processes > 1
     return Comparison(
         block=block,
         baseline=baseline,
         arms=arms,
+        approximate=frozenset(cell["implementation"] for cell in cells if cell["approximate"]),
         rounds=rounds,
         floor=floor,
         alpha=last,
         process=process,
         margin=margin,
-        claims={
-            arm: settled(one, programs[arm], programs[baseline])
-            for arm, one in claims.items()
-            if arm not in fed
-        },
+        claims={arm: one for arm, one in claims.items() if arm not in fed},
         input_claims={arm: one for arm, one in claims.items() if arm in fed},
         version_claims={
             arm: claim(ratio, alpha_of(arm, looks) / count, margin)
             for arm, ratio in ratios(rounds, versions, process).items()
         },
         ablated=ratios(rounds, own_arms(rounds.arms, ABLATIONS), process),
-        waits=input_cost.measure_waits(samples.frame, counted) if fed else {},
+        waits=input_waits(samples.frame, counted) if fed else {},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
         order=order_effects(rounds),
         conditions=conditions({name: values[counted] for name, values in samples.host.items()}),
-        process_times=stragglers.process_times(samples.frame, counted) if several else {},
+        process_times=process_times(samples.frame, counted) if several else {},
         programs=programs,
         ceilings=ceilings,
         oversubscribed=any(cell["oversubscribed"] for cell in cells),
@@ -231,8 +225,8 @@ def _comparable(
 ) -> tuple[str, NDArray[np.intp]]:
     """Return a block's baseline, and the indices of samples that may be compared with it.
 
-    The baseline is taken from the attempt that timed the most arms. Cells measured alone are their
-    own baselines, and their twins count for no other cell.
+    The baseline is that of the attempt that timed the most arms. Cells measured alone are their own
+    baselines, and their twins count for no other cell.
     """
     refused = [cell["implementation"] for cell in cells if cell["status"] != "ok"]
     if refused:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.stacked_series import nan_quantiles, stacked
+from bench.analyse.signed_rank import nan_quantiles, stacked
 
 SURE = 0.001
 """P-value below which an effect is taken to be real; it is strict because many are tested."""
@@ -65,12 +65,12 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
             slopes, scores = (figures.tolist() for figures in trend(values[some]))
             for place, slope, score in zip(places[some].tolist(), slopes, scores, strict=True):
                 trends[arms[place]].append((slope * (count - 1), score))
-    return {arm: _combined(*zip(*trends[arm], strict=True)) for arm in series if arm in trends}
-
-
-def _combined(sizes: Sequence[float], scores: Sequence[float]) -> Effect:
-    score = sum(scores) / math.sqrt(len(scores))
-    return Effect(statistics.median(sizes), 2 * float(ndtr(-abs(score))))
+    effects = {}
+    for arm in filter(trends.get, series):
+        sizes, scores = zip(*trends[arm], strict=True)
+        score = sum(scores) / math.sqrt(len(scores))
+        effects[arm] = Effect(statistics.median(sizes), 2 * float(ndtr(-abs(score))))
+    return effects
 
 
 def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -138,11 +138,9 @@ def order_effects(rounds: Rounds) -> dict[str, Effect]:
         own = rounds.attempt == process
         left[own] -= nan_quantiles(left[own].T, [0.5])[:, 0]
     left -= nan_quantiles(left, [0.5])
-    effects = {name: _group_effect(left, getattr(rounds, name)) for name in _ORDERS}
+    by = {"position": rounds.position, "predecessor": rounds.predecessor}
+    effects = {name: _group_effect(left, groups) for name, groups in by.items()}
     return {name: effect for name, effect in effects.items() if effect is not None}
-
-
-_ORDERS = ("position", "predecessor")
 
 
 def _group_effect(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect | None:

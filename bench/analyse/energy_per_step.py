@@ -9,11 +9,13 @@ the block's mean power.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+
+from bench.records.rows import BlockRow
 
 FIGURES = (
     "joules_per_step", "joules_error", "joules_per_unit", "units_per_joule", "watts",
@@ -62,15 +64,16 @@ class Used:
         return chance + booked / (1 - booked) * abs(self.watts - self.block_watts) / self.watts
 
 
-def measure(samples: pd.DataFrame, blocks: pd.DataFrame) -> dict[tuple[str, str], Used]:
+def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str, str], Used]:
     """Return the energy of every arm with counter readings, by block and arm."""
     counted = samples[samples["energy_seconds"].astype(float) > 0]
     if counted.empty:
         return {}
     periods: dict[str, float] = {}
-    for name, meter in zip(blocks["block"], blocks["energy"], strict=True):
-        if isinstance(meter, dict):
-            periods[name] = max(periods.get(name, 0.0), meter["period_s"])
+    for row in blocks:
+        if "energy" in row:
+            name = row["block"]
+            periods[name] = max(periods.get(name, 0.0), row["energy"]["period_s"])
     steps = 1 + counted["steps"] + counted["latency_steps"]
     sums = (
         counted.assign(all_steps=steps, turns=1)

@@ -77,9 +77,14 @@ class Training:
         return max(len(one.losses) for one in (self.reference, *self.yardsticks, *self.curves))
 
     @property
+    def exact(self) -> list[Curve]:
+        """Curves of exact steps, which alone have to follow the reference's."""
+        return [one for one in self.curves if one.arm not in self.block.approximate]
+
+    @property
     def farthest(self) -> Curve | None:
-        """The implementation farthest from the reference."""
-        known = [one for one in self.curves if one.largest is not None]
+        """The exact implementation farthest from the reference."""
+        known = [one for one in self.exact if one.largest is not None]
         return max(known, key=lambda one: one.largest or 0.0, default=None)
 
     @property
@@ -91,7 +96,7 @@ class Training:
         known = [one.early for one in self.yardsticks if one.early is not None]
         if not known or max(known) > self.reference.tolerance:
             return []
-        return [one for one in self.curves if (one.early or 0.0) > one.tolerance]
+        return [one for one in self.exact if (one.early or 0.0) > one.tolerance]
 
 
 def find(found: Tables) -> list[Training]:

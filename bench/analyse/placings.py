@@ -30,6 +30,11 @@ class Placing:
         return bool(self.cell["tier"] == 0)
 
     @property
+    def approximate(self) -> bool:
+        """Whether its step is approximate, and is ranked apart: `behind` may then be below 1."""
+        return bool(self.cell["approximate"])
+
+    @property
     def ranked(self) -> bool:
         """Whether it shared rounds with others, so that its rank has an interval."""
         return not math.isnan(self.cell["tier"])
@@ -45,8 +50,17 @@ class Row:
 
     @property
     def known(self) -> list[float]:
-        """Its times over the fastest's, wherever it is ranked."""
-        return [place.behind for place in self.places.values() if place.ranked]
+        """Its times over the fastest's, wherever it is ranked, or has rounds and is approximate."""
+        places = self.places.values()
+        return [
+            place.behind for place in places
+            if place.ranked or (place.approximate and place.cell["paired"] and place.behind > 0)
+        ]  # fmt: skip
+
+    @property
+    def approximate(self) -> bool:
+        """Whether its step is approximate."""
+        return any(place.approximate for place in self.places.values())
 
     @property
     def worst(self) -> float:
@@ -67,8 +81,8 @@ class Matrix:
     blocks: list[Comparison]
     """The blocks in which arms were compared."""
     rows: list[Row]
-    """Sorted by worst case, smallest first; those that are ranked nowhere come last. An
-    implementation that no block supports has no row."""
+    """Sorted by worst case, smallest first; those that are ranked nowhere come last, approximate
+    ones after the others. An implementation that no block supports has no row."""
 
 
 def find(found: Tables) -> Matrix:
@@ -83,5 +97,8 @@ def find(found: Tables) -> Matrix:
             placing = Placing(cell, cell["ratio"] / fastest[block])
             rows.setdefault(name, Row(name, {})).places[block] = placing
     return Matrix(
-        blocks, sorted(rows.values(), key=lambda row: (not row.known, row.worst, row.mean))
+        blocks,
+        sorted(
+            rows.values(), key=lambda row: (row.approximate, not row.known, row.worst, row.mean)
+        ),
     )

@@ -1,28 +1,22 @@
 """Spread of ratios between worker processes that run the same programs.
 
 Memory layout and thread placement differ between processes and stay fixed within one, so no number
-of rounds in a single process reveals their effect.
+of rounds in a single process reveals their effect. The spread grows with the number of devices,
+whose threads may be placed in more ways, so it is estimated for each number by itself.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bench.analyse.signed_rank import estimated
-from bench.analyse.stacked_series import stacked
+from bench.analyse.sample_rounds import Rounds
+from bench.analyse.signed_rank import estimated, stacked
 from bench.records.arms import is_ablated
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from bench.analyse.sample_rounds import Rounds
-
-    Series = Sequence[NDArray[np.float64]]
+Series = Sequence[NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -45,9 +39,19 @@ _FEWEST_ROUNDS = 8
 _PASSES = 20
 
 
-def known(earlier: Mapping[str, float] | None) -> ProcessSpread:
-    """Return the spread that a run assumed at its start: PROCESS unless earlier runs had one."""
-    return PROCESS if earlier is None else ProcessSpread(earlier["sd"], earlier["freedom"])
+def known(earlier: Mapping[str, Any] | None, devices: int) -> ProcessSpread:
+    """Return the spread that a run assumed at its start for blocks on so many devices.
+
+    Args:
+      earlier: `sd` and `freedom` by number of devices, from earlier runs; in old manifests, one of
+        each for all blocks.
+      devices: the number of a block's devices.
+
+    Returns:
+      PROCESS unless an earlier run had such a block.
+    """
+    found = earlier if not earlier or "sd" in earlier else earlier.get(str(devices))
+    return ProcessSpread(found["sd"], found["freedom"]) if found else PROCESS
 
 
 def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -> ProcessSpread:
@@ -85,17 +89,23 @@ def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -
     return ProcessSpread(float(np.sqrt(variance)), float(total))
 
 
-def shown(blocks: Iterable[Rounds], prior: ProcessSpread = PROCESS) -> ProcessSpread:
-    """Return the spread measured by the blocks whose arms were all timed in several processes."""
-    return pooled(
-        (
-            rounds.paired(dict.fromkeys(whole[1:], whole[0])).values()
-            for rounds in blocks
-            if len(set(rounds.attempt.tolist())) > 1
-            and (whole := [arm for arm in rounds.arms if not is_ablated(arm)])
-        ),
-        prior,
-    )
+def by_devices(
+    blocks: Iterable[tuple[int, Rounds]], earlier: Mapping[str, Any] | None = None
+) -> dict[int, ProcessSpread]:
+    """Return the spread for each number of devices.
+
+    Args:
+      blocks: each block's number of devices, and its rounds. Those whose arms were all timed in
+        several processes show the spread.
+      earlier: what earlier runs showed; see `known`.
+    """
+    series: dict[int, list[Iterable[Series]]] = {}
+    for devices, rounds in blocks:
+        whole = [arm for arm in rounds.arms if not is_ablated(arm)]
+        several = whole and len(set(rounds.attempt.tolist())) > 1
+        opponents = dict.fromkeys(whole[1:], whole[0]) if several else {}
+        series.setdefault(devices, []).append(rounds.paired(opponents).values())
+    return {count: pooled(found, known(earlier, count)) for count, found in series.items()}
 
 
 def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:

@@ -4,26 +4,19 @@ A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. Wit
 estimated round by round. `apart` and `unpaired` compare blocks and runs that share no round.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
-from bench.analyse.process_spread import PROCESS, ProcessSpread
+from bench.analyse.process_spread import PROCESS, ProcessSpread, Series
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.signed_rank import estimated, fewest, shift
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Series = Sequence[NDArray[np.float64]]
 
 CONFIDENCE = 0.95
 
@@ -63,15 +56,11 @@ class Ratio:
         """
         if self.error is None:
             return None
-        if alpha <= 0:
-            return 0.0, math.inf
         low, high = self._log_interval(alpha)
         return math.exp(low), math.exp(high)
 
     def half_width(self, alpha: float = 1 - CONFIDENCE) -> float:
         """Return half the length of the interval of log(value); infinite without an error."""
-        if self.error is None or alpha <= 0:
-            return math.inf
         low, high = self._log_interval(alpha)
         return (high - low) / 2
 
@@ -81,16 +70,18 @@ class Ratio:
         The part of the rounds is exact; that of the processes uses Student's t. The two are
         independent, so at each end the distances from the value are added in quadrature.
         """
+        if self.error is None or alpha <= 0:
+            return -math.inf, math.inf
         middle = math.log(self.value)
         if self.differences is None:
-            width = -float(special.stdtrit(self.freedom, alpha / 2)) * (self.error or 0.0)
+            width = -float(special.stdtrit(self.freedom, alpha / 2)) * self.error
             return middle - width, middle + width
         _, low, high = (float(end) for end in shift(self.differences, alpha))
         others = -float(special.stdtrit(self.process.freedom, alpha / 2)) * self.process.sd
         return middle - math.hypot(middle - low, others), middle + math.hypot(high - middle, others)
 
     @property
-    def inverse(self) -> Ratio:
+    def inverse(self) -> Self:
         """time(other) / time(arm), with the same error."""
         negative = None if self.differences is None else -self.differences
         return replace(self, value=1 / self.value, differences=negative)
@@ -98,22 +89,29 @@ class Ratio:
     @property
     def low(self) -> float | None:
         """Lower end of the 95 % interval."""
-        return None if self._shown is None else self._shown[0]
+        return self._shown[0]
 
     @property
     def high(self) -> float | None:
         """Upper end of the 95 % interval."""
-        return None if self._shown is None else self._shown[1]
+        return self._shown[1]
 
     @cached_property
-    def _shown(self) -> tuple[float, float] | None:
+    def _shown(self) -> tuple[float, float] | tuple[None, None]:
         """The 95 % interval, cached because it is computed from all pairs of rounds."""
-        return self.interval()
+        return self.interval() or (None, None)
 
 
 def floor_width(floor: Ratio) -> float:
     """Return the largest |log ratio| in an A/A comparison's interval, about a relative change."""
     return max(abs(math.log(end)) for end in (floor.value, floor.low, floor.high) if end)
+
+
+def ends(ratio: Ratio | None) -> tuple[float, float, float]:
+    """Return a ratio and the ends of its 95 % interval, NaN where there is none."""
+    if ratio is None:
+        return (math.nan,) * 3
+    return ratio.value, *(ratio.interval() or (math.nan, math.nan))
 
 
 def ratios(
@@ -191,8 +189,7 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
     """
     if not above or not below:
         return None
-    found = quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
-    return replace(found, paired=False)
+    return quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
 
 
 def apart(above: Series, below: Series) -> Ratio | None:
@@ -208,8 +205,7 @@ def apart(above: Series, below: Series) -> Ratio | None:
     """
     if not above or not below:
         return None
-    one, other = _mean_of_processes(above), _mean_of_processes(below)
-    return replace(quotient(one, other, UNPAIRED_FREEDOM), paired=False)
+    return quotient(_mean_of_processes(above), _mean_of_processes(below), UNPAIRED_FREEDOM)
 
 
 def _mean_of_processes(series: Series) -> Ratio:
@@ -255,11 +251,6 @@ def quotient(above: Ratio, below: Ratio, shared: float = PROCESS.freedom) -> Rat
         error = math.sqrt(one + other)
         common = 2 * one * other * shared / (above.freedom * below.freedom)
         freedom = (one + other) ** 2 / (one**2 / above.freedom + other**2 / below.freedom + common)
-    return Ratio(
-        above.value / below.value,
-        error,
-        freedom,
-        min(above.rounds, below.rounds),
-        min(above.launches, below.launches),
-        paired=above.paired and below.paired,
-    )
+    least = (min(above.rounds, below.rounds), min(above.launches, below.launches))
+    paired = above.paired and below.paired
+    return Ratio(above.value / below.value, error, freedom, *least, paired=paired)

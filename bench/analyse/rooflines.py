@@ -7,15 +7,13 @@ device's FLOP/s by its matmul rate, and by its memory bandwidth times the arithm
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
-
-import pandas as pd
+from typing import Any
 
 from bench.records.cells import Block
-from bench.records.rows import Ceilings
+from bench.records.rows import BlockRow, Ceilings
 
 
-def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
+def ceilings(blocks: Iterable[BlockRow]) -> dict[str, Ceilings]:
     """Return, by block, the best of each figure over all blocks with the same hardware.
 
     Such blocks have equal numbers of devices and processes, and the same precision and variant.
@@ -23,21 +21,29 @@ def ceilings(blocks: pd.DataFrame) -> dict[str, Ceilings]:
     """
     hardware: dict[str, tuple[Any, ...]] = {}
     measured: defaultdict[tuple[Any, ...], list[Ceilings]] = defaultdict(list)
-    for row in cast("list[dict[str, Any]]", blocks.to_dict("records")):
+    for row in blocks:
         options = Block.of(row).options
         same = row["devices"], options.processes, options.precision, options.variant
         hardware[row["block"]] = same
-        if isinstance(row["ceilings"], dict):
-            measured[same].append(cast("Ceilings", row["ceilings"]))
-    return {name: _best(measured[same]) for name, same in hardware.items() if same in measured}
+        if row["ceilings"]:
+            measured[same].append(row["ceilings"])
+    best: dict[tuple[Any, ...], Ceilings] = {}
+    for same, every in measured.items():
+        rates = [one["all_reduce_bytes"] for one in every if one["all_reduce_bytes"] is not None]
+        seconds = [one["all_reduce_s"] for one in every if one["all_reduce_s"] is not None]
+        best[same] = Ceilings(
+            matmul_flops=max(one["matmul_flops"] for one in every),
+            memory_bytes=max(one["memory_bytes"] for one in every),
+            all_reduce_bytes=max(rates, default=None),
+            all_reduce_s=min(seconds, default=None),
+        )
+    return {name: best[same] for name, same in hardware.items() if same in best}
 
 
 def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
     """Return a cell's columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
 
-    Args:
-      cell: a row of that table, with its times.
-      machine: the ceilings of its block's hardware.
+    `cell` is a row of that table, with its times; `machine` has the ceilings of its hardware.
     """
     flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
     intensity = flops / moved if moved > 0 else math.nan
@@ -54,15 +60,3 @@ def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, floa
         "roof": reached / roof if roof > 0 else math.nan,
         "communication_s": sent / rate if sent else 0.0,
     }
-
-
-def _best(measured: Iterable[Ceilings]) -> Ceilings:
-    every = list(measured)
-    rates = [one["all_reduce_bytes"] for one in every if one["all_reduce_bytes"] is not None]
-    seconds = [one["all_reduce_s"] for one in every if one["all_reduce_s"] is not None]
-    return Ceilings(
-        matmul_flops=max(one["matmul_flops"] for one in every),
-        memory_bytes=max(one["memory_bytes"] for one in every),
-        all_reduce_bytes=max(rates, default=None),
-        all_reduce_s=min(seconds, default=None),
-    )

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import Ratio, quotient, ratios, unpaired
+from bench.analyse.ratio_intervals import Ratio, ends, quotient, ratios, unpaired
 from bench.analyse.run_settings import Difference, contents, differences
 from bench.analyse.verdicts import ALPHA, Verdict, decide, margin_of
 from bench.records.rows import Manifest
@@ -104,7 +104,10 @@ class Compared:
 def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
     """Compare two runs; the margin defaults to the larger of the runs' own."""
     found_a, found_b = cell_table.build(a), cell_table.build(b)
-    cells_a, cells_b = _by_name(found_a.cells), _by_name(found_b.cells)
+    cells_a, cells_b = (
+        {str(row["cell"]): cast("Row", row) for row in found.cells.to_dict("records")}
+        for found in (found_a, found_b)
+    )
     blocks_b = {block.name: block for block in found_b.comparisons}
     blocks = {
         block.name: (block, blocks_b[block.name])
@@ -148,10 +151,6 @@ def notable(a: float, b: float) -> float | None:
 def compile_s(cell: Row) -> float:
     """Return the seconds that the first launch spent on tracing, lowering and compiling."""
     return float(cell["trace_s"] + cell["lower_s"] + cell["compile_s"])
-
-
-def _by_name(cells: pd.DataFrame) -> dict[str, Row]:
-    return {row["cell"]: row for row in cast("list[dict[str, Any]]", cells.to_dict("records"))}
 
 
 def _change(
@@ -216,8 +215,10 @@ def _table(
             row[f"compile_s_{side}"] = compile_s(cell) if cell else None
             row[f"memory_bytes_{side}"] = cell.get("memory_bytes")
         change = by_name.get(name)
-        row |= _ends("step", change.step if change else None)
-        row |= _ends("against_baseline", change.against_baseline if change else None)
+        pairs = {"step": change.step, "against_baseline": change.against_baseline} if change else {}
+        for key in ("step", "against_baseline"):
+            found = ends(pairs.get(key))
+            row |= dict(zip((key, f"{key}_low", f"{key}_high"), found, strict=True))
         row |= {
             "verdict": change.verdict.word if change else None,
             "verdict_from": change.source if change else None,
@@ -226,9 +227,3 @@ def _table(
         }
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _ends(name: str, ratio: Ratio | None) -> dict[str, float | None]:
-    """Return a ratio and its 95 % interval as columns."""
-    value, low, high = (None,) * 3 if ratio is None else (ratio.value, ratio.low, ratio.high)
-    return {name: value, f"{name}_low": low, f"{name}_high": high}

@@ -1,11 +1,9 @@
 """Settings of two runs, and their differences."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
-
-import pandas as pd
+from typing import Any, Literal
 
 from bench.records import numbers
 from bench.records.rows import Manifest
@@ -58,11 +56,10 @@ def differences(a: Manifest, b: Manifest) -> list[Difference]:
 def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     """Return the files that differ, of the implementations and workloads that both runs have.
 
-    Returns:
-      By `implementation pmap` or `workload mlp`, if any file differs: its own file under that name,
-      and files that it imports under their paths.
+    They are grouped by `implementation pmap` or `workload mlp`: its own file under that name, and
+    files that it imports under their paths.
     """
-    files_a, files_b = _files(a.cells), _files(b.cells)
+    files_a, files_b = _files(a), _files(b)
     changed = {
         name: [
             replace(each, name=name) if each.name == f"{name.partition(' ')[2]}.py" else each
@@ -74,12 +71,11 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     return {name: each for name, each in changed.items() if each}
 
 
-def _files(cells: pd.DataFrame) -> dict[str, dict[str, str]]:
+def _files(run: Run) -> dict[str, dict[str, str]]:
     """Return file hashes by the implementation or workload that the files belong to."""
+    rows: Sequence[Mapping[str, Any]] = run.last_cell_rows
     return {
-        f"{part} {row[part]}": hashes
-        for row in cast("list[dict[str, Any]]", cells.to_dict("records"))
-        for part, hashes in row["sources"].items()
+        f"{part} {row[part]}": hashes for row in rows for part, hashes in row["sources"].items()
     }
 
 
@@ -103,6 +99,12 @@ def _memory(a: Manifest, b: Manifest) -> list[Difference]:
 
 
 def _machine(manifest: Manifest) -> dict[str, Any]:
+    os = manifest["host"].get("os")
+    return hardware(manifest) | ({} if os is None else {"Operating system": os})
+
+
+def hardware(manifest: Manifest) -> dict[str, Any]:
+    """Return what identifies a run's hardware, as far as it is known, by name."""
     host = manifest["host"]
     known = {
         "Platform": manifest["platform"],
@@ -111,7 +113,6 @@ def _machine(manifest: Manifest) -> dict[str, Any]:
         "Processor": host.get("cpu"),
         "Physical cores": host.get("physical_cores"),
         "Usable cores": host.get("usable_cores"),
-        "Operating system": host.get("os"),
     }
     return {name: value for name, value in known.items() if value is not None}
 

@@ -5,24 +5,12 @@ same time, whatever was measured: they form another A/A pair, and differ by chan
 placement. If only the programs are equal, only dispatch can make a difference.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from bench.analyse.standings import Standings, rank
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from bench.analyse.comparisons import Comparison
-    from bench.analyse.process_spread import ProcessSpread
-    from bench.analyse.sample_rounds import Rounds
-    from bench.analyse.verdicts import Claim
-    from bench.records.step_programs import Operation
+from bench.analyse.comparisons import Comparison
+from bench.records.step_programs import Operation
 
 Relation = Literal["same", "dispatch", "different", "unknown"]
 """`same` is proved; `dispatch`: equal programs, whose dispatch differs or may differ."""
@@ -35,44 +23,6 @@ def relation(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Relation:
     if a["fingerprint"] != b["fingerprint"]:
         return "different"
     return "same" if a["dispatch"] and a["dispatch"] == b["dispatch"] else "dispatch"
-
-
-def settled(claim: Claim, a: str | None, b: str | None) -> Claim:
-    """Return a claim about two arms: *same*, regardless of their times, if that is proved.
-
-    `a` and `b` are the identities of their programs, empty or None if unknown.
-    """
-    if not a or a != b:
-        return claim
-    return replace(claim, verdict=replace(claim.verdict, word="same"), to_decide=0.0)
-
-
-def ranked(
-    rounds: Rounds,
-    arms: Sequence[str],
-    alpha: float,
-    process: ProcessSpread,
-    programs: Mapping[str, str],
-) -> Standings:
-    """Return the standings of arms, of which those with the same program are compared as one.
-
-    The arm with the most rounds is compared for its group, so that the others may leave the rounds
-    early, and fewer comparisons share the error.
-
-    Args:
-      rounds: those of the block, over all launches.
-      arms: the arms to rank.
-      alpha: error of all statements together.
-      process: spread between worker processes.
-      programs: identities of programs, by arm; empty or absent if unknown.
-    """
-    present = ~np.isnan(rounds.throughput)
-    counts = dict(zip(rounds.arms, present[present.sum(axis=1) > 1].sum(axis=0), strict=True))
-    alike = defaultdict[str, list[str]](list)
-    for arm in sorted(arms, key=lambda arm: -counts.get(arm, 0)):
-        alike[programs.get(arm) or arm].append(arm)
-    first = {group[0]: group for group in alike.values()}
-    return rank(rounds, list(first), alpha, process).shared(first)
 
 
 def groups(block: Comparison) -> list[list[Mapping[str, Any]]]:

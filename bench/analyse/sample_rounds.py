@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.signed_rank import shift
-from bench.analyse.stacked_series import nan_quantiles
+from bench.analyse.signed_rank import nan_quantiles, shift
 
 Figure = Literal["throughput", "latency"]
 
@@ -155,8 +154,11 @@ class Rounds:
             values = np.where(single, (values + logs(self.latency)) / 2, values)
             spans = 1 if np.array_equal(self.latency, self.throughput, equal_nan=True) else 2
             for column, before, timed in zip(values.T, wash_out.T, single.T, strict=True):
-                if timed.any() and _no_shift((before - column)[timed], SWITCH_ALPHA[spans]):
-                    column[timed] += (before - column)[timed] / (spans + 1)
+                differences = (before - column)[timed]
+                if timed.any():
+                    _, low, high = shift(differences, SWITCH_ALPHA[spans])
+                    if low <= 0 <= high:
+                        column[timed] += differences / (spans + 1)
         series = self._series(values)
         return {arm: own for arm, own in zip(known, series, strict=True) if own}
 
@@ -173,12 +175,6 @@ class Rounds:
             [series for own in processes if (series := column[own][known[own]]).size]
             for column, known in zip(values.T, present.T, strict=True)
         ]
-
-
-def _no_shift(differences: NDArray[np.float64], alpha: float) -> bool:
-    """Return whether the signed-rank test at `alpha` accepts that the differences have no shift."""
-    _, low, high = shift(differences, alpha)
-    return bool(low <= 0 <= high)
 
 
 @dataclass(frozen=True)

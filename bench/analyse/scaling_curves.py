@@ -64,8 +64,7 @@ class Scaling:
     def ideal(self) -> NDArray[np.float64]:
         """Ideal scaling from the fastest cell on the smallest mesh.
 
-        Returns:
-          (meshes, 2): devices, and seconds per step.
+        (meshes, 2): devices, and seconds per step.
         """
         devices = np.unique(self.points["devices"].to_numpy(float))
         best = self.points.loc[self.points["devices"] == devices[0], "step_s"].min()
@@ -76,8 +75,7 @@ class Scaling:
     def communication_bound(self) -> NDArray[np.float64]:
         """The smallest communication time of any implementation, at the measured rate.
 
-        Returns:
-          (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
+        (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
         """
         known = self.points[self.points["communication_s"] > 0]
         least = known.groupby("devices")["communication_s"].min()
@@ -136,18 +134,9 @@ def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[S
     for _, points in _efficiency(ok, kind, same).groupby(same):
         if len(points["devices"].unique()) > 1:
             first = points.iloc[points["devices"].argmax()]
-            curves.append(
-                Scaling(
-                    kind=kind,
-                    workload=first["workload"],
-                    size=first["size"],
-                    options=first["options"],
-                    devices_a_process=own,
-                    family=first["family"],
-                    batch=int(first[fixed]),
-                    points=points[_COLUMNS].reset_index(drop=True),
-                )
-            )
+            subject = first["workload"], first["size"], first["options"]
+            shown = points[_COLUMNS].reset_index(drop=True)
+            curves.append(Scaling(kind, *subject, own, first["family"], int(first[fixed]), shown))
     return curves
 
 

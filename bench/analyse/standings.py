@@ -15,9 +15,10 @@ the baseline.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,23 +56,6 @@ class Standings:
         """Upper bound on the ratio of any two leaders' times; 1 for a single leader."""
         return max((self.behind[arm][1] for arm in self.leaders), default=math.inf)
 
-    def shared(self, alike: Mapping[str, Sequence[str]]) -> Self:
-        """Return the standings of further arms, each of which shares that of a ranked one.
-
-        Args:
-          alike: for each ranked arm, itself and the arms that share its standing.
-        """
-
-        def every(arms: Sequence[str]) -> tuple[str, ...]:
-            return tuple(other for arm in arms for other in alike[arm])
-
-        return replace(
-            self,
-            leaders=every(self.leaders),
-            tiers=tuple(replace(tier, arms=every(tier.arms)) for tier in self.tiers),
-            behind={other: ends for arm, ends in self.behind.items() for other in alike[arm]},
-        )
-
     def tier(self, arm: str) -> float:
         """Return the number of an arm's tier, 0 for leaders; NaN for an arm that is not ranked."""
         every = (self.leaders, *(tier.arms for tier in self.tiers))
@@ -79,17 +63,31 @@ class Standings:
 
 
 def rank(
-    rounds: Rounds, arms: Sequence[str], alpha: float, process: ProcessSpread = PROCESS
+    rounds: Rounds,
+    arms: Sequence[str],
+    alpha: float,
+    process: ProcessSpread = PROCESS,
+    programs: Mapping[str, str] = MappingProxyType({}),
 ) -> Standings:
     """Return the standings of the arms that shared a round with any other arm.
+
+    Of arms that run the same program, the one with the most rounds is compared for all of them, so
+    that the others may leave the rounds early, and fewer comparisons share the error.
 
     Args:
       rounds: those of the block, over all launches.
       arms: the arms to rank; a single arm is its own leader.
       alpha: error of all statements together; with 0, nothing is excluded.
       process: assumed spread between worker processes.
+      programs: identities of programs, by arm; empty or absent if unknown.
     """
-    names, middle, high = _logs(rounds, arms, alpha, process)
+    present = ~np.isnan(rounds.throughput)
+    counts = dict(zip(rounds.arms, present[present.sum(axis=1) > 1].sum(axis=0), strict=True))
+    alike = defaultdict[str, list[str]](list)
+    for arm in sorted(arms, key=lambda arm: -counts.get(arm, 0)):
+        alike[programs.get(arm) or arm].append(arm)
+    groups = {group[0]: group for group in alike.values()}
+    names, middle, high = _logs(rounds, list(groups), alpha, process)
     leads = (-high.T <= 0).all(axis=1)
     leads |= not leads.any()  # a cycle, in which each is slower than another: nothing is sure
     # Rows are arms, columns those that may be the fastest.
@@ -98,24 +96,25 @@ def rank(
     sure = (least[:, np.newaxis] - most).min(axis=2, initial=math.inf)
     leaders = sorted(np.flatnonzero(leads), key=lambda arm: (farthest[arm], middle[arm].sum()))
     others = sorted(np.flatnonzero(~leads), key=lambda arm: middle[arm, leaders[0]])
-    groups: list[list[np.intp]] = []
-    for place, arm in enumerate(others):
+    tiers: list[list[np.intp]] = []
+    for place, one in enumerate(others):
         above = [*leaders, *others[:place]]
-        if not groups or sure[np.ix_(others[place:], above)].min() > 0:
-            groups.append([])
-        groups[-1].append(arm)
+        if not tiers or sure[np.ix_(others[place:], above)].min() > 0:
+            tiers.append([])
+        tiers[-1].append(one)
+
+    def every(some: Iterable[np.intp]) -> tuple[str, ...]:
+        return tuple(other for arm in some for other in groups[names[arm]])
+
     return Standings(
-        leaders=tuple(names[arm] for arm in leaders),
+        leaders=every(leaders),
         tiers=tuple(
-            Tier(
-                tuple(names[arm] for arm in group),
-                math.exp(max(sure[np.ix_(group, leaders)].min(), 0)),
-            )
-            for group in groups
+            Tier(every(tier), math.exp(max(sure[np.ix_(tier, leaders)].min(), 0))) for tier in tiers
         ),
         behind={
-            name: (math.exp(nearest[arm]), math.exp(farthest[arm]))
+            other: (math.exp(nearest[arm]), math.exp(farthest[arm]))
             for arm, name in enumerate(names)
+            for other in groups[name]
         },
     )
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bench.records.statuses import MARGIN, VerdictWord
@@ -80,6 +81,7 @@ def compare(
     alpha: float,
     margin: float,
     process: ProcessSpread | None = None,
+    programs: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Claim]:
     """Return the claim about each arm against its opponent, for all pairs that have samples.
 
@@ -89,18 +91,30 @@ def compare(
       alpha: error of each comparison.
       margin: relative difference of step times that is negligible.
       process: spread between worker processes; None means the assumed spread, PROCESS.
+      programs: identities of the arms' programs, as far as they are known. Arms that are proved to
+        run the same program are the same, regardless of their times.
     """
     # Imported here, because planning a run needs no scipy.
     from bench.analyse.process_spread import PROCESS  # noqa: PLC0415
     from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415
 
     found = ratios(rounds, opponents, process or PROCESS)
-    return {arm: claim(ratio, alpha, margin) for arm, ratio in found.items()}
+    return {
+        arm: claim(ratio, alpha, margin, same=same(programs, arm, opponents[arm]))
+        for arm, ratio in found.items()
+    }
 
 
-def claim(ratio: Ratio, alpha: float, margin: float) -> Claim:
-    """Make a claim about a ratio, with error alpha."""
+def same(programs: Mapping[str, str], arm: str, other: str) -> bool:
+    """Return whether two arms are proved to run the same program, given the known identities."""
+    return bool(programs.get(arm)) and programs[arm] == programs.get(other)
+
+
+def claim(ratio: Ratio, alpha: float, margin: float, *, same: bool = False) -> Claim:
+    """Make a claim about a ratio with error alpha; if `same`, that is its verdict in any case."""
     verdict = decide(ratio, alpha, margin)
+    if same:
+        verdict = replace(verdict, word="same")
     needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
     return Claim(ratio, verdict, needed)
 

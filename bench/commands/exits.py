@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from bench.measure.processes.ask import ChildError
+from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput
 from bench.records.store import StoreError
 
@@ -21,7 +21,7 @@ _CODES = {
     BAD_INPUT: "bad input, nothing was done",
     INTERRUPTED: "interrupted",
 }
-"""Exit codes of every command that does not define its own. bench.plan.help_pages lists those of
+"""Exit codes of every command that does not define its own. bench.plan.options lists those of
 `run` and `regress`."""
 
 

@@ -91,7 +91,7 @@ def explain_cells(
       BadInput: both are the same cell, or the run lacks a trace or a time of one of them.
     """
     from bench.analyse import cell_table
-    from bench.analyse.causes.attribution import attribute
+    from bench.analyse.causes import attribute
     from bench.present.explanation import Explanation, causes_frame
     from bench.records import frames
 

@@ -17,8 +17,8 @@ from bench.records.store import StoreError
 from bench.records.trial_results import as_expected, summarize_faults
 
 if TYPE_CHECKING:
-    from bench.trials.faults.fault_outcome import Outcome
     from bench.trials.faults.fault_table import Fault
+    from bench.trials.faults.observed_run import Outcome
 
 JOBS = min(usable_cores() + 1, 8)
 """One more than the number of cores, because many faults wait for a deadline."""
@@ -55,7 +55,7 @@ def faults(
     from rich.text import Text
 
     from bench.present.terminal import show
-    from bench.trials.faults import fault_page, fault_session
+    from bench.trials.faults import fault_session
     from bench.trials.faults.fault_table import FAULTS
 
     console = Console(highlight=False)
@@ -76,8 +76,8 @@ def faults(
         _measure_right(right, limit, REPORTS / folder)
 
     def done(fault: Fault, outcome: Outcome) -> None:
-        word = fault_page.verdict(vars(outcome))
-        styled = (f"{word:7}", fault_page.STYLES[word])
+        word = fault_session.verdict(vars(outcome))
+        styled = (f"{word:7}", fault_session.STYLES[word])
         line = Text.assemble(styled, f"  {fault.name}  {outcome.seconds:.0f} s")
         console.print(line, soft_wrap=True)  # in one call, because faults end in other threads
         for deviation in outcome.deviations:
@@ -85,8 +85,8 @@ def faults(
 
     results = fault_session.run([known[name] for name in names or known], jobs, done)
     fault_session.write(REPORTS / folder, results)
-    path = fault_page.build(REPORTS / folder, results)
-    show(console, fault_page.table(results, fault_page.SHORT))
+    path = fault_session.build(REPORTS / folder, results)
+    show(console, fault_session.table(results, fault_session.SHORT))
     console.print(summarize_faults(results))
     typer.echo(f"faults: {path.as_posix()}")
     raise typer.Exit(0 if all(as_expected(row) for row in results["rows"]) else DEVIATED)

@@ -26,7 +26,7 @@ from bench.records.paths import PROGRAM
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.project.maxbatch.largest_fit import Limit
+    from bench.project.largest_fit import Limit
     from bench.records.messages import Catalogue
     from bench.records.rows import CellRow
 
@@ -57,7 +57,7 @@ def maxbatch(
 
     from bench.plan.content_keys import Contents
     from bench.present import largest_batch_table
-    from bench.project.maxbatch import earlier_results, largest_fit
+    from bench.project import largest_fit
 
     with refusing(OSError):
         faults = file_faults(implementation_path or (), workload_path or ())
@@ -70,12 +70,12 @@ def maxbatch(
         catalogue = read_catalogue(implementation_path or (), workload_path or ())
         limit = limit_of(catalogue, limit_bytes)
         contents = Contents(catalogue)
-        planned = earlier_results.planned_bytes(cells, contents)
-        lines = earlier_results.with_hashes(largest_fit.lines_of(planned), contents)
+        planned = largest_fit.planned_bytes(cells, contents)
+        lines = largest_fit.with_hashes(largest_fit.lines_of(planned), contents)
         if not lines:
             raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
         stored = largest_batches.read(folder)
-    rows = [] if again else earlier_results.valid(lines, limit, stored)
+    rows = [] if again else largest_fit.valid(lines, limit, stored)
     total = numbers.count(len(lines), "cell")
     if rows:
         typer.echo(f"{len(rows)} of {total} kept from before; --again searches them again")
@@ -140,7 +140,7 @@ def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
     Raises:
       BadInput: no limit was given and the device reports none.
     """
-    from bench.project.maxbatch.largest_fit import Limit
+    from bench.project.largest_fit import Limit
 
     if limit_bytes is not None:
         return Limit(limit_bytes, "as asked for")

@@ -11,11 +11,12 @@ from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
 from bench.plan.presets import default_batch
 from bench.plan.selection import everything, selector
+from bench.plan.step_classes import is_exact
 from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 
 def plan(
@@ -49,7 +50,7 @@ def plan(
     from bench.project import plan_page
     from bench.project.compiled_programs import MOST_DEVICES, programs
     from bench.project.mesh_ranking import rank
-    from bench.project.projection_request import chip_counts, sheets, unavailable, without_peak
+    from bench.project.projection import chip_counts, sheets, unavailable, without_peak
 
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
@@ -71,7 +72,7 @@ def plan(
         usable = [
             entry["name"]
             for entry in catalogue["implementations"]
-            if not entry["error"] and "foreign" not in entry
+            if not entry["error"] and is_exact(entry)
         ]
         chosen = [implementation for implementation in usable if selected(implementation)]
         if not chosen:

@@ -47,7 +47,7 @@ def project(
     from bench.present.terminal import counter, show
     from bench.project import curve_charts, prediction_tables, projection, projection_page
     from bench.project.compiled_programs import programs
-    from bench.project.projection_request import Request, chip_counts, sheets, unavailable
+    from bench.project.projection import Request, chip_counts, sheets, unavailable
 
     console = Console(highlight=False)
     if check_published:

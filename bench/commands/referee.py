@@ -15,7 +15,7 @@ import typer
 from bench.commands import run
 from bench.commands.exits import INTERRUPTED, refuse, termination_as_interrupt
 from bench.commands.explain import programs_of
-from bench.measure.catalogue import path_faults
+from bench.measure.catalogue import file_faults
 from bench.plan.content_keys import digest, read_files
 from bench.plan.matrix import name_of
 from bench.plan.option_values import BadInput
@@ -102,7 +102,7 @@ def referee(context: typer.Context) -> None:
     given = _parser().parse_args(context.args)
     path = Path(given.ledger or REPORTS / "referee.jsonl")
     paths = [given.incumbent, *given.challengers]
-    if faults := path_faults("--implementation-path", _outside(paths)):
+    if faults := file_faults(_outside(paths), ()):
         raise BadInput(faults[:1])
     try:
         with storing(path.parent), termination_as_interrupt():
@@ -132,8 +132,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
     """Measure, judge, store and print; return the exit code."""
-    from bench.analyse.alpha_investing import level
-    from bench.analyse.attempt_outcomes import Fared, found, judge_attempts, record
+    from bench.analyse.alpha_spending import level
+    from bench.analyse.outcomes import Fared, found, judge_attempts, record
     from bench.analyse.verdicts import ALPHA
     from bench.present import attempt_record
 
@@ -186,7 +186,7 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
     Raises:
       BadInput: anything is wrong.
     """
-    from bench.analyse.attempt_outcomes import standings
+    from bench.analyse.outcomes import standings
     from bench.measure.hosts import Hosts
     from bench.measure.run_setup import set_up_run
 

@@ -12,10 +12,10 @@ SETTINGS = run.SETTINGS
 
 def regress(context: typer.Context) -> None:
     """Gate a change: compare the working tree with an earlier revision. See `regress --help`."""
-    from bench.plan.help_pages import regress_help_text
+    from bench.plan.options import help_page
 
     if {"-h", "--help"} & set(context.args):
-        typer.echo(regress_help_text(), nl=False)
+        typer.echo(help_page("regress"), nl=False)
         return
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):

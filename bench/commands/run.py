@@ -17,10 +17,10 @@ SETTINGS = {
 
 def run(context: typer.Context) -> None:
     """Prove and time implementations, then write a report. `run --help` lists the options."""
-    from bench.plan.help_pages import help_text
+    from bench.plan.options import help_page
 
     if {"-h", "--help"} & set(context.args):
-        typer.echo(help_text(), nl=False)
+        typer.echo(help_page("run"), nl=False)
         return
     raise typer.Exit(run_pytest(context.args))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.commands.exits import exit_codes, fail, refuse, refusing
-from bench.measure.processes.ask import ChildError
+from bench.measure.processes.guarded import ChildError
 from bench.measure.run_folder import name_faults
 from bench.plan.option_values import choice, collected
 from bench.records.paths import REPORTS
@@ -67,7 +67,7 @@ def selftest(
     from bench.trials.selftest.background_load import LoadError
     from bench.trials.selftest.planted_kernel import KernelError
     from bench.trials.selftest.selftest_session import Session
-    from bench.trials.selftest.trial_rows import DamagedError
+    from bench.trials.selftest.selftest_settings import DamagedError
 
     if samples:
         _judge(samples)

@@ -1,8 +1,6 @@
 """`python -m bench tensorboard`: show recorded traces, and delete old ones."""
 
 import shutil
-import signal
-import subprocess
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bench.commands.exits import exit_codes, refuse
+from bench.commands.exits import exit_codes, refuse, termination_as_interrupt
+from bench.measure.processes.guard import Guard
 from bench.records.paths import PROFILES, PROGRAM
 
 SETTINGS = {"epilog": exit_codes({0: "TensorBoard was ended", 1: "TensorBoard failed"})}
@@ -37,24 +36,12 @@ def tensorboard(port: int = 6006, keep: Annotated[int | None, typer.Option(min=0
 
 
 def serve(command: Sequence[str]) -> int:
-    """Run a server until it ends or Ctrl-C or SIGTERM ends it; return its exit code."""
-    server = subprocess.Popen(command)  # noqa: S603 (our own command)
-    stopped = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-        server.terminate()
-
-    previous = signal.signal(signal.SIGTERM, stop)
+    """Run a server until it ends, or Ctrl-C or SIGTERM ends it; return its exit code."""
     try:
-        code = server.wait()
-    except KeyboardInterrupt:  # the terminal sends it to the server as well
-        stop()
-        code = server.wait()
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    return 0 if stopped else code
+        with termination_as_interrupt(), Guard(command) as server:
+            return server.code() or 0
+    except KeyboardInterrupt:
+        return 0
 
 
 def traced_runs(profiles: Path) -> list[Path]:

@@ -16,11 +16,11 @@ def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
     from bench.measure.processes.guard import Guard
     from bench.measure.version_environments import make_environment, releases_between
-    from bench.plan.help_pages import upgrade_help_text
+    from bench.plan.options import help_page
     from bench.records.variants import is_requirement
 
     if {"-h", "--help"} & set(context.args):
-        typer.echo(upgrade_help_text(), nl=False)
+        typer.echo(help_page("upgrade"), nl=False)
         return
     words, named = list(context.args), dict[str, str]()
     for option in ("--from", "--to"):

@@ -2,8 +2,7 @@
 
 A workload is a module in bench/contract/workloads/ with `SIZES`, `DEFAULT_SIZE` and `problem`. An
 implementation is a module in implementations/ with `why_unsupported` and `build`. The file's name
-is its name. The protocols below document both and serve the type checker; modules need not inherit
-from them.
+is its name. The protocols below document both; modules need not inherit from them.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ AxisNames = tuple[str | None, ...]
 """Logical names of a parameter's dimensions, such as `("embed", "mlp")`; None is never sharded."""
 
 ValueAndGrad = Callable[..., tuple[Any, Any]]
-"""As jax.value_and_grad returns it: the loss, with what else the function returns, and the
-gradients."""
+"""As jax.value_and_grad returns it: the loss, with any further results, and the gradients."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,7 @@ class Problem:
     def functional(self) -> tuple[Params, LossFn]:
         """Return the initial parameters and `loss_fn(params, batch)`.
 
-        The parameters are nested dicts of arrays, which JAX flattens several times faster than an
-        `nnx.State`.
+        The parameters are nested dicts, which JAX flattens much faster than an `nnx.State`.
 
         Raises:
           ValueError: the model has state beside its parameters.
@@ -157,11 +154,11 @@ class Problem:
         return self.draw(), self.loss_function()
 
     def functional_with_state(self, axis: str = "") -> tuple[Params, ModelState, StateLossFn]:
-        """Return the initial parameters, the initial model state, and the loss function.
+        """Return the initial parameters and model state, and `loss_with_state(axis)`."""
+        return self.draw(), self.draw_state(), self.loss_with_state(axis)
 
-        The function is `loss_fn(params, model_state, batch) -> (loss, model_state)`, as
-        `jax.value_and_grad(loss_fn, has_aux=True)` takes it. The model state is empty for a model
-        that has none.
+    def loss_with_state(self, axis: str = "") -> StateLossFn:
+        """Return `loss_fn(params, model_state, batch) -> (loss, model_state)`, for `has_aux`.
 
         Args:
           axis: the axis of the enclosing jax.shard_map over which the batch is split. Statistics
@@ -179,7 +176,7 @@ class Problem:
                 new_state = mean_over_axis(new_state, axis)
             return loss, new_state
 
-        return self.draw(), self.draw_state(), loss_fn
+        return loss_fn
 
     def model(self) -> nnx.Module:
         """Return the single-device model with its initial parameters and model state."""
@@ -248,8 +245,7 @@ class Problem:
             )
 
             def of_part(part: Batch) -> tuple[Any, Any]:
-                # nnx differentiates a model only in the trace that created it, so the scan gets a
-                # copy.
+                # A copy, because nnx differentiates a model only in the trace that created it.
                 return value_and_grad(*jax.tree.map(lambda x: x, model), part)
 
             def add(total: Any, part: Batch) -> tuple[Any, None]:
@@ -336,6 +332,9 @@ class TrainStep:
     `params` does not rearrange them. `inspect` shows where these arrays are placed."""
     bubble: float = 0.0
     """Fraction of a step in which a device idles, by the pipeline's schedule."""
+    period: int = 1
+    """Steps from one change of `params` to the next, in an approximate step. Collectives under a
+    condition run once per period."""
 
 
 class Implementation(Protocol):
@@ -343,7 +342,8 @@ class Implementation(Protocol):
 
     If its step carries model state, the module says so: `STATISTICS = ("synchronized", "local")`
     names the semantics of BatchNorm that it can compute on several devices. Without it, models that
-    have state beside their parameters are unsupported.
+    have state beside their parameters are unsupported. If its step only trains as well as the
+    problem's, `approximate = "why"` says how it differs; see docs/design/approximate-steps.md.
     """
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
@@ -396,5 +396,5 @@ PRECISIONS = {
 }
 """`fp64` is for proofs only, and needs `jax.enable_x64(True)` around its use.
 
-Under `fp16` the loss is not scaled: activation gradients below 6e-8 become 0. If that changes
-losses or updates by more than the gate's tolerance, the step is refused."""
+Under `fp16` the loss is not scaled: activation gradients below 6e-8 become 0. A step that this
+changes by more than the gate's tolerance is refused."""

@@ -1,7 +1,5 @@
 """Clipping by the global norm of gradients that may be shards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,31 +1,101 @@
-"""Context parallelism: a model's attention and positions, on sequences sharded over `context`.
+"""Attention and positions, on whole sequences or on sequences that are sharded over `context`.
 
 A model calls `attend` and `positions`. They cover the whole sequence, unless the model is traced in
 a step of `context_parallel_step`; there they cover this device's shard.
-"""
 
-from __future__ import annotations
+Causal attention uses kernels that do not store the scores of all pairs of tokens: cuDNN's on CUDA
+and splash attention on TPU. Both compute the softmax in float32.
+"""
 
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import AxisType, Mesh
-from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.contract.fused_attention import Attention, kernels
 from bench.contract.placement import (
-    create_data_parallel_sharding,
-    place_batch_on_shards,
     place_model_state_on_shards,
+    shard_mapped_step,
     unknown_axes,
 )
+
+Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""Causal attention: maps queries, keys and values (batch, tokens, heads, head width) to outputs of
+that shape."""
+
+HALF_BYTES = 2
+"""Bytes of a bfloat16 or float16."""
+LANES = 128
+"""The widest head of cuDNN's kernel on every GPU; on TPU, tokens are taken in multiples of it."""
+TPU_BLOCK = 512
+"""Queries and keys per block of splash attention, whose default of 128 suits short sequences."""
+
+
+def kernels(query: jax.Array) -> dict[str, Attention]:
+    """Return the kernels for queries (batch, tokens, heads, head width), by JAX platform name.
+
+    Only bfloat16 and float16 have kernels.
+    """
+    tokens, width = query.shape[1], query.shape[-1]
+    found: dict[str, Attention] = {}
+    if query.dtype.itemsize != HALF_BYTES:
+        return found
+    if width % 8 == 0 and width <= LANES and cudnn_is_here():
+        found["cuda"] = partial(
+            jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
+        )
+    if tokens % LANES == 0 and tpu_kernel_applies():
+        found["tpu"] = splash_attention
+    return found
+
+
+@cache
+def cudnn_is_here() -> bool:
+    """Whether JAX finds cuDNN; without it, tracing cuDNN's attention fails."""
+    probe: Any = jax.eval_shape(lambda: jnp.zeros((1, 64, 1, 64), jnp.bfloat16))
+    attention = partial(jax.nn.dot_product_attention, implementation="cudnn")
+    try:
+        jax.eval_shape(attention, probe, probe, probe)
+    except RuntimeError:  # "cuDNN is not detected."
+        return False
+    return True
+
+
+def tpu_kernel_applies() -> bool:
+    """Whether the step runs on a single TPU chip, outside jax.shard_map.
+
+    XLA cannot partition the kernel, and jax.shard_map with `check_vma` needs kernels that declare
+    the axes over which their results vary; splash attention does not.
+    """
+    if jax.device_count() > 1 or jax.default_backend() != "tpu":
+        return False
+    return AxisType.Manual not in jax.sharding.get_abstract_mesh().axis_types
+
+
+def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Attend by JAX's TPU kernel; arrays are (batch, tokens, heads, head width)."""
+    # Imported here because Pallas takes a second to import.
+    import jax.experimental.pallas.ops.tpu.splash_attention as splash  # noqa: PLC0415
+
+    tokens, heads, width = query.shape[1:]
+    size = next(block for block in (TPU_BLOCK, TPU_BLOCK // 2, LANES) if tokens % block == 0)
+    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
+    sizes: dict[str, Any] = {f"block_{name}": size for name in names}
+    attend = splash.make_splash_mha(
+        splash.MultiHeadMask([splash.CausalMask((tokens, tokens))] * heads),
+        head_shards=1,
+        q_seq_shards=1,
+        block_sizes=splash.BlockSizes(**sizes),
+    )
+    by_head = [x.swapaxes(1, 2) for x in (query * width**-0.5, key, value)]
+    attended: jax.Array = jax.vmap(attend)(*by_head).swapaxes(1, 2)
+    return attended
+
 
 OwnPart = Callable[[Any], Any]
 """Maps an array (batch, length, ...) to this device's shard of it (batch, tokens, ...)."""
@@ -151,17 +221,12 @@ def context_parallel_step(
     The batch is split over `data`, and each device computes the mean loss over its own tokens. The
     shards are equal, so one all-reduce over both axes combines the loss and the gradients.
 
-    Args:
-      problem: a problem with a `sequence`.
-      mesh: a mesh with the axes `data` and `context`.
-      attention: attends from this device's tokens to those of all devices.
-      own_part: selects this device's tokens.
+    `attention` attends from this device's tokens, which `own_part` selects, to all devices' tokens.
     """
     sequence, axes = problem.sequence, ("data", "context")
     assert sequence is not None, "the model has no sequence"  # noqa: S101
     of_part = replace(problem, loss=sequence.loss).loss_function()
     view = _View(attention, lambda _: own_part(jnp.arange(sequence.length)[None])[0])
-    batch_sharding = create_data_parallel_sharding(mesh, "data")
     params = problem.draw()
 
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
@@ -172,19 +237,10 @@ def context_parallel_step(
         finally:
             _view.reset(token)
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
+    def loss_and_gradients(params: Params, batch: Batch) -> Any:
         own_params = jax.lax.pcast(params, axes, to="varying")
         value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        loss, grads = jax.lax.psum(value_and_grad(own_params, batch), axes)
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return jax.lax.psum(value_and_grad(own_params, batch), axes)
 
-    return TrainStep(
-        state=place_model_state_on_shards((params, problem.optimizer.init(params)), mesh),
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=lambda state: state[0],
-    )
+    state = place_model_state_on_shards((params, problem.optimizer.init(params)), mesh)
+    return shard_mapped_step(problem, mesh, state, "data", loss_and_gradients)

@@ -4,27 +4,21 @@ A model calls `mixture`. Each device applies all experts to its own tokens, unle
 traced in a step of `expert_parallel_step`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import Rules, partition_specs, undivided
 from bench.contract.placement import (
-    create_data_parallel_sharding,
     create_sharded_state,
-    place_batch_on_shards,
     shapes_of_params,
+    shard_mapped_step,
     unknown_axes,
 )
 
@@ -110,17 +104,11 @@ def expert_parallel_step(
     The batch is split over `data` and `expert`, and all else is replicated. Each gradient is summed
     over those of the two axes that do not shard its parameter.
 
-    Args:
-      problem: a problem whose model calls `mixture`.
-      mesh: a mesh with the axes `data` and `expert`.
-      experts: applies the experts to this device's tokens, inside jax.shard_map.
-      rules: rules that may shard logical axes over `expert`.
+    `experts` applies the experts to this device's tokens, inside jax.shard_map. The rules may shard
+    logical axes over `expert`.
     """
     loss_fn = problem.loss_function()
-    batch_sharding = create_data_parallel_sharding(mesh, AXES)
     specs = partition_specs(problem, shapes_of_params(problem), rules, mesh)
-    state = create_sharded_state(problem, mesh, specs)
-    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
     shards = math.prod(mesh.shape[name] for name in AXES)
 
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
@@ -133,21 +121,11 @@ def expert_parallel_step(
     def left(spec: P) -> tuple[str, ...]:
         return tuple(name for name in AXES if name not in spec)
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(state_specs, P(AXES)), out_specs=(state_specs, P())
-    )
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
+    def loss_and_gradients(params: Params, batch: Batch) -> tuple[jax.Array, Params]:
         own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), params, specs)
         loss, grads = problem.over_microbatches(jax.value_and_grad(share_of_loss))(own, batch)
         grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs)
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), jax.lax.psum(loss, AXES)
+        return jax.lax.psum(loss, AXES), grads
 
-    return TrainStep(
-        state=state,
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=lambda state: state[0],
-    )
+    state = create_sharded_state(problem, mesh, specs)
+    return shard_mapped_step(problem, mesh, state, AXES, loss_and_gradients)

@@ -3,8 +3,6 @@
 docs/foreign.md is the contract. This file needs NumPy alone, so that it runs without jax.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

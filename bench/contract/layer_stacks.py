@@ -5,8 +5,6 @@ number of layers. Its parameters are stacked as (layers, ...); the leading dimen
 axis name `layers`. It is never sharded, because each iteration uses one layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -76,8 +74,8 @@ def reference_loss(plain: Problem, problem: Problem) -> LossFn:
 
 
 def loss_of_shards(
-    problem: Problem, loss_fn: LossFn, whole: Callable[[Any, P], Any], specs: Params
-) -> LossFn:
+    problem: Problem, loss_fn: Callable[..., Any], whole: Callable[[Any, P], Any], specs: Params
+) -> Callable[..., Any]:
     """Return the loss of sharded parameters, each of which `whole(shard, spec)` gathers for use.
 
     An iteration over stacked layers gathers its own layer, by specs without the leading dimension.
@@ -85,12 +83,12 @@ def loss_of_shards(
     stack = problem.stacked
     of_layer = jax.tree.map(lambda spec: P(*[*spec][1:]), specs[stack]) if stack else {}
 
-    def of_shards(shards: Params, batch: Batch) -> jax.Array:
+    def of_shards(shards: Params, *others: Any) -> Any:
         ends = {name: own for name, own in shards.items() if name != stack}
         params = jax.tree.map(whole, ends, {name: specs[name] for name in ends})
         token = _as_used.set(lambda own: jax.tree.map(whole, own, of_layer))
         try:
-            return loss_fn({**shards, **params}, batch)
+            return loss_fn({**shards, **params}, *others)
         finally:
             _as_used.reset(token)
 

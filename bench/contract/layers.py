@@ -1,7 +1,5 @@
 """Layers that can be sharded over a mesh axis; on one device they are ordinary layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

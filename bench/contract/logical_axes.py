@@ -1,7 +1,5 @@
 """Logical axis names: rules map the names of dimensions to mesh axes, and so to shardings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -4,8 +4,6 @@ These are the averages of BatchNorm, and the keys and counts of random numbers. 
 model state with its loss; gradients are taken of parameters alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

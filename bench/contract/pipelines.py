@@ -1,7 +1,5 @@
 """What pipelines share: all of the step but the schedule of the passes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -25,10 +22,9 @@ from bench.contract import (
 )
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import (
-    create_data_parallel_sharding,
     create_sharded_state,
-    place_batch_on_shards,
     shapes_of_params,
+    shard_mapped_step,
     unknown_axes,
     why_not_in_shards,
 )
@@ -132,13 +128,9 @@ def into_microbatches(batch: Batch, count: int) -> Batch:
 def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batch) -> jax.Array:
     """Return the summed losses of this stage's share of the microbatches.
 
-    A psum_scatter over `pipe` distributes the last stage's outputs over all stages.
-
-    Args:
-      chain: the model.
-      ends: the parameters outside the blocks.
-      left: outputs of the last block (microbatches, ...); ignored on other stages.
-      parts: the batch as returned by `into_microbatches`.
+    A psum_scatter over `pipe` distributes the last stage's outputs `left` (microbatches, ...) over
+    all stages. `ends` are the parameters outside the blocks; `parts` is the batch as returned by
+    `into_microbatches`.
     """
     stage = jax.lax.axis_index("pipe")
     finished = jnp.where(stage == jax.lax.axis_size("pipe") - 1, left, 0)
@@ -194,31 +186,22 @@ def pipeline_step(
       bubble: fraction of the step in which a stage is idle by the schedule.
       chunks: runs of blocks of a stage.
     """
-    batch_sharding = create_data_parallel_sharding(mesh, "data")
-    specs = stage_specs(problem, mesh)
     arrange = partial(to_stages, stages=mesh.shape["pipe"], chunks=chunks)
-    state = create_sharded_state(problem, mesh, specs, arrange)
-    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
-    )
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
+    def reduced(params: tuple[Params, Params], batch: Batch) -> tuple[jax.Array, Params]:
         # Mark parameters as varying over the axes over which their gradients are summed below.
         own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
         own_blocks = jax.lax.pcast(params[1], "data", to="varying")
         loss, grads = loss_and_gradients((own_ends, own_blocks), batch)
         loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
-        grads = of_ends, jax.lax.psum(grads[1], "data")
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return loss, (of_ends, jax.lax.psum(grads[1], "data"))
 
-    return TrainStep(
-        state=state,
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
+    return shard_mapped_step(
+        problem,
+        mesh,
+        create_sharded_state(problem, mesh, stage_specs(problem, mesh), arrange),
+        "data",
+        reduced,
         params=jax.jit(lambda state: from_stages(*state[0])),
         held=lambda state: {**state[0][0], "blocks": state[0][1]},
         bubble=bubble,

@@ -1,10 +1,9 @@
 """Helpers that implementations share: placing batches and state on a mesh, reducing gradients."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -14,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Params, Problem, varying_axes
+from bench.contract import Params, Problem, TrainStep, varying_axes
 from bench.contract.logical_axes import path_of
 
 ReduceType = Literal["mean", "sum"]
@@ -201,6 +200,39 @@ def create_sharded_state(
     opt_specs = optimizer_specs(problem, shapes[1], specs)
     opt_shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), opt_specs)
     return jax.jit(create, out_shardings=(shardings, opt_shardings))(start)
+
+
+def shard_mapped_step(
+    problem: Problem,
+    mesh: Mesh,
+    state: tuple[Params, Any],
+    axes: str | tuple[str, ...],
+    loss_and_gradients: Callable[[Params, Any], tuple[jax.Array, Params]],
+    **more: Any,
+) -> TrainStep:
+    """Return a step in jax.shard_map, in which each device updates its shards of the state.
+
+    The state, parameters and optimizer state, is placed on the mesh; `axes` split the batch.
+    `loss_and_gradients` maps this device's parameters and its shard of the batch to the loss of the
+    global batch, and that loss's gradients. `more` are further fields of the TrainStep.
+    """
+    batch_sharding = create_data_parallel_sharding(mesh, axes)
+    specs = jax.tree.map(lambda x: x.sharding.spec, state)
+
+    @partial(jax.jit, donate_argnums=0)
+    @partial(jax.shard_map, mesh=mesh, in_specs=(specs, P(axes)), out_specs=(specs, P()))
+    def step(state: tuple[Params, Any], batch: Any) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = loss_and_gradients(params, batch)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    return TrainStep(
+        state=state,
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        **{"params": lambda state: state[0], **more},
+    )
 
 
 def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:

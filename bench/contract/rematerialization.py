@@ -7,8 +7,6 @@ and MaxText's `minimal`), so it recomputes only cheap operations and products of
 such as attention's scores, whose size grows with the square of the sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 

@@ -4,8 +4,6 @@ jax.vjp computes both at once. Here its program is traced and divided by equatio
 pipelines divide autograd's graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,12 +34,8 @@ def split_backward(
 
     An equation runs in the first pass that needs its result. What depends on parameters alone, such
     as a cast, runs again in each pass, because saving it would copy the parameters. What
-    jax.checkpoint recomputes is computed once, in the first backward pass that needs it.
-
-    Args:
-      function: what to differentiate.
-      params: parameters, of which only shapes, dtypes and mesh axes matter here.
-      x: an input, of which the same matters.
+    jax.checkpoint recomputes is computed once, in the first backward pass that needs it. Only the
+    shapes, dtypes and mesh axes of `params` and `x` matter here.
     """
     leaves, structure = jax.tree.flatten(params)
 

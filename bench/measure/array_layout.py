@@ -7,14 +7,14 @@ from typing import cast
 
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.environment import worker_environment
-from bench.measure.processes.ask import ChildError, ask
+from bench.measure.processes.guarded import ChildError, ask
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records.cells import StepOptions
 from bench.records.messages import Inspection, cell_request
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.inspection")
+COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "inspect")
 TIMEOUT_S = 600.0
 
 _PARTS = 5
@@ -26,10 +26,8 @@ def read_layout(
 ) -> Inspection:
     """Build a cell in a child process and read the sharding of its arrays.
 
-    Args:
-      name: name of the cell, such as `gpt2-nano/data=2,model=2/b16/fp32/NAME`.
-      implementation_paths: files outside implementations/.
-      workload_paths: files outside bench/contract/workloads/.
+    The cell is named as `gpt2-nano/data=2,model=2/b16/fp32/NAME`; the paths are those of files
+    outside implementations/ and bench/contract/workloads/.
 
     Raises:
       BadInput: no cell with this name can be measured here; the message says why.

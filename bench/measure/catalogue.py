@@ -1,34 +1,40 @@
-"""The catalogue of available devices and files, from a child process that imports jax and them."""
+"""What is available and supported, according to child processes that import jax and all files."""
 
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from bench.measure.environment import child_environment
-from bench.measure.processes.ask import ChildError, ask
+from bench.measure.environment import child_environment, worker_environment
+from bench.measure.processes.guarded import ChildError, ask
+from bench.plan.matrix import Plan
+from bench.plan.option_values import BadInput
 from bench.records.arms import TWIN
-from bench.records.messages import Catalogue, CatalogueRequest
+from bench.records.messages import Catalogue, CatalogueRequest, SupportAnswer, SupportRequest
 from bench.records.paths import ROOT
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
 """Time limit that allows for the first initialization of an accelerator."""
 
-_FOLDERS = {
-    "--implementation-path": "implementations",
-    "--workload-path": "bench/contract/workloads",
-}
+SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.supported")
+SUPPORT_TIMEOUT_S = 120.0
+
+Reasons = Mapping[str, Mapping[str, str]]
+"""Known reasons, by block and implementation, why it cannot run there; empty if it can."""
 
 
-def path_faults(option: str, paths: Sequence[str]) -> list[str]:
-    """Find the faults of files named on the command line, without importing them.
+def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
+    """Find the faults of files named on the command line, without importing them."""
+    return [
+        *_path_faults("--implementation-path", "implementations", implementation_paths),
+        *_path_faults("--workload-path", "bench/contract/workloads", workload_paths),
+    ]
 
-    `option` is `--implementation-path` or `--workload-path`.
-    """
-    folder = _FOLDERS[option]
+
+def _path_faults(option: str, folder: str, paths: Sequence[str]) -> list[str]:
     built_in = {path.stem: path for path in (ROOT / folder).rglob("*.py")}
     faults = []
     seen: dict[str, str] = {}
@@ -51,14 +57,6 @@ def path_faults(option: str, paths: Sequence[str]) -> list[str]:
             faults.append(f"{text} is a built-in file; select it by its name, {name}")
         seen.setdefault(name, text)
     return [f"{option}: {fault}" for fault in faults]
-
-
-def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
-    """Find the faults of files of both kinds; see `path_faults`."""
-    return [
-        *path_faults("--implementation-path", implementation_paths),
-        *path_faults("--workload-path", workload_paths),
-    ]
 
 
 def read_catalogue(
@@ -92,8 +90,32 @@ def read_catalogue(
         request["fatal"][file] = f"the process that imported it {answer.blame}"
 
 
+def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
+    """Query every implementation of a plan; the result is empty if launchers start the processes.
+
+    Raises BadInput if a file's why_unsupported returns neither None nor a reason.
+    """
+    if catalogue["processes"] > 1:
+        return {}
+    request = SupportRequest(
+        blocks=[block.fields for block in plan.blocks],
+        implementations=list(plan.implementations),
+        implementation_paths=plan.worker["implementation_paths"],
+        workload_paths=plan.worker["workload_paths"],
+    )
+    devices = max((block.mesh.size for block in plan.blocks), default=1)
+    environment = worker_environment(catalogue["platform"], devices)
+    answer = ask(SUPPORT_COMMAND, json.dumps(request), environment, SUPPORT_TIMEOUT_S)
+    if answer.code != 0 or not (values := _read(answer.out)):  # the workers will say what is wrong
+        return {}
+    found: SupportAnswer = values[-1]
+    if found["faults"]:
+        raise BadInput(found["faults"])
+    return found["unsupported"]
+
+
 def _read(text: str) -> list[Any]:
-    """Parse the lines that are JSON: the files that were imported, then the catalogue."""
+    """Parse the lines that are JSON; the last one is the answer."""
     values = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from bench.analyse import peaks
+from bench.records.rows import CellRow, SampleRow
 from bench.records.statuses import Status, decisive
 
 _EXTRA = ("model_flops", "unit", "units_per_step", "interleaved", "profile")
@@ -25,16 +26,16 @@ class Result:
 
 
 def cell_results(
-    cells: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]], device_kind: str
+    cells: Iterable[CellRow], samples: Iterable[SampleRow], device_kind: str
 ) -> dict[str, Result]:
-    """Collect the results by cell name; a time beyond the device's published peak is implausible.
+    """Collect the results by cell name from the rows of all launches.
 
-    `cells` and `samples` are the rows of all launches.
+    A time beyond the device's published peak is implausible.
     """
     seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in samples:
-        seconds[row["attempt"], row["arm"]].append(row["throughput_ns"] / row["steps"] / 1e9)
-    launches: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for turn in samples:
+        seconds[turn["attempt"], turn["arm"]].append(turn["throughput_ns"] / turn["steps"] / 1e9)
+    launches: defaultdict[str, list[CellRow]] = defaultdict(list)
     for row in cells:
         launches[row["cell"]].append(row)
     results = {}
@@ -44,17 +45,10 @@ def cell_results(
         if status == "ok":
             ok = [(row["attempt"], row["implementation"]) for row in rows if row["status"] == "ok"]
             measured = [value for attempt in ok for value in seconds[attempt]]
-            figures = (
-                row["precision"],
-                row.get("model_flops", 0.0),
-                median(measured),
-                row["devices"],
-            )
-            _, reason = peaks.utilization(device_kind, *figures)
+            figures = row["precision"], row.get("model_flops", 0.0), median(measured)
+            _, reason = peaks.utilization(device_kind, *figures, row["devices"])
             if reason:
                 status, measured = "implausible", []
-        # A frame's rows have every field, with NaN (which does not equal itself) for missing ones.
-        extra = {key: row[key] for key in _EXTRA if row.get(key) is not None}
-        extra = {key: value for key, value in extra.items() if value == value}  # noqa: PLR0124
+        extra = {key: value for key, value in row.items() if key in _EXTRA and value is not None}
         results[cell] = Result(status, reason, tuple(measured), extra)
     return results

@@ -2,39 +2,29 @@
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from bench.analyse.verdicts import Claim, margin_of
-from bench.measure import kept_cells
+from bench.measure import kept_cells, run_folder
+from bench.measure.catalogue import Reasons
 from bench.measure.cell_results import Result, cell_results
 from bench.measure.hosts import Hosts
 from bench.measure.launch_looks import LaunchLooks
-from bench.measure.run_folder import (
-    create_run,
-    lock_run,
-    name_faults,
-    refuse_changed_files,
-    refuse_other_machine,
-    refuse_other_sources,
-)
 from bench.measure.schedule import Schedule
 from bench.measure.supervisor import Launch, Settings, run_block
-from bench.measure.unsupported_cells import Reasons
 from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records import store, user_cache
+from bench.records import files, store, user_cache
 from bench.records.cells import Block, Cell
-from bench.records.files import file_name, storing
-from bench.records.messages import BaseFile, Catalogue, PhaseEvent
-from bench.records.optional_packages import PACKAGES
-from bench.records.paths import PROFILES
+from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent
+from bench.records.paths import PROFILES, REPORTS
 from bench.records.rows import BlockRow, CellRow
 from bench.records.statuses import Status
 from bench.records.temporary_folders import temporary_folder
@@ -67,16 +57,9 @@ class Monitor(Protocol):
 class Engine:
     """The measurement of a plan's blocks into one run's folder, which the first launch creates.
 
-    Args:
-      plan: the plan of the run.
-      options: the options of the command line.
-      catalogue: the catalogue that the plan was made from.
-      argv: the command line, for the manifest.
-      bases: in a gate, the earlier revisions that implementations are compared with. Their arms
-        are measured together with the plan's selected ones.
-      hosts: where worker processes are started; this host if None.
-      unsupported: known reasons, by block and implementation, why it cannot run there.
-      measures: whether `measure` will be called. If so, a resumed run is locked.
+    In a gate, `bases` are the earlier revisions, whose arms are measured together with the plan's
+    selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
+    there. With `measures`, `measure` will be called, and a resumed run is locked.
 
     Raises:
       BadInput: the run's name is invalid or taken; or the run to resume is locked by another
@@ -115,11 +98,11 @@ class Engine:
             run = store.load(self.directory)
             if measures and plan.margin != margin_of(run.manifest):
                 self._write_margin(run)
-            refuse_other_machine(run, catalogue)
-            refuse_other_sources(run, plan.cells, self._contents)
+            run_folder.refuse_other_machine(run, catalogue)
+            run_folder.refuse_other_sources(run, plan.cells, self._contents)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
-        elif options.run is not None and (faults := name_faults(options.run)):
+        elif options.run is not None and (faults := run_folder.name_faults(options.run)):
             raise BadInput(faults)
 
     def results(self) -> dict[str, Result]:
@@ -129,12 +112,22 @@ class Engine:
         samples = [row for state in states for row in state.samples]
         return cell_results(cells, samples, self.catalogue["device_kind"])
 
+    def kept(self, block: Block, arms: Sequence[str]) -> int:
+        """Count the arms whose proof and programs a first launch would find in the user's cache."""
+        if self._options.cold or self.bases is not None:
+            return 0
+        keys = self._entry_keys(block, arms)
+        return sum(user_cache.has(kept_cells.entry_name(keys[name])) for name in arms)
+
+    def _entry_keys(self, block: Block, arms: Sequence[str]) -> kept_cells.Keys:
+        variants = self.plan.variants
+        return kept_cells.entry_keys(self._contents, self.catalogue, variants, block, arms)
+
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.
 
-        Raises:
-          BadInput: another process has created the run's folder meanwhile, or measured files have
-            changed. Earlier launches are stored.
+        Raises BadInput if another process has created the run's folder meanwhile, or if a measured
+        file has changed. Earlier launches are stored.
         """
         self._pass_on_notes(monitor)
         # It takes a second to load, so it is loaded while no worker waits for an answer.
@@ -146,7 +139,7 @@ class Engine:
             for block, arms in self.schedule.launches(selected):
                 if monitor.stop():
                     break
-                self._launch(block, arms, programs / file_name(block.name), monitor)
+                self._launch(block, arms, programs / files.file_name(block.name), monitor)
         user_cache.prune()
 
     @contextmanager
@@ -165,7 +158,12 @@ class Engine:
         return Contents(self.catalogue, self.plan.variants, self._base_files)
 
     def _lock(self, directory: Path) -> None:
-        reason = lock_run(directory)
+        """Lock the run until this process ends, so that no other process measures it."""
+        try:
+            reason = files.lock(directory / store.MANIFEST)
+        except files.LockedError as error:
+            fault = f"{directory} is being measured by another process; wait until it has ended"
+            raise BadInput([fault]) from error
         if reason:
             self._notes.append(f"not locked, so another process could measure it as well: {reason}")
 
@@ -186,7 +184,12 @@ class Engine:
         gate = None
         if self.bases is not None:
             gate = {**self.bases.record(), "cells": self.schedule.compared_cells}
-        self.directory = create_run(self.plan, self._options, self.catalogue, self._argv, gate)
+        about = self.plan, self._options, self.catalogue, self._argv
+        try:
+            with files.storing(REPORTS):
+                self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
+        except store.StoreError as error:  # another process has created it meanwhile
+            raise BadInput([str(error)]) from error
         self._lock(self.directory)
         return self.directory
 
@@ -194,7 +197,7 @@ class Engine:
         """Measure and store one launch of a block, whose launches share a folder of programs."""
         run = self.directory.name if self.directory else "it"
         cells = [Cell(block, name) for name in arms]
-        refuse_changed_files(cells, self._contents, self._read_contents(), run)
+        run_folder.refuse_changed_files(cells, self._contents, self._read_contents(), run)
         directory = self.directory or self._create()
         self._pass_on_notes(monitor)
         state, looks = self.schedule.blocks[block.name], LaunchLooks(self.schedule, block)
@@ -203,8 +206,7 @@ class Engine:
         began = time.monotonic()
         # Processes of a launcher may see other files.
         own = arms if not number and self.catalogue["processes"] == 1 else ()
-        variants = self.plan.variants
-        keys = kept_cells.entry_keys(self._contents, self.catalogue, variants, block, own)
+        keys = self._entry_keys(block, own)
         known = {} if self._options.cold else kept_cells.recall(keys, programs)
         proved = (*state.proved(number), *known.keys() & set(own))
         try:
@@ -220,7 +222,9 @@ class Engine:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)
         state.seconds = time.monotonic() - began
         try:
-            refuse_changed_files(cells, self._contents, self._read_contents(), directory.name)
+            run_folder.refuse_changed_files(
+                cells, self._contents, self._read_contents(), directory.name
+            )
         except BadInput:  # nothing is known of the files that were measured
             if proved:
                 raise
@@ -237,7 +241,7 @@ class Engine:
         ]
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
-        with storing(directory, resume=directory.name):
+        with files.storing(directory, resume=directory.name):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
         state.cells += rows
         monitor.end(block, number, [row["status"] for row in rows], verdicts)
@@ -278,11 +282,10 @@ class Engine:
 
 def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:
     """Add what the plan implies to the catalogue: optional packages' versions, isolated steps."""
-    packages: Iterable[str] = (PACKAGES[option] for option in plan.extras)
-    optional = {name: catalogue["optional"][name] for name in packages}
+    packages = [PACKAGES[option] for option in plan.extras]
+    versions = catalogue["versions"] | {name: catalogue["optional"][name] for name in packages}
     entries = [entry.copy() for entry in catalogue["implementations"]]
     for entry in entries:
         if entry["name"] in plan.worker["isolated"]:
             entry["foreign"] = {"isolated": "yes"}
-    versions = catalogue["versions"] | optional
     return {**catalogue, "versions": versions, "implementations": entries}

@@ -70,13 +70,8 @@ def compiling_environment(devices: int) -> dict[str, str]:
 def worker_cores(platform: str, devices: int, rank: int = 0, processes: int = 1) -> set[int] | None:
     """Return the cores that a worker may use; None for all, or where affinity cannot be set.
 
-    Processes on one host get separate cores as long as there are enough.
-
-    Args:
-      platform: `cpu`, or an accelerator's platform.
-      devices: number of devices of each process.
-      rank: index of the process among those of its host.
-      processes: number of processes on this host.
+    Processes on one host get separate cores as long as there are enough. Each has `devices`
+    devices; `rank` is its index among the `processes` of its host.
     """
     if platform != "cpu" or devices * processes == 1 or not hasattr(os, "sched_setaffinity"):
         return None

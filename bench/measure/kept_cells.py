@@ -72,7 +72,7 @@ def recall(keys: Keys, folder: Path) -> Known:
     """Unpack the programs of entries into a compilation cache; return the entries' contents."""
     known: Known = {}
     for name, key in keys.items():
-        content = user_cache.read(f"cells/{key}.zip")
+        content = user_cache.read(entry_name(key))
         if content is not None:  # if programs cannot be unpacked, nothing is reused
             with zipfile.ZipFile(io.BytesIO(content)) as archive, contextlib.suppress(OSError):
                 archive.extractall(folder / name)
@@ -110,7 +110,12 @@ def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, ru
                 archive.comment = json.dumps(entry).encode()
                 for path in sorted((folder / name).rglob("*")):
                     archive.write(path, path.relative_to(folder / name))
-            user_cache.write(f"cells/{key}.zip", packed.getvalue())
+            user_cache.write(entry_name(key), packed.getvalue())
+
+
+def entry_name(key: str | None) -> str:
+    """Return the name of an entry in the user's cache."""
+    return f"cells/{key}.zip"
 
 
 def _workers() -> str:

@@ -1,10 +1,7 @@
 """Interim analyses (looks) of a block's samples, which end what needs no more rounds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from bench.analyse.verdicts import Claim
 from bench.measure.schedule import Schedule
@@ -13,24 +10,12 @@ from bench.records.cells import Block
 from bench.records.messages import LookEvent
 from bench.records.rows import Look, SampleRow
 
-if TYPE_CHECKING:
-    from bench.analyse.process_spread import ProcessSpread
-    from bench.analyse.sample_rounds import Rounds
-
 EXTENSION = 0.5
 """Further turns, as a share of a launch's planned ones, allowed if they would probably decide."""
 
 SHARE_MARGIN = 0.02
 """An ablated arm leaves the rounds when the 95 % interval of its share of the step is this narrow:
 half its width, in units of the step. It takes no part in the error rate of the block."""
-
-
-def share_widths(rounds: Rounds, process: ProcessSpread) -> dict[str, float]:
-    """Return half the width of each ablated arm's interval, in multiples of SHARE_MARGIN."""
-    from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
-
-    found = ratios(rounds, own_arms(rounds.arms, ABLATIONS), process)
-    return {arm: ratio.value * ratio.half_width() / SHARE_MARGIN for arm, ratio in found.items()}
 
 
 class LaunchLooks:
@@ -107,7 +92,13 @@ class LaunchLooks:
         if alpha:
             enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
             self._settled |= enough - schedule.contenders(*arranged, alpha, self._programs)
-            widths = share_widths(*arranged)
+            from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
+
+            arms = own_arms(arranged[0].arms, ABLATIONS)
+            widths = {  # half of each share's interval, in multiples of SHARE_MARGIN
+                arm: ratio.value * ratio.half_width() / SHARE_MARGIN
+                for arm, ratio in ratios(arranged[0], arms, arranged[1]).items()
+            }
             self._ablated = bool(widths)
             self._settled |= {arm for arm, width in widths.items() if width <= 1}
             self._shares = {arm: widths[arm] for arm in widths.keys() - self._settled}

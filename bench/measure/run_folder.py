@@ -6,21 +6,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bench.measure.environment import recorded_variables
 from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records import files, store
+from bench.records import store
 from bench.records.cells import Cell
-from bench.records.files import storing
 from bench.records.host import describe_code, describe_host
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
-from bench.records.rows import SCHEMA, Manifest
-from bench.records.spelling import closest
+from bench.records.printable import closest
+from bench.records.rows import SCHEMA, Devices, Manifest
 
 LAST = "last"
 """Names the newest run wherever a stored run is named."""
@@ -52,11 +51,7 @@ def name_faults(name: str) -> list[str]:
 
 
 def find_run(name: str) -> Path:
-    """Find the folder of a stored run by its name or path; `last` names the newest in reports/.
-
-    Raises:
-      BadInput: there is none.
-    """
+    """Find a stored run's folder by name, path or `last`; BadInput if there is none."""
     if name == LAST and (
         starts := [_started(path) for path in REPORTS.glob(f"*/{store.MANIFEST}")]
     ):
@@ -83,8 +78,7 @@ def _started(manifest: Path) -> tuple[str, Path]:
 def resumed_options(options: Options) -> Options:
     """Replace options with `--resume` by those that the run was started with.
 
-    Raises:
-      BadInput: there is no such run, or other given options would change it.
+    Raises BadInput if there is no such run, or if other given options would change it.
     """
     if options.resume is None:
         return options
@@ -114,42 +108,6 @@ def resumed_options(options: Options) -> Options:
     return Options.from_json({**config["options"], **kept, "resume": str(directory)})
 
 
-def lock_run(directory: Path) -> str:
-    """Lock a run until this process ends, so that no other process measures it.
-
-    Returns:
-      Why the run cannot be locked; empty if it is locked.
-
-    Raises:
-      BadInput: another process measures the run.
-    """
-    try:
-        return files.lock(directory / store.MANIFEST)
-    except files.LockedError as error:
-        fault = f"{directory} is being measured by another process; wait until it has ended"
-        raise BadInput([fault]) from error
-
-
-def create_run(
-    plan: Plan,
-    options: Options,
-    catalogue: Catalogue,
-    argv: Sequence[str],
-    gate: Mapping[str, Any] | None,
-) -> Path:
-    """Create a run's folder with its manifest; `gate` describes the comparisons of a gate.
-
-    Raises:
-      BadInput: another process has created the folder meanwhile.
-    """
-    manifest = describe_run(plan, options, catalogue, argv, gate)
-    try:
-        with storing(REPORTS):
-            return store.create(REPORTS, manifest)
-    except store.StoreError as error:
-        raise BadInput([str(error)]) from error
-
-
 def describe_run(
     plan: Plan,
     options: Options,
@@ -157,7 +115,7 @@ def describe_run(
     argv: Sequence[str],
     gate: Mapping[str, Any] | None,
 ) -> Manifest:
-    """Return the manifest of a run that starts now; see `create_run`."""
+    """Return the manifest of a run that starts now; `gate` describes the comparisons of a gate."""
     return {
         "schema": SCHEMA,
         "run": options.run or "",
@@ -169,23 +127,15 @@ def describe_run(
             "options": _portable_options(options),
             **({} if gate is None else {"regress": gate}),
         },
-        "platform": catalogue["platform"],
-        "device_kind": catalogue["device_kind"],
-        "device_count": catalogue["device_count"],
-        "device_memory_bytes": catalogue["device_memory_bytes"],
+        **cast("Devices", {k: v for k, v in catalogue.items() if k in Devices.__annotations__}),
         "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},
-        "versions": catalogue["versions"],
         "environment": recorded_variables(),
         "git": describe_code(),
     }
 
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
-    """Refuse to resume a run on another machine or with other versions.
-
-    Raises:
-      BadInput: names every difference.
-    """
+    """Raise BadInput with every difference if a run's machine or versions were not these."""
     then = run.manifest
     differences: list[tuple[str, object, object]] = [
         ("platform", then["platform"], catalogue["platform"]),
@@ -204,12 +154,8 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
 
 
 def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Contents) -> None:
-    """Refuse to resume a run whose cells were measured with other files.
-
-    Raises:
-      BadInput: names the files.
-    """
-    stored = {row["cell"]: row for row in run.cells.to_dict("records")}
+    """Raise BadInput with the names of files that differ from those of a run's cells."""
+    stored = {row["cell"]: row for row in run.cell_rows}
     names: list[str] = []
     for cell in cells:
         then = stored.get(cell.name)
@@ -225,11 +171,7 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
 
 
 def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents, run: str) -> None:
-    """Refuse to continue measuring if files have changed since the run began.
-
-    Raises:
-      BadInput: names the files.
-    """
+    """Raise BadInput with the names of files that have changed since the run began."""
     names = [
         name for cell in cells for name in changed(cell, before.sources(cell), now.sources(cell))
     ]

@@ -1,36 +1,32 @@
 """Setup of a run: from options to an engine, with all checks before it starts."""
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from bench.analyse.verdicts import margin_of
-from bench.measure.base_versions import find_versions, with_versions
-from bench.measure.catalogue import file_faults, read_catalogue
-from bench.measure.earlier_spread import earlier_spread
+from bench.measure.catalogue import file_faults, find_unsupported, read_catalogue
 from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
 from bench.measure.run_folder import folder_faults, resumed_options
-from bench.measure.unsupported_cells import find_unsupported
+from bench.measure.version_environments import find_versions, with_versions
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig
-from bench.plan.margins import resolved_margin
+from bench.plan.margins import resolved_margin, runs_here
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.options import Options
 from bench.plan.variant_files import with_variant_files
 from bench.records import store
+from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.variants import is_requirement
 
 
 def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
-    """Check the options, and return the engine that measures them.
+    """Check the options of a command line, and return the engine that measures them.
 
-    Args:
-      options: the options of the command line.
-      hosts: the hosts of the run.
-      measures: whether the run will measure, and not just show its plan.
+    `measures` is whether the run will measure, and not just show its plan.
 
     Raises:
       BadInput: lists everything that is wrong.
@@ -91,3 +87,28 @@ def with_config(options: Options, config: DistributedConfig) -> Options:
     if not options.precision and config.mixed_precision != "no":
         options = replace(options, precision=(config.precision,))
     return options
+
+
+def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, float]] | None:
+    """Estimate the spread of ratios between processes from runs here with several launches.
+
+    Returns `sd` and `freedom` of a ProcessSpread by number of devices; None without such runs.
+    """
+    found = [
+        run
+        for run in runs_here(catalogue, reports)
+        if len({launch.head["blocks"][0]["launch"] for launch in run.launches}) > 1
+    ]
+    if not found:
+        return None
+    # Imported here because they load slowly, and most machines have no such runs.
+    from bench.analyse.process_spread import by_devices  # noqa: PLC0415
+    from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
+
+    blocks = (
+        (devices[str(name)], Rounds.of(own))
+        for run in found
+        for devices in [{row["block"]: row["devices"] for row in run.block_rows}]
+        for name, own in run.samples.groupby("block")
+    )
+    return {str(count): asdict(spread) for count, spread in by_devices(blocks).items()}

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from bench.analyse.verdicts import Claim, compare
 from bench.plan.base_revisions import Bases
@@ -23,12 +23,10 @@ from bench.records.arms import (
     version_opponents,
 )
 from bench.records.cells import Block, Cell
-from bench.records.rows import Ceilings, Look, SampleRow
+from bench.records.rows import Ceilings, CellRow, Look, SampleRow
 from bench.records.step_programs import identity
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.analyse.process_spread import ProcessSpread, Series
     from bench.analyse.sample_rounds import Rounds
     from bench.records.store import Run
@@ -49,7 +47,7 @@ class BlockState:
     """Numbers of the stored launches."""
     samples: list[SampleRow] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
-    cells: list[Mapping[str, Any]] = field(default_factory=list)
+    cells: list[CellRow] = field(default_factory=list)
     """Cell rows of all launches."""
     seconds: float = 0.0
     """Wall time of the last launch."""
@@ -73,9 +71,7 @@ class BlockState:
     @property
     def isolated(self) -> frozenset[str]:
         """Suspicious winners that a launch has measured again in isolation."""
-        return frozenset(
-            r["implementation"] for r in self.cells if isinstance(r.get("isolation"), dict)
-        )
+        return frozenset(row["implementation"] for row in self.cells if "isolation" in row)
 
     @property
     def settled(self) -> set[str]:
@@ -108,12 +104,7 @@ class BlockState:
 
 
 class Schedule:
-    """The order of a run's launches, and the rule that ends them.
-
-    Args:
-      plan: the plan of the run.
-      bases: in a gate, the earlier revisions that implementations are compared with.
-    """
+    """The order of a run's launches, and the rule that ends them; `bases` are those of a gate."""
 
     def __init__(self, plan: Plan, bases: Bases | None = None) -> None:
         self.plan = plan
@@ -129,16 +120,14 @@ class Schedule:
 
     def resume(self, run: Run) -> None:
         """Continue after the stored launches of a run."""
-        for row in rows_of(run.samples):
-            self.blocks[row["block"]].samples.append(cast("SampleRow", row))
-        for row in rows_of(run.cells):
-            state = self.blocks[row["block"]]
-            state.cells.append(row)
-            if isinstance(row["program_fingerprint"], str):
-                parts = ("fingerprint", "dispatch")
-                program = {part: row[f"program_{part}"] for part in parts}
-                state.programs[row["implementation"]] = identity(program)
-        for row in rows_of(run.blocks):
+        for sample in run.sample_rows():
+            self.blocks[sample["block"]].samples.append(sample)
+        for cell in run.cell_rows:
+            state = self.blocks[cell["block"]]
+            state.cells.append(cell)
+            if "program" in cell:
+                state.programs[cell["implementation"]] = identity(cell["program"])
+        for row in run.block_rows:
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
             state.ceilings = row["ceilings"] or state.ceilings
@@ -223,8 +212,9 @@ class Schedule:
         rounds = Rounds.of(pd.DataFrame(samples))
         if len(set(rounds.attempt.tolist())) > 1:
             self.blocks[block.name].series = list(rounds.paired(opponents).values())
-        prior = known(self.plan.process_spread)
-        return rounds, pooled((state.series for state in self.blocks.values()), prior)
+        alike = (each for each in self.plan.blocks if each.mesh.size == block.mesh.size)
+        series = (self.blocks[each.name].series for each in alike)
+        return rounds, pooled(series, known(self.plan.process_spread, block.mesh.size))
 
     def claims(
         self,
@@ -238,13 +228,8 @@ class Schedule:
 
         All comparisons of a block share the error rate; in a gate, those of the run.
         """
-        from bench.analyse.same_programs import settled  # noqa: PLC0415 (needs scipy)
-
         each = alpha / self.family(opponents)
-        return {
-            arm: settled(claim, programs.get(arm), programs.get(opponents[arm]))
-            for arm, claim in compare(rounds, opponents, each, self.plan.margin, process).items()
-        }
+        return compare(rounds, opponents, each, self.plan.margin, process, programs)
 
     def family(self, opponents: Mapping[str, str]) -> float:
         """Return the number of comparisons among which the error of a block's looks is divided.
@@ -262,12 +247,13 @@ class Schedule:
         Of arms that run the same program, only one is needed. Empty if the run has another goal: in
         a gate or referee, or with a target interval.
         """
-        from bench.analyse.same_programs import ranked  # noqa: PLC0415 (needs scipy)
+        from bench.analyse.standings import rank  # noqa: PLC0415 (needs scipy)
 
         if self.bases is not None or self.sharing or self.plan.target_ci is not None:
             return set()
-        own = [arm for arm in rounds.arms if arm in self.plan.implementations]
-        standings = ranked(rounds, own, alpha, process, programs)
+        exact = {*self.plan.implementations} - {*self.plan.approximate}
+        own = [arm for arm in rounds.arms if arm in exact]
+        standings = rank(rounds, own, alpha, process, programs)
         if standings.largest_ratio <= 1 + self.plan.margin:
             return set()
         one_each = {programs.get(arm) or arm: arm for arm in reversed(standings.leaders)}
@@ -296,7 +282,9 @@ class Schedule:
 
     def _baseline(self, arms: Sequence[str]) -> str:
         """Return the baseline among these arms."""
-        return self.plan.baseline if self.plan.baseline in arms else arms[0]
+        if self.plan.baseline in arms:
+            return self.plan.baseline
+        return min(arms, key=lambda arm: arm in self.plan.approximate)
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
         """Return the block with the widest insufficient interval among those in the budget."""
@@ -312,8 +300,3 @@ class Schedule:
                     if claim.ratio.error and not self.is_enough(claim):
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)
-
-
-def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Convert the rows of a frame to dicts."""
-    return cast("list[dict[str, Any]]", frame.to_dict("records"))

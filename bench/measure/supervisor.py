@@ -7,27 +7,24 @@ is lost: the block runs again without it. Every retry removes at least one cell,
 from __future__ import annotations
 
 import json
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.hosts import Hosts, Order
-from bench.measure.plausible_times import reasons_against
 from bench.measure.processes.group import Group
-from bench.measure.suspicious_winner import ROUNDS, compared, suspicious_winner
+from bench.measure.suspicious_times import ROUNDS, compared, reasons_against, suspicious_winner
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
 from bench.records.arms import TWIN, implementation_of
 from bench.records.cells import Block, Cell
+from bench.records.git_files import shipped_implementations
 from bench.records.host import load_average
 from bench.records.messages import Job, LookEvent, PhaseEvent, WorkerSettings
 from bench.records.rows import BlockRow, Ceilings, CellRow, LossRow, SampleRow, block_fields
-from bench.records.shipped_files import shipped_implementations
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
@@ -93,51 +90,13 @@ def run_block(
     progress: Callable[[PhaseEvent], None] = lambda _: None,
     launch: Launch = Launch(),
 ) -> list[Attempt]:
-    """Prove and measure one block, once.
-
-    Returns:
-      The attempts to store; together they hold exactly one row for each cell.
-    """
+    """Prove and measure one block, once; return attempts that hold one row for each cell."""
+    run = _BlockRun(block, settings, progress, launch)
     reasons = settings.unsupported.get(block.name, {})
     if all(map(reasons.get, implementations)):
-        attempt = uuid.uuid4().hex[:12]
-        rows = [
-            _cell_row(block, attempt, launch.number, name, "unsupported", reasons[name])
-            for name in implementations
-        ]
-        load, started_at = load_average(), datetime.now(UTC).isoformat(timespec="seconds")
-        row = _empty_row(block, attempt, launch.number, started_at)
-        return [Attempt((), rows, {**row, "load_before": load, "load_after": load})]
-    return _BlockRun(block, settings, progress, launch).run(list(implementations))
-
-
-def _cell_row(
-    block: Block, attempt: str, launch: int, name: str, status: Status, reason: str
-) -> CellRow:
-    """Make the row of a cell without figures."""
-    return {
-        "cell": Cell(block, name).name,
-        **block_fields(block, attempt, launch),
-        "implementation": name,
-        "status": status,
-        "reason": reason,
-    }
-
-
-def _empty_row(block: Block, attempt: str, launch: int, started_at: str) -> BlockRow:
-    """Make the row of a block in which nothing was measured; the load is to be filled in."""
-    return {
-        **block_fields(block, attempt, launch),
-        "baseline": "",
-        "rounds": 0,
-        "steps": 0,
-        "looks": [],
-        "started_at": started_at,
-        "seconds": {},
-        "ceilings": None,
-        "load_before": 0.0,
-        "load_after": 0.0,
-    }
+        rows = [run.cell_row(name, "unsupported", reasons[name]) for name in implementations]
+        return [run.attempt(WorkerReport(None, settings.silence_s, 1), rows)]
+    return run.run(list(implementations))
 
 
 class _Worker:
@@ -151,11 +110,7 @@ class _Worker:
         alone: bool = False,
         isolated: bool = False,
     ) -> None:
-        self.attempt = uuid.uuid4().hex[:12]
-        self.run = run
-        self._load_before = load_average()
-        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        block, settings = run.block, run.settings
+        self.run, block, settings = run, run.block, run.settings
         processes = block.options.processes
         self.report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
         variant = settings.variants.get(block.options.variant)
@@ -167,7 +122,8 @@ class _Worker:
             variables={} if variant is None else dict(variant.variables),
             coordinator=settings.hosts.coordinator() if processes > 1 else "",
         )
-        with Group(partial(settings.hosts.start, order), processes) as group:
+        start = partial(settings.hosts.start, order)
+        with Group(start, processes, self.report.attempt) as group:
             end = group.follow(partial(self._hear, group), self.report.overdue)
         self.report.finish(end, group, settings.worker["seconds"])
         if self.report.status == "ok":
@@ -179,7 +135,7 @@ class _Worker:
         job: Job = {
             **settings.worker,
             **run.block.fields,
-            "attempt": self.attempt,
+            "attempt": self.report.attempt,
             "launch": number,
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
@@ -209,7 +165,8 @@ class _Worker:
     def _hear(self, group: Group, rank: int, event: dict[str, Any]) -> None:
         self.report.hear(rank, event)
         if rank == 0 and event["event"] == "look":
-            group.answer(json.dumps(self.run.launch.going_on(cast("LookEvent", event))))
+            more = self.run.launch.going_on(cast("LookEvent", event))
+            group.processes[0].say(json.dumps(more))
         elif rank == 0 and event["event"] == "phase":
             self.run.progress(cast("PhaseEvent", event))
 
@@ -224,18 +181,19 @@ class _Worker:
                 reason = "the worker ended without samples for it"
             else:
                 continue
-            self.report.cells[name] = self.cell_row(name, "crashed", reason)
-        self._refuse_times()
+            self.report.cells[name] = self.run.cell_row(name, "crashed", reason)
+        # Impossible times do not count; with those of the baseline, neither do its twin's.
+        block, right, ceilings = self._timed()
+        if block is not None and right:
+            samples, rounds_s = self.report.samples, self.report.rounds_s
+            refused = reasons_against(block, right, samples, ceilings, rounds_s)
+            self._withdraw(refused, "implausible")
 
-    def _refuse_times(self) -> None:
-        """Withdraw impossible times; with those of the baseline, its twin's too."""
-        report = self.report
-        right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
-        if report.block is None or not right:
-            return
-        ceilings = report.block["ceilings"] or self.run.launch.ceilings
-        refused = reasons_against(report.block, right, report.samples, ceilings, report.rounds_s)
-        self._withdraw(refused, "implausible")
+    def _timed(self) -> tuple[BlockRow | None, dict[str, CellRow], Ceilings | None]:
+        """Return the block's row, the rows of the cells that are ok, and the block's ceilings."""
+        block = self.report.block
+        right = {name: row for name, row in self.report.cells.items() if row["status"] == "ok"}
+        return block, right, (block and block["ceilings"]) or self.run.launch.ceilings
 
     def _withdraw(self, refused: Mapping[str, str], status: Status) -> None:
         """End ok cells whose times do not count, for the given reasons."""
@@ -243,7 +201,7 @@ class _Worker:
         assert report.block is not None, "its arms were measured"  # noqa: S101
         right = [name for name, row in report.cells.items() if row["status"] == "ok"]
         for name, reason in refused.items():
-            report.cells[name] = self.cell_row(name, status, reason)
+            report.cells[name] = self.run.cell_row(name, status, reason)
         gone = {*refused, *([TWIN] if report.block["baseline"] in refused else [])}
         report.samples = [r for r in report.samples if implementation_of(r["arm"]) not in gone]
         if TWIN in gone:
@@ -252,16 +210,15 @@ class _Worker:
     def repeat_winner(self) -> None:
         """Measure a suspicious winner again in isolation, and withdraw times at odds with that."""
         run, report, settings = self.run, self.report, self.run.settings.worker
-        right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
+        block, right, ceilings = self._timed()
         # A gate compares revisions in the worker, a TPU belongs to one process, and processes of
         # their own have no part in a mesh of several.
         apart = settings["base_files"] or run.settings.platform == "tpu"
-        if report.block is None or apart or run.block.options.processes > 1:
+        if block is None or apart or run.block.options.processes > 1:
             return
         given = {Path(path).stem for path in settings["implementation_paths"]}
         users = given | (right.keys() - shipped_implementations())
-        ceilings = report.block["ceilings"] or run.launch.ceilings
-        found = suspicious_winner(report.block, right, report.samples, ceilings, users)
+        found = suspicious_winner(block, right, report.samples, ceilings, users)
         if found is None or found.name in run.launch.isolated:
             return
         names = list(filter(None, (found.beside, found.name)))
@@ -269,34 +226,15 @@ class _Worker:
         if again.report.status != "ok":
             again.report.samples = []
             blamed = again.report.arm if again.report.arm in names else found.name
-            again.report.cells[blamed] = again.cell_row(blamed)
+            again.report.cells[blamed] = again.ended(blamed)
         isolation, wrong = compared(found, again.report.cells, again.report.samples)
         if wrong:
             self._withdraw({found.name: wrong}, "wrong")
         report.cells[found.name]["isolation"] = isolation
 
-    def cell_row(self, name: str, status: Status | None = None, reason: str = "") -> CellRow:
-        """Make a cell's row; its status defaults to that of the worker itself."""
-        if status is None:
-            status, reason = self.report.status, self.report.reason
-        return _cell_row(self.run.block, self.attempt, self.run.launch.number, name, status, reason)
-
-    def block_row(self, *, measured: bool = True) -> BlockRow:
-        """Make the block's row with the host's load; it is empty if the worker sent none."""
-        unmeasured = {"baseline": "", "rounds": 0, "steps": 0}
-        row = self.report.block or _empty_row(
-            self.run.block, self.attempt, self.run.launch.number, self._started_at
-        )
-        load = {"load_before": self._load_before, "load_after": load_average()}
-        return cast("BlockRow", {**row, **load, **({} if measured else unmeasured)})
-
-    def result(self, cells: Iterable[CellRow], *, measured: bool = True) -> Attempt:
-        """Make the attempt to store; cell rows of earlier, failed workers join it."""
-        rows = [cast("CellRow", {**row, "attempt": self.attempt}) for row in cells]
-        block, report = self.block_row(measured=measured), self.report
-        if not measured:
-            return Attempt((), rows, block)
-        return Attempt(report.samples, rows, block, report.traces, report.losses)
+    def ended(self, name: str) -> CellRow:
+        """Make the row of a cell that ended as the worker itself did."""
+        return self.run.cell_row(name, self.report.status, self.report.reason)
 
 
 @dataclass
@@ -307,6 +245,35 @@ class _BlockRun:
     launch: Launch
     without_ceilings: bool = False
     """Set once a worker has died while it measured the ceilings, for which no cell is to blame."""
+
+    def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
+        """Make the row of a cell without figures; `attempt` fills in the attempt."""
+        return {
+            "cell": Cell(self.block, name).name,
+            **block_fields(self.block, "", self.launch.number),
+            "implementation": name,
+            "status": status,
+            "reason": reason,
+        }
+
+    def attempt(self, report: WorkerReport, cells: Iterable[CellRow]) -> Attempt:
+        """Make an attempt of a worker's rows; cell rows of earlier, failed workers join it."""
+        empty: BlockRow = {
+            **block_fields(self.block, report.attempt, self.launch.number),
+            "baseline": "",
+            "rounds": 0,
+            "steps": 0,
+            "looks": [],
+            "started_at": report.started_at,
+            "seconds": {},
+            "ceilings": None,
+            "load_before": report.load_before,
+            "load_after": load_average(),
+        }
+        rows = [cast("CellRow", {**row, "attempt": report.attempt}) for row in cells]
+        load = {"load_before": report.load_before, "load_after": empty["load_after"]}
+        block = cast("BlockRow", {**empty, **(report.block or {}), **load})
+        return Attempt(report.samples, rows, block, report.traces, report.losses)
 
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
@@ -325,7 +292,7 @@ class _BlockRun:
             worker = latest
             failed = {name: row for name, row in report.cells.items() if row["status"] != "ok"}
             if report.status != "ok" and report.arm in pending and report.arm not in failed:
-                failed[report.arm] = worker.cell_row(report.arm)
+                failed[report.arm] = worker.ended(report.arm)
             for name, row in failed.items():
                 # Other arms, at least the baseline's twin, were in memory beside it, except while
                 # the reference was computed, which would not fit for a lone cell either.
@@ -335,17 +302,18 @@ class _BlockRun:
                 worker.repeat_winner()
                 cells = {n: row for n, row in report.cells.items() if n not in squeezed} | ended
                 if cells:
-                    attempts.append(worker.result(cells.values()))
+                    attempts.append(self.attempt(report, cells.values()))
                 break
             pending = [name for name in pending if name not in failed]
             if not failed:
-                rows = {name: worker.cell_row(name) for name in pending}
+                rows = {name: worker.ended(name) for name in pending}
                 # The cells do not fit together, and none of them is to blame: each runs alone.
                 memory = report.status == "oom" and report.phase not in _BEFORE_ARMS
                 (squeezed if memory and len(pending) > 1 else ended).update(rows)
                 pending = []
         if not attempts and ended and worker is not None:
-            attempts.append(worker.result(ended.values(), measured=False))
+            nothing = replace(worker.report, block=None, samples=[], traces=[], losses=[])
+            attempts.append(self.attempt(nothing, ended.values()))
         attempts += [self._run_alone(name) for name in implementations if name in squeezed]
         return attempts
 
@@ -354,8 +322,8 @@ class _BlockRun:
         report = worker.report
         row = report.cells.get(name)
         if report.status != "ok" and (row is None or row["status"] == "ok"):
-            row = worker.cell_row(name)
+            row = worker.ended(name)
         assert row is not None, "a worker that finished has a row for every cell"  # noqa: S101
         if row["status"] != "ok":
             report.samples = []
-        return worker.result([{**row, "interleaved": False}])
+        return self.attempt(report, [{**row, "interleaved": False}])

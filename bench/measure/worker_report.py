@@ -3,12 +3,15 @@
 import re
 import signal
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, get_args
 
-from bench.measure.processes.ask import signal_name
 from bench.measure.processes.group import FORGED, End, Group
+from bench.measure.processes.guarded import signal_name
+from bench.records.host import load_average
 from bench.records.messages import Phase
 from bench.records.printable import readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
@@ -39,6 +42,10 @@ class WorkerReport:
     silence_s: float
     """Limit on the time without an event."""
     processes: int
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    """Id of the worker."""
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    load_before: float = field(default_factory=load_average)
     phase: str = ""
     arm: str = ""
     cells: dict[str, CellRow] = field(default_factory=dict)
@@ -86,10 +93,7 @@ class WorkerReport:
                 self.block = row
 
     def overdue(self, silent_s: float) -> str:
-        """Return why the launch must be aborted; empty if it may continue.
-
-        `silent_s` is the time since the last event of any process.
-        """
+        """Return why to abort the launch, after this long without an event; empty to continue."""
         late, took = "", time.monotonic() - self._started
         if self.timeout_s is not None and took > self.timeout_s:
             self._timed_out = True
@@ -109,8 +113,11 @@ class WorkerReport:
 
         `rounds_s` is the planned duration of all rounds.
         """
-        arm, held_s = group.turn()
-        if self.phase == "measure" and (not self._timed_out or held_s > rounds_s):
+        if self.block is not None:
+            known = self.block["seconds"]
+            known["process"] = max(0.0, time.monotonic() - self._started - sum(known.values()))
+        arm, turn_s = group.processes[0].turn()
+        if self.phase == "measure" and (not self._timed_out or turn_s > rounds_s):
             # A timeout hits whichever arm has its turn; that arm is to blame only if its turn alone
             # took longer than planned for all rounds.
             self.arm = arm
@@ -122,15 +129,16 @@ class WorkerReport:
             self.arm = self._failed_alone["implementation"]
             self.status, self.reason = self._failed_alone["status"], end.late
         elif end.late:
-            held = "".join(f"; process {rank} was stopped" for rank in end.stopped)
-            held += f"; {end.shortage}" if end.shortage else ""
+            notes = "".join(f"; process {rank} was stopped" for rank in end.stopped)
+            notes += f"; {end.shortage}" if end.shortage else ""
             cut = end.late.startswith(FORGED)
-            self.status, self.reason = "crashed" if cut else "timeout", end.late + during + held
+            self.status, self.reason = "crashed" if cut else "timeout", end.late + during + notes
         else:
             who = "the worker"
             if self.processes > 1:
                 who = f"process {end.rank} of {self.processes}"
-            tail, by_kernel = group.tail(end.rank), group.killed_by_kernel(end.rank)
+            process = group.processes[end.rank]
+            tail, by_kernel = process.tail(), process.killed_by_kernel()
             self.status, self.reason = _diagnose(who, end.code, during, tail, by_kernel)
 
 
@@ -139,12 +147,9 @@ def _diagnose(
 ) -> tuple[Status, str]:
     """Return the status and reason of the cell to blame for the end of a worker's process.
 
-    Args:
-      who: the subject of the reason.
-      code: exit code, negative for a signal.
-      during: the phase, as the end of a sentence.
-      tail: the last lines that the process wrote.
-      by_kernel: whether the kernel killed a process to free memory; None if unknown.
+    `who` is the subject of the reason, `code` the exit code (negative for a signal), `during` the
+    end of the first sentence, and `tail` the last lines that the process wrote. `by_kernel` is
+    whether the kernel killed a process to free memory; None if unknown.
     """
     last = readable("\n".join(tail[-_REASON_LINES:]))
     if code < 0:

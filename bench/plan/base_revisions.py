@@ -1,4 +1,4 @@
-"""The implementations that a gate compares with their own earlier revisions."""
+"""The implementations that a gate compares with their own earlier revisions, checked out by git."""
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -6,12 +6,100 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.plan.git_revisions import Repository, RevisionError, find_repository, worktrees
 from bench.plan.matrix import Plan, name_of
-from bench.plan.option_values import BadInput
+from bench.plan.option_values import BadInput, collected, undecided
 from bench.plan.options import Options
 from bench.records.cells import base_of
+from bench.records.git_files import RevisionError, git
 from bench.records.messages import BaseFile, Catalogue
+from bench.records.temporary_folders import temporary_folder
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository and the two states of it that are compared."""
+
+    root: Path
+    base: str
+    """Full hash of the base commit."""
+    head: str
+    """Full hash of the checked-out commit; empty before the first commit."""
+    dirty: bool
+    """Whether the working tree, which is measured, differs from `head`."""
+
+    def relative(self, path: Path) -> str:
+        """Return a file's path in the repository, as git writes it."""
+        return path.resolve().relative_to(self.root).as_posix()
+
+    def had(self, path: Path) -> bool:
+        """Return whether the base has this file."""
+        return self.relative(path) in self._listed(self.relative(path))
+
+    def python_files(self, folder: Path) -> list[str]:
+        """Return the stems of the Python files that the base has directly in a folder."""
+        inside = Path(self.relative(folder))
+        found = map(Path, self._listed(f"{inside.as_posix()}/"))
+        return [path.stem for path in found if path.suffix == ".py" and path.parent == inside]
+
+    def _listed(self, path: str) -> list[str]:
+        # A file name may contain pattern characters.
+        command = ("--literal-pathspecs", "ls-tree", "-z", "--name-only", "--full-tree")
+        return git(self.root, *command, self.base, "--", path).split("\0")[:-1]
+
+
+def find_repository(folder: Path, revision: str) -> Repository:
+    """Find the repository that contains a folder, and resolve a revision in it.
+
+    Raises RevisionError if there is no repository, or if the revision is none of its commits.
+    """
+    try:
+        root = Path(git(folder, "rev-parse", "--show-toplevel").strip())
+    except RevisionError as error:
+        raise RevisionError(f"{folder} is not in a git repository ({error})") from error
+    wanted = ("rev-parse", "--verify", "--end-of-options")
+    try:
+        base = git(root, *wanted, f"{revision}^{{commit}}").strip()
+    except RevisionError as error:
+        raise RevisionError(f"{revision!r} is not a revision of {root}{_hint(root)}") from error
+    head = ""
+    with contextlib.suppress(RevisionError):
+        head = git(root, *wanted, "HEAD^{commit}").strip()
+    return Repository(root, base, head, dirty=_changed(root))
+
+
+@contextlib.contextmanager
+def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
+    """Check the bases out into temporary folders, by the repository's root.
+
+    Each has an index of its own, so the repository is not touched. Raises RevisionError.
+    """
+    with temporary_folder() as temporary:
+        # Resolved, because imported modules are recognized by their resolved folder.
+        places = {r.root: temporary.resolve() / str(n) for n, r in enumerate(repositories)}
+        for one in repositories:
+            place = places[one.root]
+            index = {"GIT_INDEX_FILE": f"{place}.index"}
+            git(one.root, "read-tree", "--no-sparse-checkout", one.base, variables=index)
+            git(one.root, "checkout-index", "--all", f"--prefix={place}/", variables=index)
+            (place / ".git").mkdir(parents=True)  # by which bench.worker.base_modules knows it
+        yield places
+
+
+def _changed(root: Path) -> bool:
+    """Return whether a tracked file differs from the commit or there is an untracked Python file.
+
+    Other new files are output, such as the run's own folder.
+    """
+    status = ("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=all")
+    changes = git(root, *status).split("\0")
+    return any(not line.startswith("??") or line.endswith(".py") for line in changes if line)
+
+
+def _hint(root: Path) -> str:
+    with contextlib.suppress(RevisionError):
+        if git(root, "rev-parse", "--is-shallow-repository").strip() == "true":
+            return ", which is a shallow clone: fetch the revision, or clone with the whole history"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -56,12 +144,8 @@ class Bases:
 
     @contextlib.contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
-        """Check out the files of the bases while the context is open.
-
-        Raises:
-          RevisionError: git cannot check a base out.
-        """
-        with worktrees(self._repositories()) as places:
+        """Check out the files of the bases while the context is open; raises RevisionError."""
+        with checkouts(self._repositories()) as places:
             files = {}
             for name, origin in self.origins.items():
                 repository = origin.repository
@@ -103,14 +187,11 @@ def gated(options: Options) -> Options:
 def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> Bases:
     """Look up the selected implementations at the base.
 
-    Raises:
-      BadInput: a file is in no repository, the revision is unknown or has none of the files, or
-        `--allow-undecided` is not a number.
+    Raises BadInput if a file is in no repository, the revision is unknown or has none of the files,
+    or `--allow-undecided` is not a number.
     """
-    revision, allowed = options.base_revision or "", options.allow_undecided or "0"
-    faults = []
-    if not (allowed.isascii() and allowed.isdigit()):
-        faults.append(f"--allow-undecided: {allowed!r} is not a whole number")
+    revision, faults = options.base_revision or "", list[str]()
+    allowed = collected(faults, undecided, options.allow_undecided or "0", "--allow-undecided")
     if options.isolate:
         faults.append("--isolate: in a gate of revisions, both steps have to run in the worker")
     files = {e["name"]: Path(e["path"]).resolve() for e in catalogue["implementations"]}
@@ -136,4 +217,4 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         had = [name for folder, one in folders.items() for name in one.python_files(folder)]
     # Implementations that these folders had at the base and that no folder has now.
     removed = tuple(name for name in had if name not in files and not name.startswith("_"))
-    return Bases(revision, int(allowed), origins, tuple(new), removed)
+    return Bases(revision, allowed or 0, origins, tuple(new), removed)

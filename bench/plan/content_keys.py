@@ -43,12 +43,9 @@ class Files(NamedTuple):
 
 
 class Contents:
-    """The current contents of cells. Every file is read once, on first use.
+    """The current contents of cells. Every file is read once, on first use, or BadInput is raised.
 
-    Args:
-      catalogue: the implementations, workloads, versions and device.
-      variants: the environments of variants.
-      bases: files of arms from another revision, whose imports come from that revision as well.
+    `bases` are files of arms from another revision, whose imports come from that revision as well.
     """
 
     def __init__(
@@ -64,34 +61,22 @@ class Contents:
         self._foreign = {e["name"]: e.get("foreign") for e in catalogue["implementations"]}
         self._workloads = {e["name"]: e["path"] for e in catalogue["workloads"]}
         self._implementation = cache(self._files_of_implementation)
-        self._workload = cache(self._files_of_workload)
+        self._workload = cache(lambda name: read_files(Path(self._workloads[name]), BY_OPTIONS))
 
     def sources(self, cell: Cell) -> Sources:
-        """Return the hashes of a cell's files; without an implementation, that part is empty.
-
-        Raises:
-          BadInput: a file cannot be read.
-        """
+        """Return the hashes of a cell's files; without an implementation, that part is empty."""
         return {
             "implementation": self._implementation(cell.implementation).hashes,
             "workload": self._workload(cell.block.workload).hashes,
         }
 
     def elsewhere(self, cell: Cell) -> set[str]:
-        """Return the packages that a cell's files import from folders that are not hashed.
-
-        Raises:
-          BadInput: a file cannot be read.
-        """
+        """Return the packages that a cell's files import from folders that are not hashed."""
         files = self._implementation(cell.implementation), self._workload(cell.block.workload)
         return files[0].elsewhere | files[1].elsewhere
 
     def key(self, cell: Cell) -> str:
-        """Return the cell's key.
-
-        Raises:
-          BadInput: a file cannot be read.
-        """
+        """Return the cell's key."""
         block, catalogue = cell.block, self._catalogue
         parts = [
             {part: sorted(files.values()) for part, files in self.sources(cell).items()},
@@ -110,9 +95,6 @@ class Contents:
             return read_files(Path(self._implementations[name]))
         return read_files(Path(base["path"]), roots=[_counterpart(r, base) for r in _roots()])
 
-    def _files_of_workload(self, name: str) -> Files:
-        return read_files(Path(self._workloads[name]), BY_OPTIONS)
-
 
 def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
     """Yield the files of a cell that differ: its own by name, others by path."""
@@ -127,15 +109,8 @@ def changed(cell: Cell, then: Sources, now: Sources) -> Iterator[str]:
 def read_files(path: Path, *modules: str, roots: Sequence[Path] | None = None) -> Files:
     """Hash a file, further modules, and everything they import, directly or indirectly.
 
-    Imports under computed names are not found.
-
-    Args:
-      path: the file.
-      modules: full names of further modules.
-      roots: folders to import from; None means those of a worker.
-
-    Raises:
-      BadInput: a file cannot be read.
+    Imports under computed names are not found. `modules` are full names, and `roots` are the
+    folders to import from; None means those of a worker. Raises BadInput if a file cannot be read.
     """
     roots = _roots() if roots is None else roots
     text = _read(path)
@@ -170,7 +145,7 @@ def _roots() -> list[Path]:
 
 
 def _counterpart(root: Path, base: BaseFile) -> Path:
-    """Map a folder of the repository to the base's worktree, as bench.worker.base_modules does."""
+    """Map a folder of the repository to the base's worktree, as bench.worker.file_loader does."""
     repository = Path(base["repository"])
     if not root.is_relative_to(repository):
         return root

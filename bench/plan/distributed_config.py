@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bench.records.mesh import AXES, MeshShape
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 VARIABLES = {
     "master_addr": "MASTER_ADDR",
@@ -132,11 +132,7 @@ class DistributedConfig(BaseModel):
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Read the text of a TOML file; missing fields get their defaults.
-
-        Raises:
-          DistributedConfigError: the text is not TOML, or as for the class itself.
-        """
+        """Read a TOML file's text; raises DistributedConfigError also if it is not TOML."""
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:

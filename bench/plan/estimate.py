@@ -9,11 +9,10 @@ estimates by the actual durations.
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bench.plan.matrix import Plan
 from bench.records import store
@@ -25,7 +24,7 @@ WORKER_START_S = 5.0
 """Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""
 
 CACHED = 0.5
-"""Share of a first launch's proof and compilation that later launches need, with a cache."""
+"""Share of an arm's first proof and compilation that repeating them needs, with a cache."""
 
 ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0, "gpt2-124m": 35.0}
 """Proof and compilation of one arm, by workload and size; `gpt2-124m` is a guess for an H100."""
@@ -43,6 +42,8 @@ _STAGES = {
     "truth": "arms",
     "gate": "arms",
     "compile": "arms",
+    "spot checks": "arms",
+    "process": "start",
     "measure": "measure",
 }
 """The part of a launch to which a phase belongs; all other phases come `after` the rounds."""
@@ -62,42 +63,33 @@ class Past:
     start_s: float = 0.0
     arms: int = 0
     arms_s: float = 0.0
-    """Proof and compilation of that many arms."""
+    """Proof, compilation and spot checks of that many arms."""
     turns: int = 0
     turns_s: float = 0.0
     """The shortest possible turns, of one step a span; as many as were measured."""
 
-    def add(self, row: Mapping[str, Any], arms: int) -> None:
-        """Add a stored launch of so many arms."""
-        seconds = row["seconds"]
-        of = dict.fromkeys(("start", "arms", "measure"), 0.0)
-        for phase in seconds.keys() & _STAGES.keys():
-            of[_STAGES[phase]] += seconds[phase]
-        self.launches += 1
-        self.start_s += of["start"]
-        self.arms += arms
-        self.arms_s += of["arms"]
-        if row["steps"]:
-            self.turns += row["rounds"] * arms
-            self.turns_s += of["measure"] / row["steps"]
-
 
 @dataclass
 class History:
-    """Stored launches, by workload-size and whether they were the first of their blocks."""
+    """Stored launches, by workload-size and whether their proofs and programs were new."""
 
     of: dict[tuple[str, bool], Past] = field(default_factory=dict)
     pace: float = 1.0
     """By how much arms took longer on this machine than the constants say."""
 
+    def arm_s(self, name: str, *, new: bool) -> float:
+        """Return the seconds of an arm's proof and compilation."""
+        for known in (new, not new):
+            past = self.of.get((name, known), Past())
+            if past.arms:
+                return CACHED ** (known - new) * past.arms_s / past.arms
+        return self.pace * _default_arm_s(name, new)
+
 
 def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
-    """Read the newest stored runs on the same platform.
+    """Read the newest stored runs on the same platform; those of this machine are preferred.
 
-    Args:
-      reports: the folder of runs.
-      platform: `cpu`, `gpu` or `tpu`.
-      memory_bytes: the host's memory, by which runs of this machine are told; they are preferred.
+    Runs of this machine are told by the host's memory.
     """
     here: dict[tuple[str, bool], Past] = {}
     elsewhere: dict[tuple[str, bool], Past] = {}
@@ -114,8 +106,9 @@ def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
 
 
 def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
-    arms = Counter[str]()
+    arms, kept = Counter[str](), Counter[str]()
     for cell in run.cell_rows:
+        kept[cell["attempt"]] += "compiled_in" in cell
         # Arms with input and ablated ones take turns too; those with a reason do not exist.
         ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
         beside = sum(not reason for reason in ways.values())
@@ -123,28 +116,38 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
     found: dict[tuple[str, bool], Past] = {}
     for row in run.block_rows:
         if row["seconds"]:
-            key = f"{row['workload']}-{row['size']}", row["launch"] == 0
-            found.setdefault(key, Past()).add(row, arms[row["attempt"]] + TWINS)
+            new = not row["launch"] and 2 * kept[row["attempt"]] < arms[row["attempt"]]
+            key = f"{row['workload']}-{row['size']}", new
+            past, every = found.setdefault(key, Past()), arms[row["attempt"]] + TWINS
+            of = defaultdict[str, float](float)
+            for phase, seconds in row["seconds"].items():
+                of[_STAGES.get(phase, "after")] += seconds
+            past.launches += 1
+            past.start_s += of["start"]
+            past.arms += every
+            past.arms_s += of["arms"]
+            if row["steps"]:
+                past.turns += row["rounds"] * every
+                past.turns_s += of["measure"] / row["steps"]
     return found
 
 
-def _default_arm_s(name: str, first: bool) -> float:
-    return ARM_S.get(name, OTHER_ARM_S) * (1.0 if first else CACHED)
+def _default_arm_s(name: str, new: bool) -> float:
+    return ARM_S.get(name, OTHER_ARM_S) * (1.0 if new else CACHED)
 
 
-def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch: int = 0) -> Stages:
-    """Estimate one launch of a block.
+def launch_stages(
+    block: Block, arms: int, plan: Plan, history: History, launch: int = 0, kept: int = 0
+) -> Stages:
+    """Estimate launch number `launch`, from 0, of a block that `arms` implementations can run.
 
-    Args:
-      block: the block to measure.
-      arms: number of implementations that can run it.
-      plan: the plan of the run.
-      history: earlier runs.
-      launch: number of the launch, from 0.
+    The proof and the programs of `kept` of them are cached.
     """
-    key = f"{block.workload}-{block.size}", launch == 0
-    past = history.of.get(key, Past())
-    arm = past.arms_s / past.arms if past.arms else history.pace * _default_arm_s(*key)
+    name = f"{block.workload}-{block.size}"
+    new = 0.0 if launch or not arms else 1 - kept / arms
+    arm_s = new * history.arm_s(name, new=True) + (1 - new) * history.arm_s(name, new=False)
+    mostly = new > 0.5  # noqa: PLR2004
+    past = history.of.get((name, mostly)) or history.of.get((name, not mostly), Past())
     # Arms with input, and ablated ones, are compiled, but not proved again.
     beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
     proved = arms * (1 + CACHED * beside) + TWINS
@@ -154,7 +157,7 @@ def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch:
     more = (TRACE_S if "trace" in plan.worker["phases"] else 0.0) + CHECKPOINT_S * len(plan.modes)
     return {
         "start": max(WORKER_START_S, past.start_s / past.launches if past.launches else 0.0),
-        "arms": proved * arm,
+        "arms": proved * arm_s,
         "measure": max(plan.worker["seconds"], plan.worker["rounds"] * timed * turn),
         # Only the first launch has phases after its rounds.
         "after": 0.0 if launch else history.pace * arms * more,
@@ -164,10 +167,8 @@ def launch_stages(block: Block, arms: int, plan: Plan, history: History, launch:
 class Remaining:
     """The remaining time of a run: estimates, scaled by the pace of its launches so far.
 
-    Args:
-      seconds: estimate for all planned launches.
-      budget_s: limit for all measuring, if there is one.
-      more: whether launches beyond the planned ones may follow until intervals are narrow enough.
+    `seconds` is the estimate for all planned launches, and `budget_s` the limit for all measuring.
+    With `more`, launches beyond the planned ones may follow until intervals are narrow enough.
     """
 
     def __init__(

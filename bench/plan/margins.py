@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from bench.plan.matrix import Plan
 from bench.records import store
 from bench.records.arms import TWIN
@@ -63,15 +65,17 @@ def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
     """Yield the newest stored runs that were measured on this machine, except damaged ones."""
     for run in store.newest(reports):
         where = run.manifest
-        here = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
-        if here == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores")):
+        there = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
+        alike = there == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores"))
+        # Published runs of others are stored here too; the exact memory tells machines apart.
+        if alike and where["host"]["memory_bytes"] == psutil.virtual_memory().total:
             yield run
 
 
 def _of_launch(samples: bytes) -> float:
     """Return the robust standard deviation of log(twin / baseline); 0 without a twin."""
     turns: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    rows = [json.loads(line) for line in samples.splitlines() if line.startswith(b"{")]
+    rows = [json.loads(line) for line in samples.splitlines()]
     baselines = {row["arm"] for row in rows} - {TWIN}
     for row in rows:
         turns[row["round"]][row["arm"]] = math.log(row["throughput_ns"] / row["steps"])

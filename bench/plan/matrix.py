@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.plan import presets
-from bench.plan.block_batches import default_batches, placed
-from bench.plan.option_values import BadInput
+from bench.plan.option_values import BadInput, collected, why_missing
 from bench.plan.options import READERS, Options, flag
-from bench.plan.presets import PRESETS, Preset
+from bench.plan.presets import PRESETS, Preset, default_batches, placed
+from bench.plan.step_classes import EXACT, approximate, expanded, why_not_isolated
 from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
-from bench.records.optional_packages import why_missing
-from bench.records.spelling import closest
+from bench.records.printable import closest
 from bench.records.statuses import MARGIN
 from bench.records.variants import Variant
 
@@ -53,9 +52,11 @@ class Plan:
     """The longest time that a worker process may show no progress."""
     margin_reason: str = ""
     """Why the margin was chosen; empty if an option names it."""
+    approximate: tuple[str, ...] = ()
+    """Those of the implementations whose steps are approximate."""
     passes: int = 0
     """Launches of a resumed run, if it gets more than were planned."""
-    process_spread: dict[str, float] | None = None
+    process_spread: dict[str, dict[str, float]] | None = None
     """`sd` and `freedom` of the ProcessSpread measured by earlier runs here; None without any."""
 
     @property
@@ -65,7 +66,7 @@ class Plan:
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Options that need packages of bench.records.optional_packages."""
+        """Options that need optional packages."""
         options = {"input": self.worker["inputs"], "checkpoint": self.modes}
         return tuple(option for option, values in options.items() if values)
 
@@ -80,7 +81,7 @@ class Plan:
     @property
     def config(self) -> dict[str, object]:
         """The resolved options, as the manifest stores them."""
-        worker = self.worker
+        worker: dict[str, Any] = {**self.worker}
         return {
             "workloads": _unique(f"{block.workload}-{block.size}" for block in self.blocks),
             "implementations": list(self.implementations),
@@ -88,19 +89,12 @@ class Plan:
             "batch_sizes": _unique(block.batch for block in self.blocks),
             "options": _unique(str(block.options) for block in self.blocks),
             "variants": {variant.name: str(variant) for variant in self.variants},
-            "scaling": self.scaling,
-            "baseline": self.baseline,
-            "launches": self.launches,
-            "rounds": worker["rounds"],
-            "seconds": worker["seconds"],
-            "margin": self.margin,
-            "margin_reason": self.margin_reason,
-            "process_spread": self.process_spread,
+            **{name: getattr(self, name) for name in ("scaling", "baseline", "launches")},
+            **{name: getattr(self, name) for name in ("margin", "margin_reason", "process_spread")},
+            **{name: worker[name] for name in ("rounds", "seconds")},
+            **{name: worker[name] for name in ("inputs", "ablations", "isolated")},
             "budget": self.budget_s,
             "target_ci": self.target_ci,
-            "inputs": worker["inputs"],
-            "ablations": worker["ablations"],
-            "isolated": worker["isolated"],
             "checkpoints": self.modes,
             "profile_steps": self._phase("trace").get("steps", 0),
             "train_steps": self._phase("train").get("steps", 0),
@@ -110,15 +104,10 @@ class Plan:
 
 
 def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()) -> Plan:
-    """Resolve options against a catalogue.
+    """Resolve options, as typed, against a catalogue of implementations, workloads and devices.
 
-    Args:
-      options: as typed.
-      catalogue: the available implementations, workloads and devices.
-      faults: those found earlier, to be reported together with the ones found here.
-
-    Raises:
-      BadInput: anything is wrong; lists every fault.
+    Raises BadInput if anything is wrong. It lists every fault, also those in `faults`, which were
+    found earlier.
     """
     planner = _Planner(options, catalogue, list(faults))
     plan = planner.plan()
@@ -133,6 +122,7 @@ class _Planner:
     def __init__(self, options: Options, catalogue: Catalogue, faults: list[str]) -> None:
         self.options = options
         self.catalogue = catalogue
+        self.entries = {entry["name"]: entry for entry in catalogue["implementations"]}
         self.faults = faults
         self.virtual = catalogue["platform"] == "cpu"
         """Whether devices are virtual CPU devices, of which any number can be created."""
@@ -143,17 +133,10 @@ class _Planner:
         A value that cannot be parsed becomes a fault and counts as absent.
         """
         given = getattr(self.options, name)
-        if isinstance(given, tuple):
-            values = (self._read(name, text) for text in _unique(given))
-            return [value for value in values if value is not None]
-        return None if given is None else self._read(name, given)
-
-    def _read(self, name: str, text: str) -> Any:
-        try:
-            return READERS[name](text)
-        except ValueError as error:
-            self.fault(name, str(error))
-            return None
+        texts = _unique(given) if isinstance(given, tuple) else [given] * (given is not None)
+        values = [collected(self.faults, READERS[name], text, flag(name)) for text in texts]
+        values = [value for value in values if value is not None]
+        return values if isinstance(given, tuple) else next(iter(values), None)
 
     def fault(self, name: str, text: str) -> None:
         self.faults.append(f"{flag(name)}: {text}")
@@ -171,14 +154,14 @@ class _Planner:
         self.faults = _unique(self.faults)  # each part may have found the same
         if not blocks and not self.faults:
             self.fault("preset", f"no mesh of {name} fits; devices: {self.device_limit()}")
-        self.check_batches(blocks)
-        self.check_processes(blocks)
+        self.check_divisions(blocks)
         return Plan(
             preset=name,
             blocks=tuple(blocks),
             implementations=tuple(implementations),
             variants=tuple(variants),
             baseline=baseline,
+            approximate=approximate(implementations, self.entries),
             scaling=scaling,
             launches=self.read("launches") or preset.launches,
             worker={
@@ -262,8 +245,8 @@ class _Planner:
         return [*self.read(option)]
 
     def implementations(self) -> list[str]:
-        entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
-        named = self.options.implementations
+        entries = self.entries
+        named = expanded(self.options.implementations, entries)
         outside = [name_of(path) for path in self.options.implementation_path]
         chosen = [*named, *outside]
         if outside and not named:
@@ -276,23 +259,24 @@ class _Planner:
                     self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
             elif error := entries[name]["error"]:
                 self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
-        # Foreign ones need packages and start processes that few runs want.
-        own = [name for name, entry in entries.items() if "foreign" not in entry]
-        return [name for name in _unique(chosen or own) if name in entries]
+        return [name for name in _unique(chosen or expanded([EXACT], entries)) if name in entries]
 
     def baseline(self, implementations: Sequence[str]) -> str:
-        preferred = (*self.options.implementations, REFERENCE, *implementations)
-        default = next((name for name in preferred if name in implementations), "")
+        other = approximate(implementations, self.entries)
+        exact = [name for name in implementations if name not in other] or implementations
+        preferred = (*self.options.implementations, REFERENCE, *exact)
+        default = next((name for name in preferred if name in exact), "")
         name = self.options.baseline
+        if name in implementations and name not in exact:
+            self.fault("baseline", f"{name} is approximate; ratios are taken against an exact step")
         if name is None or not implementations:
             return default
         return name if self.selected("baseline", name, implementations) else default
 
     def isolated(self, implementations: Sequence[str]) -> list[str]:
-        entries = self.catalogue["implementations"]
-        for name in (entry["name"] for entry in entries if "foreign" in entry):
-            if name in self.options.isolate:
-                self.fault("isolate", f"{name} runs in processes of its own in any case")
+        for name in self.entries.keys() & {*self.options.isolate}:
+            if why := why_not_isolated(self.entries[name]):
+                self.fault("isolate", f"{name} {why}")
         named = _unique(self.options.isolate)
         return [name for name in named if self.selected("isolate", name, implementations)]
 
@@ -359,7 +343,7 @@ class _Planner:
                 self.fault("meshes", f"{mesh} needs {mesh.size} devices, there are {limit}{remedy}")
         return meshes
 
-    def check_batches(self, blocks: Iterable[Block]) -> None:
+    def check_divisions(self, blocks: Iterable[Block]) -> None:
         for batch, mesh in _unique((block.batch, block.mesh) for block in blocks):
             shards = mesh.batch_shards
             if batch % shards:
@@ -373,12 +357,9 @@ class _Planner:
         for block in blocks:
             shard, count = block.batch // block.mesh.batch_shards, block.options.microbatches
             if shard % count:
-                text = (
-                    f"the batch of {shard} per shard is not divisible by {count}, in {block.name}"
-                )
-                self.fault("microbatches", text)
+                what = f"the batch of {shard} per shard is not divisible by {count}"
+                self.fault("microbatches", f"{what}, in {block.name}")
 
-    def check_processes(self, blocks: Iterable[Block]) -> None:
         for count, mesh in _unique((block.options.processes, block.mesh) for block in blocks):
             if mesh.size % count:
                 text = f"{count} cannot share the {mesh.size} devices of {mesh} equally"

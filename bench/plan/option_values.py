@@ -5,7 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from bench.records.cells import FULL, REMAT
-from bench.records.spelling import closest
+from bench.records.messages import PACKAGES, Catalogue
+from bench.records.paths import CHECKOUT
+from bench.records.printable import closest
 
 T = TypeVar("T")
 
@@ -21,11 +23,8 @@ class BadInput(Exception):  # noqa: N818 (it is the user's error, not the progra
 def collected(faults: list[str], read: Callable[[str], T], text: str, option: str = "") -> T | None:
     """Read a text; if `read` refuses it, append the message to `faults` and return None.
 
-    Args:
-      faults: collects those of all options.
-      read: raises BadInput, or ValueError with a message that does not name the option.
-      text: to read.
-      option: such as `--precision`; prefixes the message of a ValueError.
+    `read` raises BadInput, or ValueError with a message that does not name the option; an option,
+    such as `--precision`, then prefixes the message.
     """
     try:
         return read(text)
@@ -41,6 +40,13 @@ def whole(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
     raise ValueError(f"{text!r} is not a positive whole number")
+
+
+def undecided(text: str) -> int:
+    """Read a number of comparisons that may stay undecided."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise ValueError(f"{text!r} is not a whole number")
 
 
 def positive(unit: str) -> Callable[[str], float]:
@@ -85,3 +91,17 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def why_missing(option: str, catalogue: Catalogue) -> str:
+    """Return how to install the package of an option; empty if it is installed."""
+    package = PACKAGES[option]
+    if package in catalogue["optional"]:
+        return ""
+    install = f"`pip install {package}` installs it"
+    if CHECKOUT:
+        install = (
+            f"`LOCKSTEP_EXTRAS={option} nox -s bench -- ...` installs it, as does "
+            f"`pip install --constraint requirements.lock {package}`"
+        )
+    return f"--{option}: needs the package {package}, which is not installed; {install}"

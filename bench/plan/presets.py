@@ -1,24 +1,21 @@
-"""Presets: the amount of measuring where a run's options do not specify it."""
+"""Presets, which presets.toml defines, and the global batches of their blocks."""
 
 from __future__ import annotations
 
+import math
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-PRESETS = ("quick", "standard", "full", "strategies", "accelerator")
-
-CPU_DEVICES = 8
-"""Largest default mesh without an accelerator, where devices are virtual."""
-
-DEFAULT_BATCHES = {
-    "linear-base": 1024, "mlp-base": 256, "gpt2-nano": 16, "gpt2-124m": 8, "gpt2-nano-512": 8,
-    "gpt2-nano-2048": 2, "gpt2-deep": 16, "moe-nano": 16, "gpt2_muon-nano": 16,
-    "gpt2_muon-124m": 8,
-}  # fmt: skip
-"""Global batch at strong scaling, by workload and size: large enough that a step on one CPU core
-takes milliseconds, small enough that `quick` stays quick."""
+from bench.records.mesh import MeshShape
 
 REGRESS = "regress"
 """The default preset of a regress run."""
+
+CPU_DEVICES = 8
+"""Largest default mesh without an accelerator, where devices are virtual."""
 
 PROFILE_STEPS = 5
 
@@ -56,49 +53,49 @@ class Preset:
         return list(dict.fromkeys([*powers, limit]))
 
 
-_QUICK = Preset(
-    workloads=("linear", "mlp"), batch_factors=(1,), precisions=("fp32",), scaling="strong",
-    launches=1, rounds=48, seconds=8.0, past_cores=False,
-)  # fmt: skip
-_STANDARD = replace(
-    _QUICK, workloads=("linear", "mlp", "gpt2-nano"), batch_factors=(1, 4), scaling="both",
-    launches=3, rounds=64, past_cores=True,
-)  # fmt: skip
-PRESET_TABLE = {
-    "quick": _QUICK,
-    "standard": _STANDARD,
-    # Not fp16: without loss scaling, the gradients of some batches overflow or underflow.
-    "full": replace(
-        _STANDARD, workloads=(), precisions=("fp32", "bf16"), launches=5, rounds=128, seconds=30.0
-    ),
-    # A small block for each kind of strategy, on a mesh that suits it.
-    "strategies": replace(
-        _QUICK,
-        parts=tuple(
-            replace(_QUICK, workloads=(workload,), meshes=meshes, microbatches=count)
-            for workload, meshes, count in (
-                ("mlp", ("data=2",), 1),
-                ("gpt2-nano", ("data=1,fsdp=2,model=2",), 1),
-                ("gpt2-nano-512", ("data=1,context=2",), 1),
-                ("gpt2-deep", ("data=1,pipe=2",), 8),
-                ("moe", ("data=1,expert=2",), 1),
-            )
-        ),
-    ),
-    # A model that fills an accelerator, from a small batch to one that hides most latency.
-    "accelerator": replace(
-        _QUICK,
-        workloads=("gpt2-124m",),
-        batch_factors=(1, 4, 8),
-        precisions=("bf16",),
-        seconds=20.0,
-        only_ends=True,
-    ),
-    # More rounds than quick: an undecided gate is useless, and looks can end it early.
-    REGRESS: replace(_QUICK, launches=3, rounds=64, seconds=10.0),
-}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def _changed(preset: Preset | None, own: dict[str, Any]) -> Preset:
+    """Return a preset with these fields in place of its own."""
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()}
+    return replace(preset, **fields) if preset else Preset(**fields)
+
+
+def _presets() -> dict[str, Preset]:
+    found: dict[str, Preset] = {}
+    for name, own in _TABLE["presets"].items():
+        like = found.get(own.pop("like", ""))
+        parts = [_changed(like, part) for part in own.pop("parts", ())]
+        found[name] = _changed(like, {**own, "parts": parts})
+    return found
+
+
+PRESET_TABLE = _presets()
+PRESETS = tuple(name for name in PRESET_TABLE if name != REGRESS)
+"""Presets that can be named; the first is the default."""
 
 
 def default_batch(workload: str) -> int:
     """Return the global batch at strong scaling of a workload and size, such as `mlp-base`."""
-    return DEFAULT_BATCHES.get(workload, 64)
+    return int(_TABLE["batches"].get(workload, 64))
+
+
+def default_batches(workload: str, preset: Preset, meshes: Sequence[MeshShape]) -> list[int]:
+    """Return the preset's batches, rounded up so that every mesh can divide them."""
+    batch = default_batch(workload)
+    shards = math.lcm(*(mesh.batch_shards for mesh in meshes))
+    return [math.ceil(batch * factor / shards) * shards for factor in preset.batch_factors]
+
+
+def placed(
+    batches: Sequence[int], meshes: Sequence[MeshShape], scaling: str
+) -> list[tuple[int, MeshShape]]:
+    """Return the global batch and mesh of each block; a block of both scalings occurs twice."""
+    pairs = []
+    for batch in batches:
+        if scaling in ("strong", "both"):
+            pairs += [(batch, mesh) for mesh in meshes]
+        if scaling in ("weak", "both"):
+            pairs += [(batch * mesh.batch_shards, mesh) for mesh in meshes]
+    return pairs

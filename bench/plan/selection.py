@@ -1,6 +1,7 @@
 """`-k EXPRESSION` over the names of cells."""
 
 import ast
+import contextlib
 import re
 from collections.abc import Callable
 
@@ -20,9 +21,7 @@ def selector(expression: str) -> Callable[[str], bool]:
     """Compile an expression of words, `and`, `or`, `not` and parentheses to a predicate on names.
 
     A word matches anywhere in a name, ignoring case. An empty expression selects everything.
-
-    Raises:
-      BadInput: the expression has another form.
+    Raises BadInput if the expression has another form.
     """
     words: list[str] = []
 
@@ -35,15 +34,21 @@ def selector(expression: str) -> Callable[[str], bool]:
     text = re.sub(r"[^\s()]+", named, keyword(expression)).strip()
     if not text:
         return everything
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        tree = None
+    tree = None
+    with contextlib.suppress(SyntaxError):
+        tree = ast.parse(text, mode="eval")
     if tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
         raise BadInput(
             [f"-k: {expression!r} is not an expression of words, and, or, not, and parentheses"]
         )
-    return lambda name: _holds(tree, words, keyword(name).lower())
+    code = compile(tree, "-k", "eval")
+
+    def matches(name: str) -> bool:
+        text = keyword(name).lower()
+        found = {f"w{number}": word in text for number, word in enumerate(words)}
+        return bool(eval(code, found))  # noqa: S307 (only of names and what is in _ALLOWED)
+
+    return matches
 
 
 def everything(_name: str) -> bool:
@@ -51,17 +56,5 @@ def everything(_name: str) -> bool:
     return True
 
 
-_ALLOWED = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
-
-
-def _holds(tree: ast.expr, words: list[str], name: str) -> bool:
-    match tree:
-        case ast.BoolOp(ast.And(), parts):
-            return all(_holds(part, words, name) for part in parts)
-        case ast.BoolOp(ast.Or(), parts):
-            return any(_holds(part, words, name) for part in parts)
-        case ast.UnaryOp(ast.Not(), part):
-            return not _holds(part, words, name)
-        case ast.Name(word):
-            return words[int(word[1:])] in name
-    raise TypeError(tree)
+_LOGIC = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not)
+_ALLOWED = (ast.Expression, *_LOGIC, ast.Name, ast.Load)

@@ -20,8 +20,7 @@ SHIPPED = {path.stem: path for path in sorted((Path(__file__).parent / "flags").
 def read_variants(text: str) -> list[str]:
     """Return a value of `--variant`, or if it names a file, a value for each of its variants.
 
-    Raises:
-      ValueError: the file cannot be read, or an entry is not text.
+    Raises ValueError if the file cannot be read, or if an entry is not text.
     """
     name = text.removeprefix("@")
     if name == text or ("=" in name and not name.endswith(".toml")):
@@ -53,11 +52,7 @@ def chosen(
     """Return the variants that a run measures, and everything that is wrong with them.
 
     A TPU belongs to one process, so that no variant races there: each has workers of its own.
-
-    Args:
-      variants: as given.
-      platform: of the run's devices.
-      gate: whether the run compares revisions.
+    `gate` is whether the run compares revisions.
     """
     found: dict[str, Variant] = {}
     faults = []

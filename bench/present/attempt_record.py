@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.analyse.attempt_outcomes import Fared, record
+from bench.analyse.outcomes import Fared, record
 from bench.present import program_sentences, sentences
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import WIDTH, Plot, draw

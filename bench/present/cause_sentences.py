@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.analyse.causes.attribution import Attribution, Cause, Key
+from bench.analyse.causes import Attribution, Cause, Key
 from bench.records import numbers
 
 _CATEGORIES = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import pandas as pd
@@ -12,7 +12,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.ratio_intervals import floor_width
-from bench.analyse.throttled_turns import Throttling
+from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
 from bench.present.cell_columns import framework
@@ -139,12 +139,12 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"up to {numbers.percent(worst)} in {where.name}."
         )
     if single := [block for block in blocks if block.claims and block.launches == 1]:
-        spread = single[0].process
+        spread = max((block.process for block in single), key=attrgetter("sd"))
         source = "assumed" if spread == PROCESS else "known from other launches on this machine"
         said["One launch"] = (
             f"{numbers.count(len(single), 'block')} had only one launch. How much another process "
-            f"would differ is {source}: {numbers.percent(spread.sd)} (standard deviation). More "
-            "launches (--launches 3) would show it."
+            f"would differ is {source}: up to {numbers.percent(spread.sd)} (standard deviation). "
+            "More launches (--launches 3) would show it."
         )
     if short := [block for floor, block in floors if floor.low is None]:
         few = numbers.count(len(short), "block")
@@ -231,6 +231,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
         for cell, row in zip(cells["cell"], cells["isolation"], strict=True)
         if isinstance(row, dict)
     )
+    said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
@@ -258,6 +259,19 @@ def _isolated(cell: str, row: Mapping[str, Any]) -> str:
     return (
         f"{said} Its step time over that of {row['beside']} was {ratios[0]} there, and {ratios[1]} "
         "in the shared process."
+    )
+
+
+def _approximate(cells: pd.DataFrame) -> str:
+    """Name the approximate steps and how they differ; empty if there are none."""
+    found = cells[cells["approximate"] != ""].drop_duplicates("implementation")
+    if found.empty:
+        return ""
+    each = zip(found["implementation"], found["approximate"], strict=True)
+    return (
+        "These compute another step than the workload's: "
+        f"{listing(f'{name} ({why})' for name, why in each)}. They were proved by how they train, "
+        "over several seeds, and are ranked apart. What they lose in longer training is unknown."
     )
 
 

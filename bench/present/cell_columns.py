@@ -60,9 +60,13 @@ def is_baseline(cell: Row) -> bool:
 
 
 def _standing(cell: Row) -> str:
-    """Return whether an implementation is the baseline, and whether it was measured apart."""
-    parts = ("baseline" * is_baseline(cell), "measured apart" * (not cell["interleaved"]))
-    return ", ".join(filter(None, parts))
+    """Return whether it is the baseline, is approximate, and was measured apart."""
+    known = {
+        "baseline": is_baseline(cell),
+        "approximate": cell["approximate"],
+        "measured apart": not cell["interleaved"],
+    }
+    return ", ".join(word for word, applies in known.items() if applies)
 
 
 def _where_known(key: str, text: Callable[[Any], str]) -> Callable[[Row], str]:
@@ -200,6 +204,10 @@ COLUMNS = (
         "cause", "Why", "main cause, as traced", long=True, optional=True,
         value=lambda cell: cell["cause"].main or None,
         detail=lambda c: formatted(c["cause"].seconds, "+s") if c["cause"].main else "",
+    ),
+    Column(
+        "approximate", "Approximate", "how the step differs", long=True, optional=True,
+        value=lambda cell: cell["approximate"] or None,
     ),
     Column(
         "foreign", "Framework", "in processes of its own", long=True, optional=True,

@@ -4,6 +4,7 @@ specs.json describes each in Vega-Lite. plots/<kind>.py supplies the values of a
 web/charts/<kind>.js those of the page's chart, which gets `for_page` as JSON.
 """
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ SHAPES = {
 """Vega's names of marks, and similar-looking characters."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((1, 0), (4, 1.5), (1, 1))
-"""Dashes of the first eight implementations, the next eight, and so on."""
+"""Dashes, which shapes take in turn."""
 
 FARTHEST_RATIO = 1.5
 """Limit of the axis of ratios, and saturation of their colours, in either direction."""
@@ -42,8 +43,13 @@ PARTS = {
 distinguishable under colour blindness; a test computes their distances."""
 
 
+COLOUR_SEED, SHAPE_SEED = 272_851, 58_281
+"""Seeds of the looks, chosen so that no two of implementations/ look alike, and those that are
+often compared differ in colour."""
+
+
 class Look(NamedTuple):
-    """The look of one implementation in every chart of a report."""
+    """The look of one implementation in every chart."""
 
     colour: int
     """Index into PALETTE."""
@@ -51,13 +57,28 @@ class Look(NamedTuple):
     dashes: tuple[float, ...]
 
 
-def look(number: int) -> Look:
-    """Return an implementation's look by its index in the run; unique among 64."""
-    again = number // len(PALETTE)
-    shapes = list(SHAPES)
-    return Look(
-        number % len(PALETTE), shapes[(number + again) % len(shapes)], DASHES[again % len(DASHES)]
-    )
+def looks_of(names: Iterable[str]) -> dict[str, Look]:
+    """Return the looks of a run's implementations, which are unique among 64.
+
+    A name decides its look, so that an implementation looks the same in every run and projection,
+    unless a name before it in the alphabet has taken its look.
+    """
+    every = [
+        Look(colour, shape, DASHES[place % len(DASHES)])
+        for colour in range(len(PALETTE))
+        for place, shape in enumerate(SHAPES)
+    ]
+    found: dict[str, Look] = {}
+    for name in sorted(names):
+        first = len(SHAPES) * _drawn(name, COLOUR_SEED) + _drawn(name, SHAPE_SEED)
+        order = every[first:] + every[:first]
+        found[name] = next((look for look in order if look not in found.values()), order[0])
+    return found
+
+
+def _drawn(name: str, seed: int) -> int:
+    """Return a number below 8 that depends on the name alone, in the same way everywhere."""
+    return hashlib.sha256(f"{seed} {name}".encode()).digest()[0] % 8
 
 
 @dataclass(frozen=True)
@@ -100,15 +121,15 @@ SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
 of the kind's `values`, or of `common`."""
 
 
-def looks(names: Iterable[str], implementations: Sequence[str]) -> dict[str, Any]:
-    """Return the looks of implementations of a run, as the values that `SPECS` names."""
-    shown = sorted(set(names))
-    own = [look(implementations.index(name)) for name in shown]
+def looks(names: Iterable[str], implementations: Iterable[str]) -> dict[str, Any]:
+    """Return the looks of some of a run's implementations, as the values that `SPECS` names."""
+    every = looks_of(implementations)
+    own = {name: every[name] for name in sorted(set(names))}
     return {
-        "names": shown,
-        "colours": [PALETTE[each.colour] for each in own],
-        "shapes": [each.shape for each in own],
-        "dashed": [list(each.dashes) for each in own],
+        "names": list(own),
+        "colours": [PALETTE[look.colour] for look in own.values()],
+        "shapes": [look.shape for look in own.values()],
+        "dashed": [list(look.dashes) for look in own.values()],
     }
 
 
@@ -124,7 +145,7 @@ def for_page(implementations: Iterable[str]) -> dict[str, Any]:
                 "letter": SHAPES[each.shape],
                 "dashes": each.dashes,
             }
-            for each in (look(number) for number, _ in enumerate(implementations))
+            for each in looks_of(implementations).values()
         ],
         "parts": [
             {"key": key, "title": title, "colour": colour} for key, (title, colour) in PARTS.items()

@@ -22,7 +22,7 @@ from bench.records.printable import shortened
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
 
-FEW_BLOCKS = 4
+FEW_BLOCKS = 2
 """Runs with at most this many blocks get a line for each block below the answer."""
 
 MOST_SUBJECTS = 12

@@ -8,9 +8,8 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from bench.analyse import ablation_shares
-from bench.analyse.causes.attribution import Attribution, Cause, means
-from bench.analyse.causes.traced_differences import baseline_cell, pair_of, parts
+from bench.analyse.arms_beside import ablation_shares
+from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
 from bench.present import phase_tables, program_sentences, sentences
@@ -145,7 +144,7 @@ def show_times(
             known = sure if math.isfinite(sentences.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took}{known}.")
-    for row in ablation_shares.find(blocks, traces):
+    for row in ablation_shares(blocks, traces):
         if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
             console.print(said)
 

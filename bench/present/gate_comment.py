@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from bench.analyse.gate_outcome import NOT_MEASURED, WORDS, Case, Outcome, Word
+from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import program_sentences, sentences

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.analyse import loss_curves, variant_ratios
+from bench.analyse import block_ratios, loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import (
@@ -158,7 +158,8 @@ def _general(
 ) -> list[Markup]:
     """Render the tables of a whole subject."""
     subject = blocks[0].subject
-    effects = [e for e in variant_ratios.find(found.comparisons) if e.block.subject == subject]
+    effects = block_ratios.option_effects(found.comparisons)
+    effects = [effect for effect in effects if effect.block.subject == subject]
     trained = [each for each in loss_curves.find(found) if each.block.subject == subject]
     largest = [row for row in found.largest if f"{row['workload']}, {row['options']}" == subject]
     tables = [

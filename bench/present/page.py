@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def content(
     """Return everything that the template shows, by the names it uses."""
     cells = found.cells
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
-    data = page_data.build(found, manifest)
+    predicted = projected.charts if projected else []
+    data = page_data.build(found, manifest) | {"predicted": [asdict(each) for each in predicted]}
     subjects = [
         (name, list(own))
         for name, own in groupby(sentences.summaries(found), lambda each: each.subject)
@@ -92,7 +94,7 @@ def content(
         "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,
         "licence": vega_plot.LICENCE,
-        "policy": _policy(style, library, code, images=projected is not None),
+        "policy": _policy(style, library, code),
         "style": style,
         "data": Markup(page_data.encode(data)),  # noqa: S704
         "library": library,
@@ -100,12 +102,11 @@ def content(
     }
 
 
-def _policy(style: str, *scripts: str, images: bool) -> str:
+def _policy(style: str, *scripts: str) -> str:
     """Content-Security-Policy: nothing is fetched, and only the page's own scripts run."""
     return (
         f"default-src 'none'; script-src {' '.join(map(_source, scripts))}; "
-        f"style-src {_source(style)}; {'img-src data:; ' if images else ''}"
-        "base-uri 'none'; form-action 'none'"
+        f"style-src {_source(style)}; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -19,9 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import loss_curves, scaling_curves, variant_ratios
-from bench.analyse.causes import traced_differences
-from bench.analyse.causes.attribution import means, sides
+from bench.analyse import block_ratios, loss_curves, scaling_curves
+from bench.analyse.causes import means, parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
@@ -39,10 +38,9 @@ from bench.present.columns import packed, shortened
 from bench.present.plots.plot_plan import sample
 from bench.records import printable
 from bench.records.arms import implementation_of
-from bench.records.compressed import compressed
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
-from bench.records.step_programs import unpacked
+from bench.records.step_programs import compressed, unpacked
 from bench.records.trace_rows import TraceRow
 
 MOST_ROUNDS = 200
@@ -103,7 +101,7 @@ class _PageData:
         steps = drawn_steps(found)
         tables = (
             run_tables.losses(self.trainings),
-            run_tables.variants(variant_ratios.find(found.comparisons), self.manifest),
+            run_tables.variants(block_ratios.option_effects(found.comparisons), self.manifest),
             cell_columns.energy(cells),
             run_tables.processes(found.comparisons, found.traces),
             *phase_tables.tables(found, found.comparisons),
@@ -112,6 +110,9 @@ class _PageData:
         return {
             "statuses": {name: asdict(status) for name, status in STATUSES.items()},
             "implementations": self.names,
+            "approximate": sorted(
+                {self.arms[cell["implementation"]] for cell in cells if cell["approximate"]}
+            ),
             **charts.for_page(self.names),
             "subjects": self.subjects,
             "blocks": self._blocks(),
@@ -211,7 +212,7 @@ class _PageData:
         """Return, by cell number, the breakdown of traced steps and why they differ."""
         traced: dict[str, dict[str, Any]] = {
             name: {
-                "parts": traced_differences.parts(trace),
+                "parts": parts(trace),
                 **spent[name],
                 "viewer": trace_tables.trace_viewer(trace),
                 "drawn": steps.get(name),

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.analyse import ablation_shares, checkpoint_costs, input_cost
-from bench.analyse.ablation_shares import PARTS
+from bench.analyse import arms_beside, checkpoint_costs
+from bench.analyse.arms_beside import PARTS
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Curve, Training
@@ -42,8 +42,8 @@ _YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
     """Return the rows of some blocks by the names of their files: none if not measured."""
     return {
-        "inputs": input_cost.find(blocks),
-        "ablations": ablation_shares.find(blocks, found.traces),
+        "inputs": arms_beside.input_costs(blocks),
+        "ablations": arms_beside.ablation_shares(blocks, found.traces),
         "checkpoints": checkpoint_costs.find(blocks, found.checkpoints),
     }
 

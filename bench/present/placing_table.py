@@ -4,11 +4,14 @@
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
+
+import vl_convert
 
 from bench.analyse import placings
 from bench.analyse.cell_table import Tables
@@ -27,6 +30,9 @@ COLUMNS = 12
 SHADES = (1.02, 1.1, 1.25, 1.6)
 """Thresholds of the shades: times over the fastest's."""
 
+SLIDE = 1920, 1080
+"""Width and height of a slide in pixels, which the picture's PNG fills in one direction."""
+
 LINE = 135
 """Characters per line of the answer in the picture."""
 
@@ -35,6 +41,8 @@ CAPTION = (
     "Solid outline: the fastest estimate; dashed: may be equally fast. Worst and geometric mean "
     "cover the blocks shared with others."
 )
+
+APART = " Approximate steps are ranked apart, and set beside the fastest exact one."
 
 
 class Field(NamedTuple):
@@ -90,13 +98,14 @@ def make(found: Tables) -> PlacingTable | None:
         if columns:
             subjects.append((f"{subject}{batch}", len(columns)))
         situations += [Figure(each.among(own), each.step.main) for each in columns]
+    apart = APART if any(row.approximate for row in matrix.rows) else ""
     single, count = sum(b.span_steps == (1,) for b in matrix.blocks), len(matrix.blocks)
     latency = f" In {single} of {count} situations, single steps were timed: latencies."
     return PlacingTable(
         subjects,
         situations,
         [_line(row, shown, len(matrix.blocks)) for row in matrix.rows],
-        f"{CAPTION}{latency if single else ''}{left.replace('plot', 'table')}",
+        f"{CAPTION}{apart}{latency if single else ''}{left.replace('plot', 'table')}",
     )
 
 
@@ -135,7 +144,10 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
         for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
     ]
     legend = "Bluer: farther behind the fastest; white: the fastest, or not told from it."
-    return compose("share", spec, title, [*answers, "", f"{machine}. {legend}"])
+    plot = compose("share", spec, title, [*answers, "", f"{machine}. {legend}"])
+    width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
+    scale = min(SLIDE[0] / width, SLIDE[1] / height)
+    return replace(plot, png=vl_convert.svg_to_png(plot.svg, scale=scale))
 
 
 def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
@@ -145,7 +157,8 @@ def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
         for block in blocks
     ]
     part = "" if known == count else f"{known} of {count}"
-    return Line(row.implementation, fields, behind(row.worst), behind(row.mean), part)
+    name = f"{row.implementation} (approximate)" if row.approximate else row.implementation
+    return Line(name, fields, behind(row.worst), behind(row.mean), part)
 
 
 def _field(place: Placing, subject: str) -> Field:
@@ -156,7 +169,8 @@ def _field(place: Placing, subject: str) -> Field:
         return Field(status.short, "failed", cell["reason"] or "no ratio", choices)
     step = f"{numbers.si(cell['step_s'], 's')} a step"
     if not place.ranked:
-        return Field(behind(place.behind), "apart", f"measured apart, {step}", choices)
+        apart = "approximate" if place.approximate else "measured apart"
+        return Field(behind(place.behind), "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
     sure = f"{sentences.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
     look = f"shade{sum(place.behind >= least for least in SHADES)}"
@@ -166,9 +180,10 @@ def _field(place: Placing, subject: str) -> Field:
 
 
 def behind(times: float) -> str:
-    """Return `+4 %`, or `2.1x` from 2 on; a dash for NaN."""
+    """Return `+4 %`, or `2.1x` from 2 on; a minus below 1; a dash for NaN."""
     if math.isnan(times):
         return numbers.MISSING
     if times >= sentences.TWICE:
         return f"{times:.1f}{numbers.TIMES}"
-    return f"+{100 * (times - 1):.0f}{numbers.NARROW}%"
+    sign = "+" if times >= 1 else numbers.MINUS
+    return f"{sign}{100 * abs(times - 1):.0f}{numbers.NARROW}%"

@@ -1,11 +1,10 @@
 """The predicted curves in a run's folder, for the run's report."""
 
-import html
-import re
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.present.rendering import image
 from bench.records import derived_files
 
 PAGE = Path(derived_files.PROJECTION, "projection.html")
@@ -19,11 +18,11 @@ MOST = 8
 class Chart:
     """A chart of predicted and measured curves."""
 
-    label: str
+    title: str
     path: str
-    """Path from the run's folder."""
-    source: str
-    """The image as a data URL."""
+    """Path of its image from the run's folder."""
+    spec: dict[str, Any]
+    """In Vega-Lite."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,14 @@ def find(run_dir: Path) -> Projected | None:
     damaged = {folder / one.place for one in derived_files.broken(folder)}
     if not (run_dir / PAGE).is_file() or damaged & {run_dir / PAGE, folder / derived_files.SEALS}:
         return None
-    plots = [path for path in sorted((folder / "plots").glob("*.svg")) if path not in damaged]
+    plots = [
+        path
+        for path in sorted((folder / "plots").glob("*.json"))
+        if not damaged & {path, path.with_suffix(".svg")}
+    ]
     charts = [
-        Chart(
-            label=f"Predicted: {_title(path)}",
-            path=path.relative_to(run_dir).as_posix(),
-            source=image(path.read_text("utf-8")),
-        )
+        Chart(path=path.with_suffix(".svg").relative_to(run_dir).as_posix(), **json.loads(text))
         for path in plots[:MOST]
+        for text in [path.read_text("utf-8")]
     ]
     return Projected(PAGE.as_posix(), charts, len(plots) - len(charts))
-
-
-def _title(plot: Path) -> str:
-    """Return the title in an SVG, or else the words of its file name."""
-    found = re.search(r"<title>(.*?)</title>", plot.read_text("utf-8"))
-    return html.unescape(found[1]) if found else plot.stem.replace("-", " ")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse import cell_table, loss_curves
-from bench.analyse.causes import traced_differences
+from bench.analyse import causes, cell_table, loss_curves
 from bench.present import (
     markdown,
     page,
@@ -56,8 +55,8 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
     frames = {"cells": found.cells, "samples": run.samples, "blocks": run.blocks}
     if found.traces:
         traces = found.traces.values()
-        frames["trace_steps"] = traced_differences.steps_frame(traces)
-        frames["trace_operations"] = traced_differences.operations_frame(traces)
+        frames["trace_steps"] = causes.steps_frame(traces)
+        frames["trace_operations"] = causes.operations_frame(traces)
         frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
     phases = phase_tables.find(found, found.comparisons)
     frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}

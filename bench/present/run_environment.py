@@ -68,6 +68,14 @@ def hardware(manifest: Manifest) -> str:
     return kind if count == 1 else f"{count} {numbers.TIMES} {kind}"
 
 
+def chips(manifest: Any) -> str:
+    """Return `2 cores of AMD EPYC` or `8 x NVIDIA H200`; self-tests and faults run on CPUs."""
+    if manifest.get("platform", "cpu") != "cpu":
+        return hardware(manifest)
+    host = manifest["host"]
+    return f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
+
+
 def provenance(manifest: Manifest) -> str:
     """Return devices, host, commit, versions and time in one line."""
     known = dict(environment(manifest))

@@ -6,11 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import loss_curves, stragglers
+from bench.analyse import loss_curves, turn_details
+from bench.analyse.block_ratios import Effect
+from bench.analyse.causes import busiest
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling
-from bench.analyse.variant_ratios import Effect
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE
 from bench.present.columns import Column, Figure, Table, between, formatted, missing
 from bench.records import numbers
@@ -86,10 +87,10 @@ def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Ro
     for cell in block.ranked:
         name, trace = cell["implementation"], traces.get(cell["cell"])
         if name in block.process_times:
-            busiest, more = stragglers.busiest(trace, block.block) if trace else (None, None)
-            spread = asdict(stragglers.spread(block.process_times[name]))
+            rank, more = busiest(trace, block.block) if trace else (None, None)
+            spread = asdict(turn_details.straggling(block.process_times[name]))
             row = {"cell": cell["cell"], "implementation": name, "place": block.place}
-            yield row | spread | {"busiest": busiest, "more": more}
+            yield row | spread | {"busiest": rank, "more": more}
 
 
 def largest(rows: Sequence[MaxBatchRow]) -> Table:

@@ -10,7 +10,7 @@ from typing import Self
 
 import pandas as pd
 
-from bench.analyse.causes.traced_differences import pair_of
+from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
@@ -115,6 +115,7 @@ class Summary:
             return "Nothing has a time."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
+        rest += "".join(f" {text}" for text in approximate([self]))
         if not self.compared:
             return f"There is nothing to compare {self.first} with.{rest}"
         leaders, how = listed(block.standings.leaders), _spread(block.standings)
@@ -227,7 +228,27 @@ def advice(own: Sequence[Summary]) -> list[str]:
         places = some([each.among(own) for each in where])
         places = "" if len(where) == len(compared) else f" with {places}"
         said.append(f"{_use(best, places, max(bounds[best]))}{_avoid(best, where, own)}.")
-    return said
+    return said + approximate(own)
+
+
+def approximate(own: Sequence[Summary]) -> list[str]:
+    """Return the ratios of approximate steps to their baselines, in a sentence; none without any.
+
+    The order is by the smallest ratio of each.
+    """
+    found: dict[str, list[float]] = {}
+    for block in (each.comparison for each in own):
+        for cell in block.ranked:
+            if cell["approximate"] and not math.isnan(cell["ratio"]):
+                found.setdefault(cell["implementation"], []).append(cell["ratio"])
+    if not found:
+        return []
+    baselines = listing(sorted({each.comparison.baseline for each in own} - {""}))
+    times = [
+        f"{name} {' to '.join(dict.fromkeys(map(numbers.ratio, (min(known), max(known)))))}"
+        for name, known in sorted(found.items(), key=lambda item: min(item[1]))
+    ]
+    return [f"Approximate steps, ranked apart, take of the time of {baselines}: {listing(times)}."]
 
 
 def _use(name: str, places: str, bound: float) -> str:
@@ -288,7 +309,9 @@ def decisions(cells: pd.DataFrame) -> str:
 
     Undecided comparisons are given by the smallest and the largest of their bounds.
     """
-    compared = cells[cells["verdict"].notna()] if len(cells) else cells
+    compared = cells
+    if len(cells):
+        compared = cells[cells["verdict"].notna() & (cells["approximate"] == "")]
     if compared.empty:
         return ""
     counts = Counter(compared["verdict"])

@@ -4,8 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from bench.analyse.causes.attribution import means, oversubscription, stragglers
-from bench.analyse.causes.traced_differences import Difference, differences, pair_of, parts
+from bench.analyse.causes import (
+    Difference,
+    differences,
+    means,
+    oversubscription,
+    pair_of,
+    parts,
+    stragglers,
+)
 from bench.analyse.comparisons import Comparison
 from bench.present.cause_sentences import Reason, reason
 from bench.present.charts import PARTS

@@ -9,17 +9,29 @@ this machine has, the devices' own compiler can be used.
 
 import itertools
 import json
+import operator
+import re
+import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from threading import Lock
 from typing import Literal, cast
 
+import psutil
+
+from bench.measure.environment import compiling_environment, relevant_variables, worker_environment
+from bench.measure.processes.guarded import Child
+from bench.plan.content_keys import Contents, digest, read_files
 from bench.plan.option_values import BadInput
-from bench.project.compile_cache import CompileCache
-from bench.project.compile_children import Compilers
+from bench.records import user_cache
 from bench.records.cells import Cell
+from bench.records.host import usable_cores
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, CompiledAnswer, CompileRequest, Lack, cell_request
+from bench.records.paths import ROOT
 from bench.records.rows import CellRow, Communication
 
 MOST_DEVICES = 1024
@@ -73,6 +85,122 @@ class Unread:
 
 Read = Callable[[Sequence[Cell]], Sequence[Program | Unread]]
 """A compiler of cells, such as `programs`."""
+
+
+COMPILER = ROOT / "bench/worker/answer/compile_only.py"
+
+_RUNNING = re.compile(
+    r"JAX_NUM_CPU_DEVICES$|NPROC$|OMP_|NCCL_|SLURM_NTASKS$|JAX_COMPILATION_CACHE_"
+    r"|JAX_PERSISTENT_CACHE_|JAX_LOG"
+)
+"""Variables that affect how programs run, the number of devices (which the cell specifies), caching
+or logging, but not compilation."""
+_ACCELERATORS = re.compile(r"LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_")
+"""Variables that affect only platforms other than `cpu`."""
+
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.compile_only")
+
+ROOM = 2 << 30
+"""Bytes of free host memory required for each child."""
+
+_devices = operator.attrgetter("block.mesh.size")
+
+
+@dataclass(frozen=True)
+class Compilers:
+    """Child processes that compile cells on request."""
+
+    platform: str
+    """Whose compiler is used. An accelerator's needs the accelerators, so only one child runs."""
+    request: Callable[[Cell], str]
+    """The line that requests a cell from a child."""
+    timeout_s: float
+    """Limit for one cell."""
+    answered: Callable[[Cell, CompiledAnswer], None]
+    """Called with each answer as it arrives, from other threads."""
+
+    def ask(self, cells: Sequence[Cell]) -> None:
+        """Return an answer for every cell, compiling those with the fewest devices first."""
+        for _, group in groupby(sorted(cells, key=_devices), key=_devices):
+            room = min(usable_cores(), psutil.virtual_memory().available // ROOM)
+            self._ask([*group], max(1, room) if self.platform == "cpu" else 1)
+
+    def _ask(self, cells: Sequence[Cell], at_once: int) -> None:
+        """Request cells with equal numbers of devices.
+
+        If a child ends early, the cell that it was compiling is blamed, and another child gets the
+        rest. If other children ran beside it, they may have exhausted the host's memory, so that
+        cell is retried alone.
+        """
+        again: list[Cell] = []
+        parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
+        while parts:
+            with ExitStack() as children:
+                running = [(part, children.enter_context(self._child(part))) for part in parts]
+                for part, child in running:
+                    ended = child.answer(self.timeout_s)
+                    if part and at_once > 1:
+                        again.append(part.popleft())
+                    elif part:
+                        reason = f"the process that compiled it {ended.blame}"
+                        failed = CompiledAnswer(row=None, reason=reason, lack="failed")
+                        self.answered(part.popleft(), failed)
+            parts = [part for part in parts if part]
+        if again:
+            self._ask(again, 1)
+
+    def _child(self, part: deque[Cell]) -> Child:
+        """Start a child for some cells, and remove each cell from them when it answers."""
+
+        def receive(line: str) -> None:
+            self.answered(part.popleft(), json.loads(line))
+
+        lines = "\n".join(map(self.request, part))
+        return Child(COMMAND, lines, environment(self.platform, _devices(part[0])), receive)
+
+
+def environment(platform: str, devices: int) -> dict[str, str]:
+    """Return the environment variables of a process that compiles."""
+    if platform == "cpu":
+        return compiling_environment(devices)
+    return worker_environment(platform, devices)
+
+
+class CompileCache:
+    """Cached compiler results for one platform."""
+
+    def __init__(self, catalogue: Catalogue, platform: str) -> None:
+        self._contents = Contents(catalogue)
+        files = read_files(COMPILER).hashes
+        self._shared = [sorted(files.items()), compiling_variables(platform)]
+
+    def read(self, cell: Cell) -> CompiledAnswer | None:
+        """Return the result for a cell; None if it is missing or its file is damaged.
+
+        Raises:
+          BadInput: one of the cell's files cannot be read.
+        """
+        answer = user_cache.read(self.name(cell))
+        return None if answer is None else cast("CompiledAnswer", json.loads(answer))
+
+    def write(self, cell: Cell, answer: CompiledAnswer) -> None:
+        """Store a result; if the folder cannot be written, the next call compiles again."""
+        user_cache.write(self.name(cell), json.dumps(answer).encode())
+
+    def name(self, cell: Cell) -> str:
+        """Return the path of a cell's result in the user's cache; raises BadInput like `read`."""
+        key = digest(json.dumps([self._contents.key(cell), self._shared]).encode(), 32)
+        return f"programs/{key}.json"
+
+
+def compiling_variables(platform: str) -> dict[str, str]:
+    """Return the environment variables that affect what a process compiles."""
+    return {
+        name: value
+        for name, value in relevant_variables(environment(platform, devices=1)).items()
+        if not _RUNNING.match(name) and (platform != "cpu" or not _ACCELERATORS.match(name))
+    }
 
 
 def programs(

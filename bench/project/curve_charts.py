@@ -4,17 +4,19 @@ Measured steps are solid lines with filled marks. Predictions are dashed lines w
 inside their shaded interval, and the legend names them as predicted.
 """
 
+import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.present import charts
-from bench.present.plots.vega_plot import SECONDS, WIDTH, Plot, compose, log_ticks, spec_of
+from bench.present.plots.vega_plot import SECONDS, WIDTH, compose, log_ticks, spec_of
 from bench.project.calibration import Trial
-from bench.project.mesh_growth import Curve, step_elsewhere
-from bench.project.projection import Point, Projection
+from bench.project.program_formulae import Curve, step_elsewhere
+from bench.project.projection import Family, Point, Projection
 from bench.records import files
 from bench.records.cells import StepOptions
 
@@ -24,9 +26,24 @@ class Chart:
     """The curves of one step, one family of meshes and one batch on one kind of hardware."""
 
     title: str
-    plot: Plot
+    spec: dict[str, Any]
+    """In Vega-Lite, with the colours of the report's page by their names."""
+    subtitle: str
     points: list[Point]
     """Points of all curves."""
+
+    @property
+    def slug(self) -> str:
+        """File name of the chart under plots/, without its suffix."""
+        return files.slug(self.title)
+
+    def write(self, folder: Path) -> str:
+        """Write the printed chart, and its specification for the report; return the SVG."""
+        plot = compose(self.slug, self.spec, self.title, self.subtitle)
+        plot.write(folder)
+        stored = {"title": self.title, "spec": self.spec}
+        files.write(folder / f"{self.slug}.json", json.dumps(stored, allow_nan=False))
+        return plot.svg
 
 
 class _Line(NamedTuple):
@@ -40,10 +57,9 @@ class _Line(NamedTuple):
 
 def draw(projection: Projection) -> list[Chart]:
     """Draw a chart for each hardware, subject, family of meshes and batch."""
-    groups = defaultdict[tuple[str, str, int, str], list[Point]](list)
+    groups = defaultdict[Family, list[Point]](list)
     for point in projection.points:
-        curve = point.curve
-        groups[curve.subject, curve.mesh, curve.batch, point.hardware].append(point)
+        groups[point.family].append(point)
     names = {point.curve.implementation for point in projection.points}
     tried = [trial for calibrated in projection.here.values() for trial in calibrated.tried]
     each = "per shard" if projection.scaling == "weak" else "in all"
@@ -52,18 +68,17 @@ def draw(projection: Projection) -> list[Chart]:
         if known := [point for point in points if point.prediction is not None]:
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
             shown = [point for point in known if point.fits] or known
-            plot = _plot(title, _lines(tried, shown), hardware, sorted(names))
-            drawn.append(Chart(title, plot, points))
+            spec = _spec(_lines(tried, shown), hardware, names)
+            drawn.append(Chart(title, spec, f"predicted for {hardware}", points))
     return drawn
 
 
-def _plot(
-    title: str, lines: Sequence[_Line], hardware: str, implementations: Sequence[str]
-) -> Plot:
+def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str]) -> dict[str, Any]:
     cells = [cell for line in lines for own in line.measured.values() for cell in own]
     precisions = ", ".join(sorted({cell.cell.block.options.precision for cell in cells}))
     whats = [f"predicted for {hardware}, with its interval", f"measured here, {precisions}"]
     times, shares = [], []
+    first = min(cells, key=lambda cell: (_devices(cell), -_rate(cell)), default=None)
     for line in lines:
         for point in line.points:
             best = point.prediction
@@ -73,15 +88,17 @@ def _plot(
             values = (point.efficiency, point.efficiency_low, point.efficiency_high)
             shares.append(_row(line.name, point.chips, *values, what=whats[0]))
         for name, own in line.measured.items():
-            for cell, share in zip(own, _efficiency(own), strict=True):
+            for cell in own:
                 of: dict[str, Any] = {"what": whats[1], "series": name}
                 times.append(_row(line.name, _devices(cell), cell.measured_s, **of))
+                share = _rate(cell) / _rate(first or cell)
                 shares.append(_row(line.name, _devices(cell), share, **of))
     xs = sorted({row["x"] for row in times + shares})
     seconds = [row[key] for row in times for key in ("value", "low", "high") if row[key]]
     low, high = min(seconds) / 1.15, max(seconds) * 1.15
     most = max([1.0, *(row["high"] for row in shares if row["high"])])
-    looks = [charts.look(implementations.index(line.name.split(" +")[0])) for line in lines]
+    every = charts.looks_of(implementations)
+    looks = [every[line.name.split(" +")[0]] for line in lines]
     shared: dict[str, Any] = {
         "xs": xs,
         "xScale": {"type": "log", "base": 2, "domain": [xs[0] / 1.2, xs[-1] * 1.2], "nice": False},
@@ -90,7 +107,7 @@ def _plot(
         "height": 230,
         "whats": whats if cells else whats[:1],
         "names": [line.name for line in lines],
-        "colours": [charts.PALETTE[look.colour] for look in looks],
+        "colours": [f"var(--c{look.colour})" for look in looks],
         "shapes": [look.shape for look in looks],
     }
     time: dict[str, Any] = {
@@ -106,7 +123,7 @@ def _plot(
         "yAxis": {"title": None, "tickCount": 5, "format": ".0%"},
     }
     panels = [spec_of("prediction", shared | values) for values in (time, efficiency)]
-    return compose(files.slug(title), {"hconcat": panels}, title, f"predicted for {hardware}")
+    return {"hconcat": panels}
 
 
 def _row(
@@ -165,7 +182,6 @@ def _devices(cell: Trial) -> int:
     return cell.cell.block.mesh.size
 
 
-def _efficiency(cells: Sequence[Trial]) -> list[float]:
-    """Return the throughput per device, relative to the fewest devices."""
-    rates = [one.cell.block.batch / (_devices(one) * one.measured_s) for one in cells]
-    return [rate / rates[0] for rate in rates]
+def _rate(cell: Trial) -> float:
+    """Return the throughput per device."""
+    return cell.cell.block.batch / (_devices(cell) * cell.measured_s)

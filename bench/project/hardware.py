@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from bench.analyse import peaks
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 SHEETS = Path(__file__).with_name("hardware")
 

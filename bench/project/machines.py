@@ -1,15 +1,221 @@
-"""Capabilities of the devices of a mesh, from a hardware sheet or from measured ceilings."""
+"""Devices of a mesh, by a hardware sheet or measured ceilings: capabilities, places and links.
+
+Axes are laid out as jax.make_mesh does, with the last one innermost. On GPUs, devices are taken in
+order: an axis lies inside a domain if its members and those of all inner axes fit there, and
+strides across domains otherwise. On TPUs, the last axis has first choice among the axes of the
+torus; it takes as many as multiply to its size, or parts of axes if no whole ones do. With several
+slices, the outermost mesh axes span as many slices as divide them, a layout that jax's
+create_hybrid_device_mesh can produce.
+"""
 
 import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from bench.project.collective_costs import Route, Switch
-from bench.project.hardware import Hardware, HardwareError
-from bench.project.link_placement import place
+import numpy as np
+
+from bench.project.collective_costs import ALONE, Ring, Route, Switch
+from bench.project.hardware import Hardware, HardwareError, Torus
 from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of one axis of the torus: `members` chips that are `stride` apart."""
+
+    along: int
+    """Index of the torus axis."""
+    members: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The placement of a mesh on hardware; `place` creates it."""
+
+    hardware: Hardware
+    mesh: MeshShape
+    shape: tuple[int, ...]
+    """Shape of one slice of a torus, or the number of chips used in a domain."""
+    domains: int
+    """Number of slices or domains."""
+    pieces: dict[str, tuple[Piece, ...]]
+    """Parts of the torus that each mesh axis occupies; empty without a torus."""
+    outer: dict[str, int]
+    """Number of slices that each mesh axis spans; empty without a torus."""
+
+    def __post_init__(self) -> None:
+        if self.domains > 1 and self.hardware.network is None:
+            raise HardwareError(
+                f"{self.hardware.name}: more chips are requested than its links reach, "
+                "and its sheet has no figures for a network"
+            )
+
+    def route(self, axes: Sequence[str]) -> Route:
+        """Return the links of collectives along mesh axes, all groups communicating at once.
+
+        Raises:
+          HardwareError: the sheet has no figures for the links.
+          KeyError: the mesh lacks an axis.
+        """
+        sizes = dict(self.mesh.axes)
+        if math.prod(sizes[name] for name in axes) == 1:
+            return Route()
+        hardware = self.hardware
+        overhead = hardware.overhead_s.value if hardware.overhead_s else 0.0
+        if hardware.torus is not None:
+            slices = math.prod(self.outer[name] for name in axes)
+            return Route(self._rings(hardware.torus, axes), self._between(slices), overhead)
+        if hardware.domain is None:
+            raise HardwareError(
+                f"{hardware.name}: its sheet has no figures for links between chips"
+            )
+        inside, domains = self._counts(axes)
+        links = hardware.domain
+        switch = Switch(inside, links.bandwidth.value, links.latency_s.value)
+        return Route(switch, self._between(domains), overhead)
+
+    def _between(self, domains: int) -> Switch:
+        network = self.hardware.network
+        if domains == 1 or network is None:
+            return ALONE
+        return Switch(domains, network.bandwidth.value, network.latency_s.value)
+
+    def _counts(self, axes: Sequence[str]) -> tuple[int, int]:
+        """Return a group's members in one domain, and the number of domains that it spans.
+
+        Raises:
+          HardwareError: a group has different numbers of members in its domains.
+        """
+        names = [name for name, _ in self.mesh.axes]
+        ids = np.arange(self.mesh.size).reshape([size for _, size in self.mesh.axes])
+        order = [names.index(name) for name in names if name not in axes]
+        order += [names.index(name) for name in names if name in axes]
+        members = math.prod(dict(self.mesh.axes)[name] for name in axes)
+        homes = ids.transpose(order).reshape(-1, members) // self.shape[0]
+        patterns = np.unique(homes - homes[:, :1], axis=0)
+        counts = {tuple(np.unique(row, return_counts=True)[1].tolist()) for row in patterns}
+        if len(counts) > 1 or len(set(next(iter(counts)))) > 1:
+            raise HardwareError(
+                f"{self.hardware.name}: groups along {', '.join(axes)} of the mesh {self.mesh} "
+                f"have unequally many members in domains of {self.shape[0]} chips"
+            )
+        (by_domain,) = counts
+        return by_domain[0], len(by_domain)
+
+    def _rings(self, torus: Torus, axes: Sequence[str]) -> tuple[Ring, ...]:
+        """Return the parts of torus axes that the mesh axes have; adjoining parts form one ring."""
+        wraps = torus.wraps.value.of(self.shape)
+        rings = []
+        for along, length in enumerate(self.shape):
+            own = [piece for name in axes for piece in self.pieces[name] if piece.along == along]
+            for piece in _joined(own):
+                whole = piece.members * piece.stride == length
+                rings.append(
+                    Ring(
+                        piece.members,
+                        wraps[along] and whole,
+                        # Groups located between its members share the same links.
+                        torus.link_bandwidth.value / piece.stride,
+                        torus.hop_latency_s.value * piece.stride,
+                    )
+                )
+        return tuple(rings)
+
+
+def place(hardware: Hardware, mesh: MeshShape) -> Placement:
+    """Place a mesh on as many chips as it has devices.
+
+    A job uses an equal number of chips in each domain: 64 of 72 for a mesh of 128. On a torus it
+    uses the slice with as many chips as the mesh, or else several of the largest slices whose size
+    divides the mesh's.
+
+    Raises:
+      HardwareError: there is no such slice, or the sheet has no figures for the links.
+    """
+    if hardware.torus is None:
+        limit = hardware.domain.chips.value if hardware.domain else 1
+        used = max(n for n in range(1, limit + 1) if mesh.size % n == 0)
+        return Placement(hardware, mesh, (used,), mesh.size // used, {}, {})
+    shape = _slice(hardware.name, hardware.torus, mesh.size)
+    slices = mesh.size // math.prod(shape)
+    outer, left = {}, slices
+    for name, size in mesh.axes:
+        outer[name] = math.gcd(size, left)
+        left //= outer[name]
+    inner = [(name, size // outer[name]) for name, size in mesh.axes]
+    return Placement(hardware, mesh, shape, slices, lay(inner, shape), outer)
+
+
+def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> dict[str, tuple[Piece, ...]]:
+    """Assign parts of a slice to mesh axes, the last axis first.
+
+    As in jax's mesh_utils, an axis takes the largest number of torus axes whose lengths multiply to
+    its size. If none do, its prime factors come from the torus axes with the most left; jax
+    considers more ways to split, so its choice may differ. The axes' sizes multiply to that of the
+    slice.
+    """
+    left = list(shape)
+    pieces: dict[str, tuple[Piece, ...]] = {}
+    for name, size in reversed(axes):
+        taken = _whole(size, left) or _split(size, left)
+        pieces[name] = tuple(
+            Piece(along, members, shape[along] // left[along])
+            for along, members in enumerate(taken)
+            if members > 1
+        )
+        left = [length // members for length, members in zip(left, taken, strict=True)]
+    return pieces
+
+
+def _whole(size: int, left: Sequence[int]) -> list[int] | None:
+    """Take the rest of as many torus axes as possible; None if none multiply to the size."""
+    open_ = [along for along, length in enumerate(left) if length > 1]
+    for count in range(len(open_), 0, -1):
+        for chosen in combinations(open_, count):
+            if math.prod(left[along] for along in chosen) == size:
+                return [n if along in chosen else 1 for along, n in enumerate(left)]
+    return None
+
+
+def _split(size: int, left: Sequence[int]) -> list[int]:
+    """Take the prime factors of the size, largest first, from the axes with the most left."""
+    rest, taken = list(left), [1] * len(left)
+    for prime in range(size, 1, -1):
+        while size % prime == 0 and all(prime % divisor for divisor in range(2, prime)):
+            along = max((a for a, n in enumerate(rest) if n % prime == 0), key=lambda a: rest[a])
+            rest[along] //= prime
+            taken[along] *= prime
+            size //= prime
+    return taken
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return the pieces of one axis, innermost first, with adjoining ones joined."""
+    joined: list[Piece] = []
+    for piece in sorted(pieces, key=lambda piece: piece.stride):
+        last = joined[-1] if joined else None
+        if last is not None and last.members * last.stride == piece.stride:
+            joined[-1] = Piece(last.along, last.members * piece.members, last.stride)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
+    """Return the shape of the slice of this size, or of the largest whose size divides it."""
+    shapes = {math.prod(shape): shape for shape in torus.shapes.value}
+    dividing = [size for size in shapes if chips % size == 0]
+    if chips in shapes or (dividing and chips > max(shapes)):
+        return shapes[dividing[-1]]
+    sizes = ", ".join(map(str, shapes))
+    raise HardwareError(
+        f"{name}: there is no slice of {chips} chips; there are {sizes}, and multiples of "
+        f"these beyond {max(shapes)}"
+    )
 
 
 @dataclass(frozen=True)

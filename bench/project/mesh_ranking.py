@@ -59,16 +59,9 @@ def rank(
     implementations: Sequence[str],
     read: Read,
 ) -> Plan:
-    """Predict every implementation on every mesh that it supports.
+    """Predict every implementation on every mesh of this many chips that it supports.
 
-    Args:
-      workload: name and size.
-      batch: global batch.
-      options: step options.
-      sheet: the chip.
-      chips: number of chips.
-      implementations: names.
-      read: compiles cells.
+    `workload` is a name and a size; the batch is global.
     """
     cells = []
     unsupported = defaultdict[str, list[str]](list)

@@ -3,17 +3,22 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, pairwise
 from typing import Any
 
 from bench.present.columns import Column, Figure, Table
 from bench.project import prediction_sentences as sentences
 from bench.project import published_results, scaling_book_answers
 from bench.project.calibration import Trial
+from bench.project.program_formulae import Curve
 from bench.project.projection import Point, Projection
 from bench.project.step_model import Prediction
 from bench.records import numbers
+
+JUMP = 1.5
+"""Factor of efficiency between neighbouring numbers of chips above which a remark is made."""
 
 
 def fastest(points: Sequence[Point]) -> list[Point]:
@@ -23,7 +28,7 @@ def fastest(points: Sequence[Point]) -> list[Point]:
         groups[point.chips].append(point)
     found = []
     for _, own in sorted(groups.items()):
-        times = [p.prediction.best_s if p.fits and p.prediction else math.inf for p in own]
+        times = [p.fitting.best_s if p.fitting else math.inf for p in own]
         best = min(times)
         if math.isfinite(best):
             alike = sum(seconds <= 1.005 * best for seconds in times) - 1
@@ -99,7 +104,7 @@ def predictions(title: str, points: Sequence[Point]) -> Table:
 
 
 def remarks(points: Sequence[Point]) -> list[str]:
-    """Return which implementations drop out at how many chips, and whether steps are small."""
+    """Return where implementations drop out, where curves jump, and whether steps are small."""
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
     missing = defaultdict[tuple[int, str], list[str]](list)
     seen: set[str] = set()
@@ -112,7 +117,24 @@ def remarks(points: Sequence[Point]) -> list[str]:
         f"From {chips} chips on, the fastest is chosen from fewer implementations: "
         f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not predicted there ({reason})."
         for (chips, reason), names in missing.items()
-    ] + sentences.remarks([*best.values()])
+    ] + [*_jumps(points), *sentences.remarks([*best.values()])]
+
+
+def _jumps(points: Sequence[Point]) -> Iterator[str]:
+    """Yield a remark wherever more chips make a step much more efficient."""
+    curves = defaultdict[Curve, list[Point]](list)
+    for point in sorted(points, key=lambda point: point.chips):
+        curves[point.curve].append(point)
+    for one, other in chain.from_iterable(map(pairwise, curves.values())):
+        before, after = one.prediction, other.prediction
+        rise = (other.efficiency or 0) / (one.efficiency or math.inf)
+        if rise > JUMP and before and after:
+            yield (
+                f"From {one.chips} to {other.chips} chips, {one.curve.implementation} becomes "
+                f"{rise:.1f} times as efficient, because its program changes: it takes "
+                f"{numbers.si(before.best_s, 's')} before, bound by {sentences.bound(before)}, and "
+                f"{numbers.si(after.best_s, 's')} after, bound by {sentences.bound(after)}."
+            )
 
 
 def _error(trial: Trial, note: str = "") -> Figure | None:

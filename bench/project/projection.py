@@ -1,11 +1,12 @@
 """Predictions of a stored run's steps on more devices and other hardware.
 
 The run contributes its cells' times, its measured ceilings, and the figures of its programs. The
-same steps on other meshes come from `bench.project.mesh_growth`: compiled, or by formula.
+same steps on other meshes come from `bench.project.program_formulae`: compiled, or by formula.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,18 +14,101 @@ import pandas as pd
 
 from bench.analyse import cell_table, rooflines
 from bench.plan.option_values import BadInput
+from bench.plan.selection import everything
 from bench.project import program_formulae, published_results
 from bench.project.calibration import Calibrated, Observation, calibrate
 from bench.project.compiled_programs import Program, Read, Unread, from_row
-from bench.project.hardware import Hardware, HardwareError
-from bench.project.machines import of_ceilings
-from bench.project.mesh_growth import Curve, Scaling, step_elsewhere
-from bench.project.program_formulae import Formula
-from bench.project.projection_request import Request, without_peak
+from bench.project.hardware import Hardware, HardwareError, hardware
+from bench.project.machines import of_ceilings, place
+from bench.project.program_formulae import Curve, Formula, Scaling, step_elsewhere
 from bench.project.step_model import Prediction, on_sheet, work
 from bench.records import store
-from bench.records.cells import Cell, StepOptions
+from bench.records.cells import PRECISIONS, Cell, StepOptions
+from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings, CellRow
+
+MOST_CHIPS = 65_536
+
+
+@dataclass(frozen=True)
+class Request:
+    """The hardware and the numbers of chips to which a run is projected."""
+
+    hardware: tuple[Hardware, ...]
+    chips: tuple[int, ...]
+    scaling: Scaling = "weak"
+    precision: str | None = None
+    """None for the run's own."""
+    select: Callable[[str], bool] = everything
+    """Selects the cells to project by name; all cells of the run serve for calibration."""
+
+
+def sheets(text: str) -> list[Hardware]:
+    """Return the hardware sheets of a list of names such as `h100-sxm,tpu-v5p`, each once.
+
+    Raises:
+      BadInput: a sheet does not exist; the message lists those that do.
+    """
+    found, faults = [], []
+    for name in dict.fromkeys(_words(text)):
+        try:
+            found.append(hardware(name))
+        except ValueError as error:
+            faults.append(f"--hardware: {error}")
+    if faults or not found:
+        raise BadInput(faults or ["--hardware: name at least one chip"])
+    return found
+
+
+def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
+    """Return the numbers of a list such as `8,16,24` or `8..65536` (doubling), sorted, each once.
+
+    Raises:
+      BadInput: the text is no such list, or a number is not from 1 to `most`.
+    """
+    counts: set[int] = set()
+    faults = []
+    for word in _words(text):
+        ends = re.fullmatch(r"([0-9]+)(?:\.\.([0-9]+))?", word)
+        low, high = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
+        if ends is None:
+            faults.append(f"--chips: {word!r} is not a number, nor a range such as 8..65536")
+        elif not 1 <= low <= high <= most:
+            order = ", the smaller number first" if ends[2] else ""
+            faults.append(f"--chips: {word!r} is not within 1 to {most:,}{order}")
+        else:
+            counts |= {low * 2**power for power in range((high // low).bit_length())}
+    if faults or not counts:
+        raise BadInput(faults or ["--chips: name at least one number"])
+    return sorted(counts)
+
+
+def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[str]:
+    """Yield faults of numbers of chips for which hardware has no slice, or no links."""
+    for sheet in wanted:
+        for count in chips:
+            try:
+                place(sheet, MeshShape((("data", count),)))
+            except HardwareError as error:
+                yield f"--chips {count}: {error}"
+
+
+def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
+    """Yield faults of precisions for which hardware has no published peak."""
+    for sheet in wanted:
+        has = [one for one in PRECISIONS if sheet.peak(one)]
+        listed = f"it has {', '.join(has) or 'none'}"
+        for precision in precisions:
+            if precision not in has:
+                yield f"--precision: {sheet.name} has no published peak for {precision}; {listed}"
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+Family = tuple[str, str, int, str]
+"""What the points of one chart share: subject, family of meshes, batch and hardware."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +120,8 @@ class Point:
     chips: int
     prediction: Prediction | None = None
     efficiency: float | None = None
-    """Throughput per chip, relative to the curve's fewest chips on which the step fits; None where
-    it does not fit."""
+    """Throughput per chip, relative to the fastest of the family on the fewest chips on which any
+    fits; None where it does not fit."""
     efficiency_low: float | None = None
     """The lowest efficiency with no, all, or the calibrated share of communication hidden."""
     efficiency_high: float | None = None
@@ -47,9 +131,20 @@ class Point:
     """Number of other implementations with the same prediction; counted for the fastest only."""
 
     @property
+    def family(self) -> Family:
+        """The chart that it belongs to."""
+        return self.curve.subject, self.curve.mesh, self.curve.batch, self.hardware
+
+    @property
     def fits(self) -> bool:
-        """Whether there is a prediction, and the step is not known to exceed the memory."""
-        return self.prediction is not None and self.prediction.fits is not False
+        """Whether there is a prediction that fits."""
+        return self.fitting is not None
+
+    @property
+    def fitting(self) -> Prediction | None:
+        """The prediction, unless the step is known to exceed the memory."""
+        exceeds = self.prediction is not None and self.prediction.fits is False
+        return None if exceeds else self.prediction
 
 
 @dataclass(frozen=True)
@@ -80,7 +175,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         published peak for the precision.
     """
     cells = cell_table.build(run).cells
-    ceilings = rooflines.ceilings(run.blocks)
+    ceilings = rooflines.ceilings(run.block_rows)
     name = run.directory.name
     if run.blocks.empty:
         lost = "; all launches are set aside, see the warnings" if run.damaged else ""
@@ -118,12 +213,14 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         run=name,
         scaling=request.scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
-        points=[
-            point
-            for sheet in request.hardware
-            for curve, of_curve in by_chips.items()
-            for point in _points(curve, sheet, of_curve)
-        ],
+        points=_with_efficiency(
+            [
+                point
+                for sheet in request.hardware
+                for curve, of_curve in by_chips.items()
+                for point in _points(curve, sheet, of_curve)
+            ]
+        ),
         formulae=formulae,
         unread=unread,
     )
@@ -159,26 +256,34 @@ def _points(
     curve: Curve, sheet: Hardware, programs: Mapping[int, Program | str]
 ) -> Iterator[Point]:
     calibration = published_results.elsewhere(sheet.name).calibration
-    first: Prediction | None = None
     for chips, program in programs.items():
         prediction = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
         if isinstance(prediction, str):
             yield Point(curve, sheet.name, chips, reason=prediction)
-        elif prediction.fits is False:
-            yield Point(curve, sheet.name, chips, prediction)
         else:
-            first = first or prediction
-            yield Point(curve, sheet.name, chips, prediction, *_efficiency(prediction, first))
+            yield Point(curve, sheet.name, chips, prediction)
 
 
-def _efficiency(prediction: Prediction, first: Prediction) -> tuple[float, float, float]:
-    """Return throughput per chip relative to the first prediction, with its range."""
+def _with_efficiency(points: Sequence[Point]) -> list[Point]:
+    """Return the points, those that fit with their efficiencies."""
+    first: dict[Family, Prediction] = {}
+    known = [(point, own) for point in points if (own := point.fitting)]
+    for point, prediction in sorted(known, key=lambda one: (one[0].chips, one[1].best_s)):
+        first.setdefault(point.family, prediction)
+    return [
+        _efficient(point, own, first[point.family]) if (own := point.fitting) else point
+        for point in points
+    ]
+
+
+def _efficient(point: Point, prediction: Prediction, first: Prediction) -> Point:
+    """Return the point with its throughput per chip relative to the first prediction."""
     share = prediction.program.units / first.program.units
     share *= first.program.mesh.size / prediction.program.mesh.size
     best = share * first.best_s / prediction.best_s
     overlaps = [replace(prediction.calibration, exposed=exposed) for exposed in (0.0, 1.0)]
-    ends = [share * first.work.step_s(c) / prediction.work.step_s(c) for c in overlaps]
-    return best, min(best, *ends), max(best, *ends)
+    every = [best, *(share * first.work.step_s(c) / prediction.work.step_s(c) for c in overlaps)]
+    return replace(point, efficiency=best, efficiency_low=min(every), efficiency_high=max(every))
 
 
 def _row(point: Point) -> dict[str, Any]:

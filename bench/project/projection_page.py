@@ -55,8 +55,7 @@ def build(
     # An earlier call may have left plots of other hardware.
     shutil.rmtree(plots, ignore_errors=True)
     plots.mkdir(parents=True)
-    for chart in charts:
-        chart.plot.write(plots)
+    images = [chart.write(plots) for chart in charts]
     frames.write(projection.frame(), folder, "predictions")
     page = write_pages(
         folder,
@@ -67,11 +66,11 @@ def build(
         sections=[
             {
                 "title": chart.title,
-                "slug": chart.plot.slug,
+                "slug": chart.slug,
                 "table": tables.predictions(f"Predicted: {chart.title}", chart.points),
-                "svg": chart.plot.svg,
+                "svg": svg,
             }
-            for chart in charts
+            for chart, svg in zip(charts, images, strict=True)
         ],
         rests=[*map(sentences.hardware, hardware), *sentences.formulae(projection)],
         published=tables.published(),

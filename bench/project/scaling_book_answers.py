@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from bench.project.collective_costs import Ring, Route
 from bench.project.hardware import hardware
 from bench.project.machines import Machine, of_sheet
+from bench.project.published_results import Transformer
 from bench.project.step_model import FORWARD, Work, work
-from bench.project.transformer_formula import Transformer
 from bench.records.mesh import MeshShape
 
 _WIDTH = 8192

@@ -80,7 +80,7 @@ class Collective:
     axes: tuple[str, ...]
     """Empty if the groups follow no axes; the collective then counts as one over the whole mesh."""
     members: int
-    count: int
+    count: float
     """Number after the machine's compiler has combined them."""
     payload_bytes: int
     """Total payload."""
@@ -291,7 +291,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
         )
 
 
-def _fewest(row: Communication) -> int:
+def _fewest(row: Communication) -> float:
     """Return the number of collectives after combining; those of different loop passes stay apart.
 
     XLA compares the bytes of the result, which for a reduce-scatter is one device's shard.

@@ -43,7 +43,7 @@ class Attempt(TypedDict):
     challenger: str
     name: str
     level: float
-    """Two-sided error of its verdict: see bench.analyse.alpha_investing."""
+    """Two-sided error of its verdict: see bench.analyse.alpha_spending."""
     decision: NotRequired[Decision]
     reason: NotRequired[str]
     """Why it has no ratio, or what else decided; may be empty."""
@@ -60,14 +60,9 @@ class Attempt(TypedDict):
 
 
 class Ledger:
-    """An open ledger, locked against other processes.
+    """An open ledger, locked against other processes; its file is empty until `start`.
 
-    Args:
-      path: the file, which is empty until `start`.
-
-    Raises:
-      StoreError: the file is damaged, is not a ledger, or is open in another process.
-      OSError: the file cannot be opened.
+    Raises StoreError if the file is damaged, is not a ledger, or is open in another process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,12 +103,9 @@ class Ledger:
         return ""
 
     def begin(self, own: str, named: Iterable[tuple[str, str]], level: float) -> list[Attempt]:
-        """Store the beginning of attempts.
+        """Store the beginning of attempts, each with this allowed error.
 
-        Args:
-          own: hash of the incumbent.
-          named: names and hashes of the challengers.
-          level: allowed error of each attempt.
+        `own` is the incumbent's hash, and `named` has the challengers' names and hashes.
         """
         now, before = datetime.now(UTC).isoformat(timespec="seconds"), len(self.attempts)
         for number, (name, its) in enumerate(named, start=before + 1):

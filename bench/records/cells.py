@@ -47,8 +47,7 @@ class StepOptions:
     def parse(cls, text: str) -> Self:
         """Parse the output of `str`: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
 
-        Raises:
-          ValueError: a part is unknown.
+        Raises ValueError if a part is unknown.
         """
         precision, *others = text.split(",")
         values: dict[str, Any] = {}
@@ -74,20 +73,15 @@ class StepOptions:
         return cls(precision, **values)
 
     def __str__(self) -> str:
-        parts = [self.precision]
-        if self.microbatches > 1:
-            parts.append(f"microbatches={self.microbatches}")
-        if self.remat:
-            parts.append("remat" if self.remat == FULL else f"remat={self.remat}")
-        if self.scan_layers:
-            parts.append("scan_layers")
-        if self.clip_norm is not None:
-            parts.append(f"clip={self.clip_norm:.15g}")
-        if self.variant:
-            parts.append(f"variant={self.variant}")
-        if self.processes > 1:
-            parts.append(f"processes={self.processes}")
-        return ",".join(parts)
+        parts = {
+            f"microbatches={self.microbatches}": self.microbatches > 1,
+            "remat" if self.remat == FULL else f"remat={self.remat}": self.remat,
+            "scan_layers": self.scan_layers,
+            f"clip={self.clip_norm or 0:.15g}": self.clip_norm is not None,
+            f"variant={self.variant}": self.variant,
+            f"processes={self.processes}": self.processes > 1,
+        }
+        return ",".join([self.precision, *(part for part, given in parts.items() if given)])
 
 
 class BlockText(TypedDict):

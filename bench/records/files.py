@@ -84,14 +84,10 @@ def _seal(body: bytes) -> bytes:
 
 @contextmanager
 def storing(folder: Path, resume: str = "") -> Iterator[None]:
-    """Turn the error of a full disk, while the context writes to `folder`, into advice.
+    """Turn the error of a full disk, while the context writes to `folder`, into NotStoredError.
 
-    Args:
-      folder: The folder that is written to.
-      resume: The run that can be continued later; empty if nothing is stored yet.
-
-    Raises:
-      NotStoredError: The disk is full. Any other error passes through.
+    Its advice names the run `resume`, which can be continued later, unless nothing is stored yet.
+    Any other error passes through.
     """
     try:
         yield
@@ -107,14 +103,8 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
 def lock(path: Path) -> str:
     """Lock a file until this process ends, however it ends: the kernel releases the lock.
 
-    Args:
-      path: An existing file that is never replaced.
-
-    Returns:
-      Why the file cannot be locked; empty if it is locked.
-
-    Raises:
-      LockedError: Another process holds the lock.
+    The file must exist and never be replaced. Returns why it cannot be locked; empty if it is.
+    Raises LockedError if another process holds the lock.
     """
     if fcntl is None:
         return "this system has no file locks"

@@ -3,10 +3,10 @@
 Pandas and Arrow take a second to load, so bench.records.store imports this module only when needed.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from bench.records import files
-from bench.records.device_rows import BoardSlot, Energy
+from bench.records.row_parts import BoardSlot, Energy
 from bench.records.rows import (
     CellRow,
     CompilersCost,
@@ -27,10 +27,6 @@ from bench.records.rows import (
     SampleRow,
 )
 from bench.records.step_programs import StepProgram
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _NESTED: dict[type, dict[str, type]] = {
     CellRow: {

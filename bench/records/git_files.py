@@ -1,17 +1,61 @@
-"""Queries of git about a folder."""
+"""Queries of git, and the implementations that were shipped with Lockstep."""
 
+import base64
+import contextlib
+import hashlib
+import os
 import subprocess
-from pathlib import Path
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from pathlib import Path, PurePath
+
+from bench.records.paths import CHECKOUT, ROOT
+
+TIMEOUT_S = 600.0
+"""Limit for one git command, long enough to check out a large repository."""
+
+_PLACE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
+"""Variables that git sets in hooks; they would redirect every command to the hook's repository."""
+
+_FOLDER = "implementations"
+
+
+class RevisionError(Exception):
+    """An unknown repository or revision, or a failure of git; the message says which and why."""
+
+
+def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    """Return the output of a git command that runs in a folder, with these variables.
+
+    Raises RevisionError with the last line of git's errors, or the reason why git did not run.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(folder), *arguments],  # noqa: S607 (the git on the path is wanted)
+            env={**environment, "GIT_TERMINAL_PROMPT": "0", **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
+            # Ctrl-C must not reach git, which the run needs for cleaning up.
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RevisionError(str(error)) from error
+    if done.returncode:
+        *_, last = done.stderr.strip().splitlines() or [f"git ended with {done.returncode}"]
+        raise RevisionError(last)
+    return done.stdout
 
 
 def read_git(folder: Path, *arguments: str) -> str | None:
     """Return the output of a git command in a folder; None if git fails or is not installed."""
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=60)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else done.stdout.decode()
+    with contextlib.suppress(RevisionError):
+        return git(folder, *arguments)
+    return None
 
 
 def tracked_folders(parent: Path) -> set[str] | None:
@@ -20,3 +64,36 @@ def tracked_folders(parent: Path) -> set[str] | None:
     if listed is None:
         return None
     return {name.partition("/")[0] for name in listed.split("\0") if "/" in name}
+
+
+def shipped_implementations(root: Path = ROOT, *, checkout: bool = CHECKOUT) -> set[str]:
+    """Return the names of files in implementations/ that are as they were shipped.
+
+    In a checkout, these are the files that git tracks and that are as in HEAD; elsewhere, those
+    whose hashes the installed distribution's RECORD lists. Where neither tells, there are none.
+    """
+    paths = _committed(root) if checkout else _installed(root)
+    return {path.stem for path in map(PurePath, paths) if path.suffix == ".py"}
+
+
+def _committed(root: Path) -> set[str]:
+    tracked = read_git(root, "ls-files", "-z", "--", _FOLDER)
+    changed = read_git(root, "diff", "-z", "--name-only", "--relative", "HEAD", "--", _FOLDER)
+    if tracked is None or changed is None:
+        return set()
+    return set(tracked.split("\0")) - set(changed.split("\0"))
+
+
+def _installed(root: Path) -> set[str]:
+    found = set()
+    for distribution in distributions(name="lockstep", path=[str(root)]):
+        for file in distribution.files or ():
+            if file.parts[0] != _FOLDER or file.hash is None:
+                continue
+            try:
+                digest = hashlib.new(file.hash.mode, (root / file).read_bytes()).digest()
+            except OSError:
+                continue
+            if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value:
+                found.add(str(file))
+    return found

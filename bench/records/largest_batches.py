@@ -70,11 +70,7 @@ def _unsealed(folder: Path) -> list[dict[str, Any] | None]:
 
 
 def write(folder: Path, rows: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Store rows; they replace stored rows with the same `key` and limit.
-
-    Returns:
-      All stored rows, in order.
-    """
+    """Store rows, in place of those with the same `key` and limit; return all rows in order."""
     stored = {(*key(row), row["limit_bytes"]): row for row in (*read(folder), *rows)}
     ordered = [stored[name] for name in sorted(stored)]
     files.write(folder / FILE, b"".join(files.sealed(json.dumps(row)) for row in ordered))

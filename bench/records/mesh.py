@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from bench.records.spelling import closest
+from bench.records.printable import closest
 
 BATCH_AXES = ("data", "fsdp", "expert")
 """Axes that split the global batch."""
@@ -21,11 +21,7 @@ class MeshShape:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `data=4,model=2`.
-
-        Raises:
-          ValueError: an axis is unknown or repeated, or a size is not a positive integer.
-        """
+        """Read `data=4,model=2`; ValueError if an axis is unknown or repeated, or a size wrong."""
         axes: list[tuple[str, int]] = []
         for part in text.split(","):
             name, _, size = part.strip().partition("=")

@@ -1,21 +1,25 @@
 """The messages between the supervisor and its worker processes.
 
 Each message is a line of JSON. A worker (`python -m bench.worker`) reads one Job from stdin, writes
-events to its original stdout, and exits with 0. After a LookEvent it waits for a line on stdin: the
-list of the arms that need more rounds. Output of implementations goes to stderr.
-`python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each file
-before it imports it, and ends with one Catalogue.
+events with the job's `attempt` to its original stdout, and exits with 0. After a LookEvent it waits
+for a line on stdin: the list of the arms that need more rounds. Output of implementations goes to
+stderr. `python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each
+file before it imports it, and ends with one Catalogue.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import BlockText, Cell
-from bench.records.rows import BlockRow, CellRow, Communication, LossRow, SampleRow
+from bench.records.rows import BlockRow, CellRow, Communication, Devices, LossRow, SampleRow
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
 
 GATE = ".gate"
 """Folder of the gate's programs in a Job's program_cache, beside one for each implementation."""
+
+PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
+"""Optional packages by the single option that needs each, which is also the name of the extra in
+pyproject.toml."""
 
 FIRST_LOOK = 16
 
@@ -61,7 +65,14 @@ class Meeting(TypedDict):
     """Secret shared by the processes of the run."""
 
 
-class WorkerSettings(TypedDict):
+class FilePaths(TypedDict):
+    """Absolute paths of files outside the usual folders; a file's stem is its name."""
+
+    implementation_paths: list[str]
+    workload_paths: list[str]
+
+
+class WorkerSettings(FilePaths):
     """The settings that all workers of a run share; every Job contains them."""
 
     rounds: int
@@ -74,11 +85,7 @@ class WorkerSettings(TypedDict):
     ablations: list[str]
     """Ablations of bench.records.arms in which each implementation is measured as well."""
     phases: dict[str, dict[str, Any]]
-    """Settings of the phases after the rounds, by their names in
-    bench.worker.phases.after_rounds."""
-    implementation_paths: list[str]
-    """Implementation files outside implementations/; the file's stem is the name."""
-    workload_paths: list[str]
+    """Settings of the phases after the rounds, by their names in bench.worker.block."""
     base_files: dict[str, BaseFile]
     """Files of the arms that run another revision, by arm."""
     isolated: list[str]
@@ -168,12 +175,10 @@ class TellEvent(TypedDict):
 Event = PhaseEvent | RowEvent | SamplesEvent | LookEvent | TellEvent
 
 
-class CellRequest(BlockText):
+class CellRequest(BlockText, FilePaths):
     """A request about one cell to a separate process."""
 
     implementation: str
-    implementation_paths: list[str]
-    workload_paths: list[str]
 
 
 class CompileRequest(CellRequest):
@@ -262,11 +267,9 @@ class CompiledAnswer(TypedDict):
     """The kind of reason."""
 
 
-class CatalogueRequest(TypedDict):
+class CatalogueRequest(FilePaths):
     """Files from the command line to list in addition to the built-in ones."""
 
-    implementation_paths: list[str]
-    workload_paths: list[str]
     fatal: dict[str, str]
     """Files not to import, with the reason: importing them ended an earlier process."""
 
@@ -276,8 +279,6 @@ class FileEntry(TypedDict):
 
     name: str
     path: str
-    summary: str
-    """First line of the module's docstring."""
     error: str
     """Why the file cannot be imported; empty if it can."""
 
@@ -288,6 +289,8 @@ class ImplementationEntry(FileEntry):
     foreign: NotRequired[dict[str, str]]
     """For a step in its own processes: versions of the packages that its file names, empty if not
     installed; and the reason for its processes, if it is an option."""
+    approximate: NotRequired[str]
+    """How the step differs from the problem's; absent if it is exact."""
 
 
 class WorkloadEntry(FileEntry):
@@ -300,13 +303,11 @@ class WorkloadEntry(FileEntry):
     """Whether its layers can be stacked for a loop."""
 
 
-class SupportRequest(TypedDict):
+class SupportRequest(FilePaths):
     """The cells of a plan: every implementation in every block."""
 
     blocks: list[BlockText]
     implementations: list[str]
-    implementation_paths: list[str]
-    workload_paths: list[str]
 
 
 class SupportAnswer(TypedDict):
@@ -319,20 +320,14 @@ class SupportAnswer(TypedDict):
     """Answers of implementations that are neither None nor a reason."""
 
 
-class Catalogue(TypedDict):
+class Catalogue(Devices):
     """The devices, versions, implementations and workloads that are available."""
 
-    platform: str
-    device_kind: str
-    device_count: int
-    """Number of accelerators; 1 on CPU, whose virtual devices are created as needed."""
-    device_memory_bytes: int | None
     usable_cores: int
     processes: int
     """Number of processes that a launcher has started; 1 if the run starts its own."""
-    versions: dict[str, str]
     optional: dict[str, str]
-    """Versions of the installed packages of bench.records.optional_packages."""
+    """Versions of the installed ones of PACKAGES."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]
     implementation_paths: NotRequired[list[str]]

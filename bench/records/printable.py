@@ -1,6 +1,8 @@
-"""Sanitizing of untrusted text before it is stored or shown."""
+"""Texts for people: untrusted text is sanitized, and misspelt names get suggestions."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 LINE = 400
 LINES = 30
@@ -8,9 +10,7 @@ LINES = 30
 SHOWN = 500
 """Most characters of a reason that the terminal and the page show."""
 
-_ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
-)
+_ESCAPES = re.compile(r"\x1b\][^\x07\x1b\n]*\x07?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
 """Control sequences of a terminal (ECMA-48), with their parameters."""
 
 
@@ -21,8 +21,8 @@ def shortened(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Remove control sequences, replace unprintable characters, and truncate lines and texts."""
-    lines = _ESCAPES.sub("", text).splitlines()
+    """Remove control sequences and empty lines, replace unprintable characters, and truncate."""
+    lines = [line for line in _ESCAPES.sub("", text).splitlines() if line.strip()]
     shown = [_line(line) for line in lines[:LINES]]
     if len(lines) > LINES:
         shown.append(f"... ({len(lines) - LINES} more lines)")
@@ -34,3 +34,15 @@ def _line(line: str) -> str:
     return "".join(
         c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in cut
     )
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Suggest the known names that an unknown word may stand for, the closest first."""
+    names = list(known)
+    longer = [name for name in names if word and name.startswith(word)]
+    near = longer or difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    if near:
+        others = [name for name in names if name not in near]
+        more = f" (also: {', '.join(others)})" if others else ""
+        return f"did you mean {' or '.join(near)}?{more}"
+    return f"choose from: {', '.join(names)}" if names else "there are none"

@@ -1,15 +1,12 @@
 """The rows that a run stores: the only interface between measuring and reporting.
 
-bench.records.store says which file holds them. Times carry their unit in their name; `_ns` are
-integers (means of them floats), `_s` floats, `_bytes` integers.
+bench.records.store says which file holds them. `_ns` and `_bytes` are integers, `_s` are floats.
 """
 
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
-from bench.records.device_rows import BoardSlot, Energy
-from bench.records.foreign_rows import ForeignArms, Isolation
-from bench.records.proof_rows import ProofCheck
+from bench.records.row_parts import BoardSlot, Check, Energy, ForeignArms, Isolation, ProofCheck
 from bench.records.statuses import Status
 from bench.records.step_programs import StepProgram
 
@@ -157,9 +154,9 @@ class Communication(TypedDict):
     """Devices per group."""
     dtypes: list[str]
     """Dtypes in HLO's names: f32, bf16."""
-    count: int
-    """Collectives per step, loops included."""
-    times: NotRequired[int]
+    count: float
+    """Collectives per step, loops included; a fraction if some steps have none."""
+    times: NotRequired[float]
     """Executions per step of the most frequent one: above 1 in loops, as over microbatches."""
     payload_bytes: int
     """Bytes on one device in all executions: of the output for an all-gather, else of the input."""
@@ -238,7 +235,9 @@ class CellRow(BlockFields):
     """Hash of all that determines the cell: see bench.plan.content_keys. Set by the engine."""
     sources: NotRequired[Sources]
     """Hashes of the cell's files. Set by the engine."""
-    proof: NotRequired[list[ProofCheck]]
+    approximate: NotRequired[str]
+    """How the step differs from the problem's, in its file's words; absent if it is exact."""
+    proof: NotRequired[list[Check]]
     compile: NotRequired[CompileTimes]
     proved_in: NotRequired[str]
     compiled_in: NotRequired[str]
@@ -252,7 +251,7 @@ class CellRow(BlockFields):
     memory: NotRequired[MemoryBytes | None]
     """Planned memory; None if the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
-    """Measured peak memory of a device, or None: see bench.worker.read.program_memory."""
+    """Measured peak memory of a device, or None: see bench.worker.read.device_memory."""
     communication: NotRequired[list[Communication] | None]
     """Collectives; None if the programs could not be read."""
     cost: NotRequired[CompilersCost | None]
@@ -266,7 +265,7 @@ class CellRow(BlockFields):
     """Library kernels that the compiled programs call, by the names of their custom calls."""
     program: NotRequired[StepProgram]
     layout: NotRequired[str]
-    """Where its arrays lie: an Inspection in the form of bench.records.compressed."""
+    """Where its arrays lie: an Inspection in the form of bench.records.step_programs."""
     unit: NotRequired[str]
     """The unit that the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]
@@ -354,7 +353,8 @@ class BlockRow(BlockFields):
     started_at: str
     """UTC, ISO 8601."""
     seconds: dict[str, float]
-    """Wall seconds by phase: see bench.records.messages.Phase."""
+    """Wall seconds by phase: see bench.records.messages.Phase. `process` is what the worker's start
+    and end took."""
     ceilings: Ceilings | None
     """The machine's ceilings; None in later launches, and if measuring them failed."""
     energy: NotRequired[EnergyMeter]
@@ -370,7 +370,20 @@ class BlockRow(BlockFields):
     load_after: float
 
 
-class Manifest(TypedDict):
+class Devices(TypedDict):
+    """The devices of a run, and the versions of packages."""
+
+    platform: str
+    """`cpu`, `gpu` or `tpu`."""
+    device_kind: str
+    device_count: int
+    """Number of accelerators; 1 on CPU, whose virtual devices are created as needed."""
+    device_memory_bytes: int | None
+    versions: dict[str, str]
+    """python, jax, jaxlib, flax, optax, numpy."""
+
+
+class Manifest(Devices):
     """The description of a run, written once, when it starts."""
 
     schema: int
@@ -380,15 +393,8 @@ class Manifest(TypedDict):
     preset: str
     config: dict[str, Any]
     """The resolved options: workloads, implementations, meshes, batches, precisions, scaling ..."""
-    platform: str
-    """`cpu`, `gpu` or `tpu`."""
-    device_kind: str
-    device_count: int
-    device_memory_bytes: int | None
     host: dict[str, Any]
     """os, cpu, physical_cores, memory_bytes, load (1 minute) of rank 0; usable_cores of all."""
-    versions: dict[str, str]
-    """python, jax, jaxlib, flax, optax, numpy."""
     environment: dict[str, str]
     """Variables that change how XLA runs, where set: XLA_FLAGS, JAX_*, NPROC ..."""
     git: dict[str, Any]

@@ -1,9 +1,9 @@
-"""The identity of a step's compiled programs, as a cell's row stores it."""
+"""The identity of a step's compiled programs, and values of rows as compressed text."""
 
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 
@@ -12,7 +12,7 @@ class StepProgram(TypedDict):
 
     fingerprint: str
     """Hash of their canonical form, equal for programs that differ only in names: see
-    bench.worker.read.canonical_program. Empty if they are unknown, or may have been compiled with
+    bench.worker.read.step_program. Empty if they are unknown, or may have been compiled with
     options of their own, which programs do not show."""
     dispatch: str
     """Hash of the dispatch path: see bench.worker.read.step_program. Empty if two consecutive steps
@@ -49,9 +49,20 @@ class Operation(NamedTuple):
 
 def packed(operations: Iterable[Operation]) -> str:
     """Compress operations into text."""
-    return base64.b85encode(zlib.compress(json.dumps(list(operations)).encode(), 9)).decode()
+    return compressed(list(operations), base64.b85encode)
 
 
 def unpacked(text: str) -> list[Operation]:
     """Return the operations that `packed` compressed."""
-    return [Operation(*row) for row in json.loads(zlib.decompress(base64.b85decode(text)))]
+    return [Operation(*row) for row in expanded(text, base64.b85decode)]
+
+
+def compressed(value: Any, encode: Callable[[bytes], bytes] = base64.b64encode) -> str:
+    """Return the zlib-compressed JSON of a value, as base64 unless another encoding is given."""
+    text = json.dumps(value, separators=(",", ":"))
+    return encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def expanded(text: str, decode: Callable[[str], bytes] = base64.b64decode) -> Any:
+    """Return the value that `compressed` compressed."""
+    return json.loads(zlib.decompress(decode(text)))

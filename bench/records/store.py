@@ -94,8 +94,7 @@ class Run:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """The last row of each cell in each launch."""
-        frame = self._frame(self.cell_rows, CellRow)
-        return frame.drop_duplicates(["cell", "launch"], keep="last", ignore_index=True)
+        return self._frame(self.last_cell_rows, CellRow)
 
     @cached_property
     def blocks(self) -> pd.DataFrame:
@@ -118,6 +117,16 @@ class Run:
         return [row for launch in self.launches for row in launch.head["cells"]]
 
     @property
+    def last_cell_rows(self) -> list[CellRow]:
+        """The last row of each cell in each launch."""
+        return list({(row["cell"], row["launch"]): row for row in self.cell_rows}.values())
+
+    def sample_rows(self) -> Iterator[SampleRow]:
+        """Yield the samples of all attempts, unless `samples` was read before."""
+        for launch in self.launches:
+            yield from map(json.loads, launch.samples.splitlines())
+
+    @property
     def traces(self) -> list[TraceRow]:
         """The last trace of each cell."""
         rows = (row for launch in self.launches for row in launch.beside["traces"])
@@ -132,7 +141,7 @@ class Run:
     def decisive(self) -> list[CellRow]:
         """Select the decisive row of each cell among those of its launches."""
         launches: defaultdict[str, list[CellRow]] = defaultdict(list)
-        for row in {(row["cell"], row["launch"]): row for row in self.cell_rows}.values():
+        for row in self.last_cell_rows:
             launches[row["cell"]].append(row)
         return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
 
@@ -146,7 +155,20 @@ def create(reports: Path, manifest: Manifest) -> Path:
       StoreError: the name is taken, or is not a plain folder name.
     """
     name = manifest["run"]
-    directory = _make_named(reports, name) if name else _make_numbered(reports, manifest)
+    if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)?", name):
+        raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
+    started = datetime.fromisoformat(manifest["started_at"])
+    default = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"
+    for number in itertools.count(1):
+        directory = reports / (name or (default if number == 1 else f"{default}_{number}"))
+        try:
+            directory.mkdir(parents=True)
+            break
+        except FileExistsError as error:
+            if name:
+                raise StoreError(
+                    f"run {name!r} already exists in {reports}; resume it, or choose another name"
+                ) from error
     write_manifest(directory, {**manifest, "run": directory.name})
     return directory
 
@@ -179,11 +201,7 @@ def add_launch(
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read `manifest.json`.
-
-    Raises:
-      StoreError: the folder is not a run, or its manifest has another schema or is damaged.
-    """
+    """Read `manifest.json`; StoreError if this is no run, or is damaged or of another schema."""
     path = directory / MANIFEST
     if not path.is_file():
         raise StoreError(f"{directory} is not a run: it has no {MANIFEST}")
@@ -205,15 +223,10 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def load(directory: Path) -> Run:
-    """Read a run, without damaged launches.
-
-    Raises:
-      StoreError: as for `read_manifest`.
-    """
+    """Read a run, without damaged launches; it raises the errors of `read_manifest`."""
     manifest = read_manifest(directory)
     launches: dict[str, _Launch] = {}
     damaged: dict[Path, str] = {}
-    places = set[str]()
     paths = {_number(path): path for path in _launch_files(directory)}
     for path in paths.values():
         text = path.read_bytes()
@@ -224,21 +237,13 @@ def load(directory: Path) -> Run:
             damaged[path] = "repeats a launch"
         else:
             launches[launch.attempt] = launch
-            places.add(_place(path))
-    damage = [
-        Damage(
-            f"{LAUNCHES}/{path.name}",
-            f"{reason}; measured again since"
-            if reason == files.CHANGED and _place(path) in places
-            else reason,
-        )
-        for path, reason in damaged.items()
-    ]
-    damage += [
-        Damage(f"{LAUNCHES}/{number:04}", "the file is missing")
-        for number in range(1, max(paths, default=0))
-        if number not in paths
-    ]
+    again = {_place(path) for path in paths.values() if path not in damaged}
+    for path, reason in damaged.items():
+        if reason == files.CHANGED and _place(path) in again:
+            damaged[path] += "; measured again since"
+    damage = [Damage(f"{LAUNCHES}/{path.name}", reason) for path, reason in damaged.items()]
+    missing = sorted({*range(1, max(paths, default=0))} - paths.keys())
+    damage += [Damage(f"{LAUNCHES}/{number:04}", "the file is missing") for number in missing]
     return Run(directory, manifest, list(launches.values()), damage)
 
 
@@ -248,31 +253,6 @@ def newest(reports: Path, most: int = 5) -> Iterator[Run]:
     for manifest in manifests[:most]:
         with contextlib.suppress(StoreError, KeyError, OSError):
             yield load(manifest.parent)
-
-
-def _make_named(reports: Path, name: str) -> Path:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
-    try:
-        (reports / name).mkdir(parents=True)
-    except FileExistsError as error:
-        raise StoreError(
-            f"run {name!r} already exists in {reports}; resume it, or choose another name"
-        ) from error
-    return reports / name
-
-
-def _make_numbered(reports: Path, manifest: Manifest) -> Path:
-    started = datetime.fromisoformat(manifest["started_at"])
-    name = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"
-    for number in itertools.count(1):
-        directory = reports / (name if number == 1 else f"{name}_{number}")
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        break
-    return directory
 
 
 def _write(path: Path, text: bytes) -> None:

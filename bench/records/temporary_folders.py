@@ -28,11 +28,7 @@ SAME_S = 2
 
 @contextlib.contextmanager
 def temporary_folder(*, shared: bool = False) -> Iterator[Path]:
-    """Make a folder that is removed at the end, and remove those left by killed runs.
-
-    Args:
-      shared: whether to make it in shared memory, if there is any.
-    """
+    """Make a folder, in shared memory if wanted, for a context; remove those of killed runs."""
     if not shared:  # shared ones are made for every request, too often to search
         remove_left()
     began = int(psutil.Process().create_time())

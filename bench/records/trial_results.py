@@ -23,7 +23,7 @@ class FaultRow(TypedDict):
     how: str
     passed: bool
     outcome: dict[str, Any]
-    """The fields of bench.trials.faults.fault_outcome.Outcome."""
+    """The fields of bench.trials.faults.observed_run.Outcome."""
 
 
 class FaultResults(TypedDict):
@@ -37,12 +37,7 @@ class FaultResults(TypedDict):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read one of these JSON files.
-
-    Raises:
-      FileNotFoundError: the file does not exist.
-      StoreError: the file has changed since it was stored.
-    """
+    """Read one of these JSON files, which must exist; StoreError if it has changed since."""
     content = files.unsealed(path.read_bytes())
     if content is None:
         raise StoreError(f"{path.as_posix()} is damaged: {files.CHANGED}")

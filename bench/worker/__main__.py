@@ -1,7 +1,5 @@
 """`python -m bench.worker`: reads a job from stdin and writes events to stdout."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from json import JSONDecoder, JSONEncoder
@@ -21,8 +19,11 @@ def main(events: TextIO) -> None:
     """Run one job, and write its events."""
     job = cast("Job", _decode(sys.stdin.readline()))
 
+    def send(event: Event) -> None:
+        events.write(_encode({**event, "attempt": job["attempt"]}) + "\n")
+
     def exchange(value: Any) -> list[Any]:
-        events.write(_encode(TellEvent(event="tell", value=value)) + "\n")
+        send(TellEvent(event="tell", value=value))
         return cast("list[Any]", _decode(sys.stdin.readline()))
 
     if "place" in job:
@@ -32,7 +33,7 @@ def main(events: TextIO) -> None:
 
     def emit(event: Event) -> None:
         if kinds is None or event["event"] in kinds:
-            events.write(_encode(event) + "\n")
+            send(event)
 
     def more() -> list[str]:
         return cast("list[str]", _decode(sys.stdin.readline()))

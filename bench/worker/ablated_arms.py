@@ -5,8 +5,6 @@ compiled program is then compared with that of the whole step, because a part th
 removes together with others, or not at all, would be given a wrong cost.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,9 +20,7 @@ from bench.contract import Implementation, Params, Problem, Stages, TrainStep
 from bench.records.arms import arm_beside
 from bench.records.rows import CellRow, Communication
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.programs import communication, product_flops
-from bench.worker.read.traced_flops import inner_jaxprs
+from bench.worker.read.programs import FirstCall, communication, inner_jaxprs, product_flops
 from bench.worker.time.clock import Arm
 
 MOST_FORWARD = 0.6
@@ -47,15 +43,9 @@ def ablated_arm(
     problem: Problem,
     mesh: Mesh,
 ) -> Arm:
-    """Make an arm that has run once.
+    """Make an arm of a step without a part, and run it once.
 
-    Args:
-      name: the implementation.
-      way: a key of bench.records.arms.ABLATIONS.
-      implementation: its module.
-      whole: the row of its proved cell.
-      problem: the problem of the whole step.
-      mesh: the mesh.
+    `way` is a key of bench.records.arms.ABLATIONS, and `whole` is the row of the proved cell.
 
     Raises:
       UnsupportedError: the part cannot be removed alone.
@@ -86,14 +76,9 @@ def check_parts(
     flops: float,
     rest: Sequence[Communication],
 ) -> None:
-    """Compare an ablated step's programs with those of the whole step.
+    """Compare the FLOPs of products, over all devices, and the collectives of two steps.
 
-    Args:
-      way: a key of bench.records.arms.ABLATIONS.
-      whole_flops: FLOPs of the whole step's products, over all devices.
-      whole: the whole step's collectives.
-      flops: FLOPs of the ablated step's products, over all devices.
-      rest: the ablated step's collectives.
+    The first ones are the whole step's, the others those of the step without its part.
 
     Raises:
       UnsupportedError: the ablated step lacks more, or less, than its part.
@@ -194,11 +179,9 @@ _COLLECTIVES = {
 def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], list[Any]]:
     """Compile a step with local stand-ins for the collectives that its file, or jax, has written.
 
-    The stand-ins are lowering rules of this one compilation. Tracing, differentiation and the types
-    of jax.shard_map see the collectives themselves, and nothing of jax is replaced.
-
-    Returns:
-      The compiled step, and its executables.
+    The step is returned with its executables. The stand-ins are lowering rules of this one
+    compilation. Tracing, differentiation and the types of jax.shard_map see the collectives
+    themselves, and nothing of jax is replaced.
 
     Raises:
       UnsupportedError: the step is not one traceable program, or it writes no collectives.

@@ -1,10 +1,7 @@
 """One block from proof to samples: the order of its phases, and the meaning of each failure."""
 
-from __future__ import annotations
-
 import os
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,45 +11,62 @@ from typing import Any, cast
 import jax
 from jax.sharding import Mesh
 
-from bench.contract import Workload
+from bench.contract import TrainStep, Workload
 from bench.records.cells import FULL, Block
-from bench.records.compressed import compressed
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
-from bench.records.rows import CellRow, Communication
+from bench.records.row_parts import Check
+from bench.records.rows import CellRow
+from bench.records.step_programs import compressed
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
-from bench.worker.block_session import BlockSession, ProvedArm
-from bench.worker.file_threads import FileThreads
+from bench.worker.block_session import BlockSession, Proved
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
-from bench.worker.held_functions import HeldFunctions
-from bench.worker.meshes import make_mesh
-from bench.worker.phases.after_rounds import PHASES
-from bench.worker.problems import load_workload, make_problem
-from bench.worker.process_settings import ProcessSettings
+from bench.worker.phases.checkpoints import save_and_restore_cells
+from bench.worker.phases.training import train_cells
+from bench.worker.problems import load_workload, make_mesh, make_problem
+from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
+    approximation,
     in_all_processes,
     why_unsupported,
 )
 from bench.worker.prove.gate import Gate
+from bench.worker.prove.statistical_proof import statistical_proof
 from bench.worker.prove.trajectory import build_step
-from bench.worker.read.array_layouts import inspection
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.program_memory import high_water, largest_program
+from bench.worker.read.device_memory import high_water, inspection, largest_program
 from bench.worker.read.programs import (
+    FirstCall,
     communication,
     compilers_cost,
+    flops_if_traceable,
+    if_readable,
     library_kernels,
     product_flops,
 )
 from bench.worker.read.step_program import names_options, read_program
-from bench.worker.read.traced_flops import flops_if_traceable
 from bench.worker.time.ceilings import measure_ceilings
 from bench.worker.time.clock import Arm
+from bench.worker.trace.profiler import trace_cells
+
+AfterRounds = Callable[[BlockSession, Gate, Mapping[str, Any]], None]
+"""Runs a phase on the cells that are ok, with the phase's settings from the job.
+
+It may add to the rows of cells and send its own events. A phase must not cost a cell its time: it
+stores a failure as the reason why a cell lacks the phase's figures. If the worker dies
+nevertheless, the supervisor keeps everything sent before.
+"""
+
+PHASES: dict[str, AfterRounds] = {
+    "trace": trace_cells,
+    "checkpoint": save_and_restore_cells,
+    "train": train_cells,  # last: it frees the arms' memory
+}
+"""Phases after the rounds by their names in the job, in the order in which they run."""
 
 
 def run_job(
@@ -60,11 +74,8 @@ def run_job(
 ) -> None:
     """Prove, compile and measure a block's cells, then run the further phases of the job.
 
-    Args:
-      job: the job.
-      emit: sends an event.
-      more: reads the answer to a LookEvent: the arms that need more rounds.
-      programs: folder of the compilation cache that launches share.
+    `more` reads the answer to a LookEvent: the arms that need more rounds. The other arguments are
+    those of BlockSession.
     """
     session = BlockSession(job, emit, programs)
     session.announce("start")
@@ -169,13 +180,11 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
         with suppress(Exception):  # its own processes must not run beside other arms
             cast("Any", session.implementation(name)).close()
         return
-    session.proved[name] = proved
-    session.cells[name] = proved.row
-    session.arms.append(proved.arm)
+    session.admit(*proved)
 
 
-def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedArm:
-    """Prove an implementation, in float64 and as it will be timed.
+def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[CellRow, Arm, Proved]:
+    """Prove an implementation, exactly or by how it trains; return what `admit` takes.
 
     Raises:
       UnsupportedError: the implementation does not support the problem or the mesh.
@@ -184,30 +193,26 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
     """
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
-    session.announce(phase, name, number, len(job["implementations"]))
+    announce = partial(session.announce, arm=name, done=number, of=len(job["implementations"]))
+    announce(phase)
     try:
         with session.modules_of(name):
             implementation = session.implementation(name)
             session.check_process(name)
+            session.approximate[name] = approximation(implementation)
             if reason := why_unsupported(implementation, problem, mesh):
                 raise UnsupportedError(reason)
-            known = name in job["proved"]
-            exact = getattr(implementation, "FOREIGN", {}).get("float64", True)
-            checks = gate.prove_exact(implementation) if exact and not known else []
-            if not known:
-                checks.append(gate.prove_rounding(implementation))
+            checks = prove_apart(session, gate, name, partial(announce, phase))
             session.end_lap(phase)
 
             phase = "compile"
-            session.announce(phase, name, number, len(job["implementations"]))
+            announce(phase)
             train_step = build_step(implementation, problem, mesh)
             session.check_process(name)
             first_call = FirstCall(train_step.step)
+            timed = replace(train_step, step=first_call)
             with remembered_programs(session.programs / name):
-                timed_check, state = gate.prove_timed(
-                    replace(train_step, step=first_call),
-                    lambda: build_step(implementation, problem, mesh),
-                )
+                timed_check, state = prove_as_timed(session, gate, name, timed)
             session.check_process(name)
             arm = warm_arm(name, train_step, state, problem)
             session.check_process(name)
@@ -218,8 +223,8 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             row["compile"] = train_step.compile_times()
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
             row.update(train_step.figures)
-            return ProvedArm(arm, implementation, [], row)
-        add_figures(row, first_call.programs, arm, mesh)
+            return row, arm, Proved(implementation, [])
+        add_figures(row, first_call.programs, arm, mesh, getattr(train_step, "period", 1))
         if not job["launch"]:
             # A separate step, because tracing may leak tracers into data beside a step's state.
             untimed = build_step(implementation, problem, mesh)
@@ -227,29 +232,57 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> ProvedAr
             row["traced_flops"] = traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
             own_options = traced is None and names_options(implementation)
             program = read_program(first_call.programs, arm, own_options=own_options)
-            if program:
+            if program is not None:
                 row["program"] = program
         row["bubble"] = float(train_step.bubble)
-        return ProvedArm(arm, implementation, first_call.programs, row)
+        return row, arm, Proved(implementation, first_call.programs)
     finally:
         session.end_lap(phase)
         session.check_process(name)
 
 
-def add_figures(row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh) -> None:
+def prove_apart(
+    session: BlockSession, gate: Gate, name: str, progress: Callable[[], None]
+) -> list[Check]:
+    """Prove steps beside the one that will be timed, unless an earlier launch has.
+
+    Raises:
+      UnsupportedError: the reference does not train, so that nothing can be judged by it.
+      WrongStepError: the step is wrong.
+    """
+    if name in session.job["proved"]:
+        return []
+    implementation = session.implementation(name)
+    if session.approximate[name]:
+        build = partial(build_step, implementation, mesh=session.mesh)
+        return [statistical_proof(gate).prove(build, progress)]
+    exact = getattr(implementation, "FOREIGN", {}).get("float64", True)
+    checks = gate.prove_exact(implementation) if exact else []
+    return [*checks, gate.prove_rounding(implementation)]
+
+
+def prove_as_timed(
+    session: BlockSession, gate: Gate, name: str, train_step: TrainStep
+) -> tuple[Check, Any]:
+    """Prove the step that will be timed; return also its last state.
+
+    Raises:
+      WrongStepError: it is wrong.
+    """
+    if session.approximate[name]:
+        return statistical_proof(gate).prove_timed(train_step)
+    implementation = session.implementation(name)
+    build = partial(build_step, implementation, session.problem, session.mesh)
+    return gate.prove_timed(train_step, build)
+
+
+def add_figures(
+    row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh, period: int = 1
+) -> None:
     """Add memory, communication and work of a step's compiled programs to its cell's row."""
     row["memory"] = largest_program(programs)
     row["high_water_bytes"] = high_water(arm, mesh.local_devices)
-    row["communication"] = read_communication(programs, mesh)
+    row["communication"] = if_readable(lambda: communication(programs, mesh, period=period))
     row["cost"] = compilers_cost(programs)
     row["product_flops"] = product_flops(programs)
     row["kernels"] = library_kernels(programs)
-
-
-def read_communication(programs: Sequence[Any], mesh: Mesh) -> list[Communication] | None:
-    """Return a step's communication; None if it cannot be read, and the cell keeps its time."""
-    try:
-        return communication(programs, mesh)
-    except ValueError:
-        traceback.print_exc()
-        return None

@@ -1,9 +1,7 @@
 """The rounds of a block: its arms, the withdrawal of invalid times, and the samples."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -28,12 +26,9 @@ from bench.worker.prove.failures import EndedError, UnsupportedError, failure, i
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog, remembered_programs
-from bench.worker.time.board_slots import BoardWatch
-from bench.worker.time.board_slots import merged as merged_boards
-from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
-from bench.worker.time.energy_counters import Meter
-from bench.worker.time.energy_counters import merged as merged_energy
-from bench.worker.time.host_slots import merged as merged_slots
+from bench.worker.time.clock import Arm, measure, steps_per_span
+from bench.worker.time.energy_counters import Meter, merged_energy
+from bench.worker.time.turn_slots import BoardWatch, merged_boards, merged_hosts
 
 
 def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> Arm:
@@ -49,18 +44,14 @@ def warm_arm(name: str, train_step: TrainStep, state: Any, problem: Problem) -> 
     )
     arm = make(name, state=state, batch=train_step.place(problem.batch(0)))
     arm.train_step = arm.train_step or train_step
-    for _ in range(WARM_UP_STEPS):
-        arm.run(1)
-    check_completion(arm)
+    check_completion(arm.warm_up())
     return arm
 
 
 class BlockRounds:
     """Times the proved arms of a session, the baseline's twin, the input arms and the ablated arms.
 
-    Args:
-      session: the session with the proved arms.
-      more: reads the answer to a LookEvent: the arms that need more rounds.
+    `more` reads the answer to a LookEvent: the arms that need more rounds.
     """
 
     def __init__(self, session: BlockSession, more: Callable[[], list[str]]) -> None:
@@ -69,8 +60,9 @@ class BlockRounds:
         job = session.job
         proved = {arm.name for arm in session.arms}
         self.names = [name for name in job["implementations"] if name in proved]
+        self.approximate = {name for name in self.names if session.approximate.get(name)}
         baseline = job["baseline"]
-        session.row["baseline"] = baseline if baseline in self.names else self.names[0]
+        session.row["baseline"] = baseline if baseline in self.names else self.first(self.names)
         self.arms_beside: list[Arm] = []
         """Input arms and ablated arms."""
         self.missing: dict[str, dict[str, str]] = {}
@@ -82,15 +74,15 @@ class BlockRounds:
         self.turns = TurnWriter()
         self.turns_until_asked = 0
 
+    def first(self, names: Iterable[str]) -> str:
+        """Return the first of these that is exact, or else approximate; empty without any."""
+        return min(names, key=lambda name: name in self.approximate, default="")
+
     def run(self, first_loss: float, gate: Gate | None = None) -> list[SampleRow]:
-        """Time all arms; withdraw those that compiled, diverged or went wrong meanwhile.
+        """Time all arms; return the samples of those that did not go wrong meanwhile.
 
-        Args:
-          first_loss: the reference's loss before the first update.
-          gate: the gate with the reference; without one there are no spot checks.
-
-        Returns:
-          The samples of the remaining arms.
+        `first_loss` is the reference's loss before the first update. Without a gate, which has the
+        reference, there are no spot checks.
         """
         session, job = self.session, self.session.job
         if not job["alone"]:
@@ -102,7 +94,9 @@ class BlockRounds:
         meter = Meter(session.mesh.local_devices)
         boards = BoardWatch(session.mesh.local_devices)
         session.row["energy"] = meter.description
-        self.checks = SpotChecks(gate, job["rounds"], job["seconds"])
+        twin = {TWIN} if session.row["baseline"] in self.approximate else set()
+        approximate = self.approximate | twin
+        self.checks = SpotChecks(gate, job["rounds"], job["seconds"], approximate)
         session.threads.begin()
         try:
             self.checks.begin(session.arms, self.begin_turn)
@@ -171,17 +165,14 @@ class BlockRounds:
 
             def make(name: str = name, way: str = way) -> Arm:
                 problem, mesh, own = session.problem, session.mesh, session.proved[name]
-                if "foreign" in own.row:
+                if "foreign" in (row := session.cells[name]):
                     raise UnsupportedError("its steps run in other processes")
-                arm: Arm
                 with session.modules_of(name), remembered_programs(session.programs / name):
                     if way in job["ablations"]:
-                        arm = ablated_arm(name, way, own.implementation, own.row, problem, mesh)
-                    else:
-                        arm = fed_arm(name, way, own.implementation.build(problem, mesh), problem)
-                    for _ in range(WARM_UP_STEPS):
-                        arm.run(1)
-                    return arm
+                        arm = ablated_arm(name, way, own.implementation, row, problem, mesh)
+                        return arm.warm_up()
+                    built = own.implementation.build(problem, mesh)
+                    return fed_arm(name, way, built, problem).warm_up()
 
             reason = ""
             try:
@@ -230,9 +221,7 @@ class BlockRounds:
     def withdraw(self, compiled: dict[str, int], first_loss: float) -> set[str]:
         """End cells with invalid times; return the names of the arms whose samples do not count.
 
-        Args:
-          compiled: number of programs that arms compiled while they were timed.
-          first_loss: the reference's loss before the first update.
+        `compiled` has the number of programs that arms compiled while they were timed.
         """
         session, baseline = self.session, self.session.row["baseline"]
         reasons = diverged([arm for arm in session.arms if not is_ablated(arm.name)], first_loss)
@@ -253,8 +242,7 @@ class BlockRounds:
         if baseline in reasons:
             # Its twin no longer measures the noise floor, and ratios need another baseline.
             reasons[TWIN] = ""
-            right = (name for name in self.names if name not in reasons)
-            session.row["baseline"] = next(right, "")
+            session.row["baseline"] = self.first(n for n in self.names if n not in reasons)
         return set(reasons)
 
     def end_arms_beside(self, reasons: Mapping[str, str]) -> None:
@@ -278,23 +266,33 @@ def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
     ]
     if jax.process_count() == 1:
         return rows
-    figures = ("throughput_ns", "latency_ns", "wash_out_ns", "host", "energy", "boards", "input")
-    everyones = process_exchange.gather([[row.get(name) for name in figures] for row in rows])
+    names = ("host", *MERGES)
+    everyones = process_exchange.gather([[row.get(name) for name in names] for row in rows])
     hosts = process_exchange.gather(host_id())
     for row, *each in zip(rows, *everyones, strict=True):
-        throughput, latency, wash_out, slots, energies, boards, waits = map(
-            list, zip(*each, strict=True)
-        )
-        row["throughput_ns"], row["process_throughput_ns"] = max(throughput), throughput
-        row["latency_ns"], row["process_latency_ns"] = max(latency), latency
-        row["wash_out_ns"] = max(wash_out)
-        row["host"] = merged_slots(slots, hosts)
-        row.pop("energy", None)
-        if (energy := merged_energy(energies)) is not None:
-            row["energy"] = energy
-        row.pop("boards", None)
-        if (seen := merged_boards(boards)) is not None:
-            row["boards"] = seen
-        if "input" in row:
-            row["input"] = longest(waits)
+        by_process = dict(zip(names, map(list, zip(*each, strict=True)), strict=True))
+        for name in names:
+            row.pop(name, None)
+        row.update(merged(by_process, hosts))
     return rows
+
+
+MERGES: dict[str, Callable[[list[Any]], Any]] = {
+    "throughput_ns": max,
+    "latency_ns": max,
+    "wash_out_ns": max,
+    "energy": merged_energy,
+    "boards": merged_boards,
+    "input": longest,
+}
+"""How the processes' figures of a turn, except the host's, become those of the launch."""
+
+
+def merged(by_process: Mapping[str, list[Any]], hosts: Sequence[str]) -> dict[str, Any]:
+    """Merge figures of one turn by name and rank; one that a process lacks is left out."""
+    return {
+        "host": merged_hosts(by_process["host"], hosts),
+        "process_throughput_ns": by_process["throughput_ns"],
+        "process_latency_ns": by_process["latency_ns"],
+        **{n: merge(by_process[n]) for n, merge in MERGES.items() if None not in by_process[n]},
+    }

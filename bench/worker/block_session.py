@@ -1,16 +1,13 @@
 """The state that a worker's parts share while it measures one block, and its events."""
 
-from __future__ import annotations
-
 import datetime as dt
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jax.sharding import Mesh
 
@@ -19,12 +16,9 @@ from bench.records.cells import Block, Cell
 from bench.records.messages import Event, Job, PhaseEvent, RowEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
-from bench.worker.base_modules import BaseModules
-from bench.worker.file_loader import implementation_files, load
-from bench.worker.file_threads import FileThreads
+from bench.worker.file_loader import BaseModules, implementation_files, load
 from bench.worker.foreign.foreign_module import isolated_module
-from bench.worker.held_functions import HeldFunctions
-from bench.worker.process_settings import ProcessSettings
+from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
 
@@ -32,16 +26,11 @@ PROGRESS_S = 1.0
 """Seconds between progress reports of a phase."""
 
 
-@dataclass(frozen=True)
-class ProvedArm:
-    """A proved implementation."""
+class Proved(NamedTuple):
+    """A proved implementation, and the executables that its step compiled."""
 
-    arm: Arm
-    """Its first arm. Chance may make it the twin, and the second copy the baseline's arm."""
     implementation: Implementation
     programs: list[Any]
-    """Executables that its step compiled."""
-    row: CellRow
 
 
 class BlockSession:
@@ -82,7 +71,7 @@ class BlockSession:
         """The block's row so far; the supervisor adds the host's load."""
         self.cells: dict[str, CellRow] = {}
         self._sent: dict[str, CellRow] = {}
-        self.proved: dict[str, ProvedArm] = {}
+        self.proved: dict[str, Proved] = {}
         self.arms: list[Arm] = []
         """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
         self.chance = random.Random(job["seed"])
@@ -90,6 +79,8 @@ class BlockSession:
         """Checkouts of other revisions that arms come from, by their folder."""
         self.changed: defaultdict[str, set[str]] = defaultdict(set)
         """Settings of the process that each implementation's file has changed."""
+        self.approximate: dict[str, str] = {}
+        """How each implementation's step differs from the problem's; empty if it is exact."""
         self.reasons: dict[str, str] = {}
         """Reasons against implementations that have replaced functions of the process."""
         self._lap_began = time.monotonic()
@@ -130,7 +121,7 @@ class BlockSession:
 
     def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
         """Make a cell's row without the figures of a measured cell."""
-        return CellRow(
+        row = CellRow(
             cell=Cell(self.block, name).name,
             **self.fields,
             implementation=name,
@@ -141,6 +132,15 @@ class BlockSession:
             units_per_step=self.problem.units_per_step,
             interleaved=not self.job["alone"],
         )
+        if why := self.approximate.get(name):
+            row["approximate"] = why
+        return row
+
+    def admit(self, row: CellRow, arm: Arm, proved: Proved) -> None:
+        """Let a proved implementation take part in the rounds."""
+        name = row["implementation"]
+        self.proved[name], self.cells[name] = proved, row
+        self.arms.append(arm)
 
     def ok_arms(self) -> list[Arm]:
         """Return the arms of ok cells, except foreign ones, whose arrays are in other processes."""
@@ -169,10 +169,9 @@ class BlockSession:
 
         Args:
           name: the implementation whose file has run since the last call.
-          whole: whether to check everything, or only what is quick enough between two turns.
+          whole: whether to compare the code of functions too, which is too slow between turns.
         """
-        settings = self.settings
-        self.changed[name] |= settings.put_back() if whole else settings.put_back_quickly()
+        self.changed[name] |= self.settings.put_back()
         replaced = self.functions.put_back(codes=whole)
         for what, file in replaced.items():
             files = {str(self.implementation_file(n)): n for n in self.job["implementations"]}

@@ -1,13 +1,14 @@
 """Processes whose stdout carries events alone, whatever users' files write or leave running."""
 
-from __future__ import annotations
-
 import contextlib
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
+
+import jax
 
 
 def run(main: Callable[[TextIO], None]) -> NoReturn:
@@ -30,3 +31,22 @@ def run(main: Callable[[TextIO], None]) -> NoReturn:
     # that crashes during unloading would look like a failure.
     sys.stderr.flush()
     os._exit(code)
+
+
+def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
+    """Answer each line of stdin with a line on stdout, both JSON, and end the process.
+
+    All lines are read before a file is imported, because the file could read them.
+
+    Args:
+      question: returns the answer to a request, which is None if stdin is empty. If it raises, the
+        process ends with exit code 1.
+    """
+    requests = sys.stdin.read().strip().splitlines() or ["null"]
+
+    def main(answers: TextIO) -> None:
+        for request in requests:
+            print(json.dumps(question(json.loads(request))), file=answers)
+            jax.clear_caches()  # programs of 1,024 devices take memory
+
+    run(main)

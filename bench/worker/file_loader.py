@@ -1,12 +1,14 @@
-"""Discovery and import of implementations and workloads, each named after its file."""
-
-from __future__ import annotations
+"""Import of implementations and workloads, named after their files, also from another revision."""
 
 import importlib
 import importlib.util
 import sys
+import sysconfig
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Self
 
 import bench.contract.workloads
 import implementations
@@ -61,3 +63,92 @@ def load(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+_INSTALLED = {"site-packages", "dist-packages"}
+_STANDARD = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+
+
+class BaseModules:
+    """A context in which imports find a checkout of another revision.
+
+    On entry, the repository's modules are removed from `sys.modules`, and entries of `sys.path` in
+    the repository are replaced by the same folders of the checkout. Code that already refers to
+    such modules, as the harness does, continues to use them. On exit everything is restored.
+    Modules imported meanwhile are kept for the next entry, but are not in `sys.modules` outside the
+    context, so that a function that imports when called finds the working tree's modules there.
+
+    Packages installed inside the repository (a virtual environment), and repositories cloned into
+    it, do not count as part of it.
+
+    Args:
+      worktree: the checkout, resolved.
+      repository: the repository whose working tree it replaces, resolved.
+
+    Raises:
+      ImportError: on exit, if a finder that ignores `sys.path` has imported modules of the working
+        tree, which would have been measured instead of the base's.
+    """
+
+    def __init__(self, worktree: Path, repository: Path) -> None:
+        self._worktree = worktree
+        self._repository = repository
+        self._own: dict[str, ModuleType] = {}
+        self._aside: dict[str, ModuleType] = {}
+        self._path: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._aside = modules_of(self._repository)
+        self._path = list(sys.path)
+        _replace(self._aside, self._own)
+        sys.path[:] = [self._counterpart(entry) for entry in sys.path]
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._own = modules_of(self._worktree)
+        strays = modules_of(self._repository)
+        _replace(self._own | strays, self._aside)
+        sys.path[:] = self._path
+        if strays and error is None:
+            raise ImportError(
+                f"the base revision imported {', '.join(sorted(strays))} from the working tree, by "
+                "an import hook that ignores sys.path, so that the two cannot be compared"
+            )
+
+    def _counterpart(self, entry: str) -> str:
+        """Map an entry of `sys.path` in the repository to the checkout; keep other entries."""
+        path = Path(entry).resolve()  # an empty entry is the working directory
+        own = is_of(path, self._repository)
+        return str(self._worktree / path.relative_to(self._repository)) if own else entry
+
+
+def _replace(modules: Mapping[str, ModuleType], by: Mapping[str, ModuleType]) -> None:
+    for name in modules:
+        del sys.modules[name]
+    sys.modules.update(by)
+
+
+def modules_of(repository: Path) -> dict[str, ModuleType]:
+    """Return the imported modules that belong to a repository, except the main program."""
+    modules = {}
+    for name, module in list(sys.modules.items()):
+        # getattr would make some modules import others.
+        names = getattr(module, "__dict__", {})
+        place = names.get("__file__") or next(iter(names.get("__path__") or ()), None)
+        if name != "__main__" and isinstance(place, str) and _lies_in(place, repository):
+            modules[name] = module
+    return modules
+
+
+@cache
+def _lies_in(place: str, repository: Path) -> bool:
+    return is_of(Path(place).resolve(), repository)
+
+
+def is_of(path: Path, repository: Path) -> bool:
+    """Whether a resolved path belongs to a repository, and is not installed or cloned inside it."""
+    if not path.is_relative_to(repository) or _INSTALLED & set(path.parts):
+        return False
+    if any(path.is_relative_to(folder) for folder in _STANDARD):
+        return False
+    return next((p for p in (path, *path.parents) if (p / ".git").exists()), None) == repository

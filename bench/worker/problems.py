@@ -1,18 +1,22 @@
-"""Construction of a block's problem from its workload and the block's step options."""
-
-from __future__ import annotations
+"""A block's mesh, its problem by its workload and step options, and the cell of a request."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import AxisType, Mesh
 
-from bench.contract import PRECISIONS, Problem, Workload
+from bench.contract import PRECISIONS, Implementation, Problem, Workload
 from bench.contract.clipping import clip_by_global_norm
 from bench.records.cells import Block, StepOptions
-from bench.worker.file_loader import load, workload_files
+from bench.records.mesh import MeshShape
+from bench.records.messages import CellRequest
+from bench.records.printable import readable
+from bench.worker.file_loader import implementation_files, load, workload_files
+from bench.worker.prove.failures import why_unsupported
 
 
 def load_workload(block: Block, paths: list[str]) -> Workload:
@@ -28,7 +32,8 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     problem = with_options(problem, block.options)
     cell = {**block.fields, "workload_file": cast("Any", workload).__file__}
     compute = jnp.dtype(PRECISIONS[precision].compute).name
-    return replace(problem, outline={"compute": compute, **problem.outline, "cell": cell})
+    outline = {"compute": compute, **problem.outline, "cell": cell}
+    return replace(problem, outline=outline, unit=readable(problem.unit))
 
 
 def with_options(problem: Problem, options: StepOptions) -> Problem:
@@ -46,3 +51,51 @@ def _clipped(problem: Problem, norm: float) -> Mapping[str, Any]:
     rule = problem.outline["optimizer"]
     norm = min(norm, rule.get("clip_norm", norm))
     return {**problem.outline, "optimizer": {**rule, "clip_norm": norm}}
+
+
+def make_mesh(shape: MeshShape) -> Mesh:
+    """Make a mesh of the first devices.
+
+    Raises:
+      ValueError: there are fewer devices than the mesh needs.
+    """
+    devices = jax.devices()
+    if shape.size > len(devices):
+        raise ValueError(f"mesh {shape} needs {shape.size} devices; there are {len(devices)}")
+    return jax.make_mesh(
+        tuple(size for _, size in shape.axes),
+        tuple(name for name, _ in shape.axes),
+        axis_types=(AxisType.Auto,) * len(shape.axes),
+        devices=devices[: shape.size],
+    )
+
+
+@dataclass(frozen=True)
+class RequestedCell:
+    """A cell, loaded on this process's devices."""
+
+    block: Block
+    mesh: Mesh
+    workload: Workload
+    problem: Problem
+    implementation: Implementation
+
+    def why_unsupported(self) -> str:
+        """Return why the implementation cannot run this cell; empty if it can."""
+        if hasattr(self.implementation, "FOREIGN"):
+            return "its arrays and programs are in processes of another framework"
+        return why_unsupported(self.implementation, self.problem, self.mesh)
+
+
+def load_cell(request: CellRequest) -> RequestedCell:
+    """Import a cell's files, and make its problem and mesh.
+
+    Raises:
+      Exception: whatever a file raises.
+    """
+    block = Block.of(request)
+    mesh = make_mesh(block.mesh)
+    workload = load_workload(block, request["workload_paths"])
+    problem = make_problem(workload, block, block.options.precision)
+    file = implementation_files(request["implementation_paths"])[request["implementation"]]
+    return RequestedCell(block, mesh, workload, problem, cast("Implementation", load(file)))

@@ -5,8 +5,6 @@ in a step, the others may still be running it, and a further collective would ma
 Every process must take part in the same exchanges in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,9 +23,7 @@ _exchange: Callable[[Any], list[Any]] | None = None
 def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
     """Connect this process with the others of its launch, before jax initializes its backends.
 
-    Args:
-      place: the place of this process in the launch.
-      exchange: sends this process's value, and returns the values of all processes, by rank.
+    `exchange` sends this process's value, and returns the values of all processes, by rank.
 
     Raises:
       jax.errors.JaxRuntimeError: some processes did not connect.

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bench.analyse.alpha_investing import WEALTH, level
+from bench.analyse.alpha_spending import WEALTH, level
 from bench.analyse.verdicts import ALPHA
 
 

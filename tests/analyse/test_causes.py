@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.analyse.causes.attribution import Key, attribute, means, oversubscription, stragglers
+from bench.analyse.causes import Key, attribute, means, oversubscription, stragglers
 from bench.commands.explain import explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.cause_sentences import reason, signed

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from fronts import Done, Front
 
-from bench.analyse import alpha_investing
+from bench.analyse import alpha_spending
+from tests.slow import slow
 
 
 class Referee:
@@ -46,10 +47,10 @@ def test_what_is_faster_is_kept_and_becomes_an_incumbent(referee: Referee) -> No
     assert mine["low"] <= mine["ratio"] <= mine["high"] < 1 < other["low"]
     assert found["block"] == "mlp-base/data=1/b256/fp32"
     # All of a batch have the level of its last.
-    assert mine["level"] == other["level"] == alpha_investing.level([], 2)
+    assert mine["level"] == other["level"] == alpha_spending.level([], 2)
     stored = referee.front.stored(mine["run"])
     (look,) = [row["looks"][-1] for row in stored.block_rows if row["launch"] == 0]
-    assert look["spent"] <= alpha_investing.ALPHA
+    assert look["spent"] <= alpha_spending.ALPHA
     done = referee("mine.py", "other.py", times={"other": 0.5})
     assert done.code == 0, done
     assert re.match(r"keep 3 other: 49\s% to 51\s% faster, ratio 0\.50", done.out)
@@ -61,7 +62,7 @@ def test_what_is_faster_is_kept_and_becomes_an_incumbent(referee: Referee) -> No
         "keep", "discard", "keep",
     ]  # fmt: skip
     tests = [json.loads(line) for line in referee.ledger.read_text().splitlines()]
-    assert tests[-2]["level"] == alpha_investing.level([True, False])
+    assert tests[-2]["level"] == alpha_spending.level([True, False])
 
 
 @pytest.mark.slow
@@ -101,9 +102,8 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
         (("best.py",), {}, "the following arguments are required: CHALLENGER.py"),
         (("best.py", "mine.py", "--meshes", "data=1", "data=2"), {}, "a referee judges one block"),
-        pytest.param(
-            *(("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2"),
-            marks=pytest.mark.slow,
+        *slow(
+            (("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2")
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_ledger_survives_a_kill_and_refuses_damage(referee: Referee) -> None:
     code, found = referee.judged("best.py", "other.py", times={"other": 0.5})
     assert code == 0
     assert found["attempts"][0]["number"] == 2
-    assert found["attempts"][0]["level"] == alpha_investing.level([False])
+    assert found["attempts"][0]["level"] == alpha_spending.level([False])
     assert found["curve"] == [1.0, pytest.approx(0.5, rel=1e-2)]
     text = referee.ledger.read_text()
     for damaged in (text.replace("0.5", "0.4", 1), text.partition("\n")[2]):

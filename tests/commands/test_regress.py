@@ -15,14 +15,15 @@ import pytest
 import synthetic
 from fronts import Done, Front
 
-from bench.analyse import gate_outcome
-from bench.plan.git_revisions import RevisionError, find_repository, worktrees
+from bench.analyse import outcomes
+from bench.plan.base_revisions import checkouts, find_repository
 from bench.present import gate_comment
 from bench.records import store
 from bench.records.cells import base_of
+from bench.records.git_files import RevisionError
 from bench.records.paths import ROOT
-from bench.worker.base_modules import BaseModules
-from bench.worker.file_loader import load
+from bench.worker.file_loader import BaseModules, load
+from tests.slow import slow
 
 SMALL = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "--run", "r")
 CELL = "mlp-base/data=2/b256/fp32"
@@ -164,13 +165,15 @@ def test_what_is_undecided_is_counted_against_what_is_allowed(gate: Gate) -> Non
     ("behaviour", "code", "words"),
     [
         ({"mine": "wrong"}, 3, "Broken: 1 of 2 comparisons with main no longer right"),
-        pytest.param({"mine": "segv"}, 3, "1 broken, 1 same", marks=pytest.mark.slow),
-        pytest.param({"mine": "unsupported"}, 3, "1 broken, 1 same", marks=pytest.mark.slow),
+        *slow(
+            ({"mine": "segv"}, 3, "1 broken, 1 same"),
+            ({"mine": "unsupported"}, 3, "1 broken, 1 same"),
+        ),
         ({"mine@base": "wrong"}, 0, "1 fixed, 1 same"),
         ({"mine@base": "unsupported", "mine": "unsupported"}, 0, "1 same, 1 neither"),
-        pytest.param({"mine@base": "segv"}, 2, "1 undecided, 1 same", marks=pytest.mark.slow),
-        pytest.param(
-            {"mine": "oom", "mine@base": "oom"}, 2, "1 undecided, 1 same", marks=pytest.mark.slow
+        *slow(
+            ({"mine@base": "segv"}, 2, "1 undecided, 1 same"),
+            ({"mine": "oom", "mine@base": "oom"}, 2, "1 undecided, 1 same"),
         ),
         ({"mine": "wrong", "times": {"other": 2}}, 3, "1 broken, 1 slower"),
     ],
@@ -257,10 +260,12 @@ def test_an_interruption_leaves_no_worktree(gate: Gate) -> None:
     front = gate.front.told(other="hang")
     process = front.start("regress", "main", *gate.paths, *SMALL)
     front.wait_for_hang(process)
-    assert git(gate.repository, "worktree", "list").count("\n") == 1
+    base = Path(front.jobs[0]["base_files"]["mine@base"]["worktree"])
+    assert (base / "steps/mine.py").exists()
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
+    assert not base.exists()
     assert git(gate.repository, "worktree", "list").count("\n") == 0
 
 
@@ -291,16 +296,16 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    compare = gate_outcome.compare
+    compare = outcomes.compare
     monkeypatch.setattr(
-        gate_outcome, "compare", lambda *a: (asked.append(a[1:3]), compare(*a))[1]
+        outcomes, "compare", lambda *a: (asked.append(a[1:3]), compare(*a))[1]
     )  # fmt: skip
     directory = planted(tmp_path, same=1.0, slower=1.1, faster=0.9)
-    found = gate_outcome.judge(store.load(directory))
+    found = outcomes.judge(store.load(directory))
     assert [(case.word, case.cell.rpartition("/")[2]) for case in found.cases] == [
         (name, name) for name in ("slower", "faster", "same")
     ]
-    assert found.code == gate_outcome.REGRESSION
+    assert found.code == outcomes.REGRESSION
     for case in found.cases:
         assert case.ratio
         assert case.head_s == pytest.approx(case.base_s * case.ratio.value, rel=0.05)
@@ -318,7 +323,7 @@ def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
             row |= {"status": "timeout", "reason": "no sign of life"}
 
     synthetic.rewrite(directory, "cells", fail_once)
-    found = gate_outcome.judge(store.load(directory))
+    found = outcomes.judge(store.load(directory))
     assert [case.word for case in found.cases] == ["broken", "same"]
     assert found.cases[0].reason == "timeout: no sign of life"
 
@@ -326,7 +331,7 @@ def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
 def test_hostile_text_is_inert(tmp_path: Path) -> None:
     endings = {("bad", 2): ("wrong", HOSTILE)}
     directory = planted(tmp_path, endings, revision=HOSTILE, bad=1.0, same=1.0)
-    found = gate_outcome.judge(store.load(directory))
+    found = outcomes.judge(store.load(directory))
     text = gate_comment.markdown(found)
     # Everything hostile is within code spans, which end where they began.
     spans = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
@@ -348,15 +353,15 @@ def test_what_was_not_measured_is_no_outcome(tmp_path: Path) -> None:
     manifest["config"]["regress"]["cells"].append("mlp-base/data=4/b64/fp32/same")
     store.write_manifest(directory, manifest)
     run = store.load(directory)
-    assert gate_outcome.judge(run).code == gate_outcome.UNDECIDED
-    first = gate_comment.markdown(gate_outcome.judge(run, "interrupted")).splitlines()[0]
+    assert outcomes.judge(run).code == outcomes.UNDECIDED
+    first = gate_comment.markdown(outcomes.judge(run, "interrupted")).splitlines()[0]
     assert first == "### No outcome, interrupted: 1 of 2 comparisons with `main` not measured"
 
 
 # Git.
 
 
-def test_a_worktree_is_the_base_and_gone_afterwards(gate: Gate) -> None:
+def test_a_checkout_is_the_base_and_gone_afterwards(gate: Gate) -> None:
     old = git(gate.repository, "rev-parse", "HEAD")
     (gate.repository / "steps" / "mine.py").write_text("changed = True\n")
     commit(gate.repository)
@@ -368,11 +373,10 @@ def test_a_worktree_is_the_base_and_gone_afterwards(gate: Gate) -> None:
     )
     assert found.had(gate.repository / "steps/mine.py")
     assert not found.had(gate.repository / "steps/never.py")
-    with worktrees([found]) as places:
+    with checkouts([found]) as places:
         place = places[gate.repository]
         assert (place / "steps/mine.py").read_text() == '"""mine."""\n'
         (place / "__pycache__").mkdir()
-        (place / ".git").unlink()
     assert not place.exists()
     assert git(gate.repository, "worktree", "list").count("\n") == 0
 

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.clipping import clip_by_global_norm
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 
 GRADIENTS = {"a": np.arange(8.0), "b": np.ones((4, 2)), "c": np.array(3.0)}
 MAX_NORM = 2.0

@@ -18,9 +18,10 @@ from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs
 from bench.contract.placement import create_sharded_state, fsdp_specs, shapes_of_params
 from bench.contract.workloads import gpt2, mlp, vae
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
-from bench.worker.read.program_memory import largest_program
+from bench.worker.problems import make_mesh
+from bench.worker.read.device_memory import largest_program
 from bench.worker.read.programs import live_programs, new_programs
+from tests.slow import slow
 
 close = partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-10)
 
@@ -30,7 +31,7 @@ def test_microbatches_add_up_to_the_batch(count):
     with jax.enable_x64(True):
         problem = replace(mlp.problem(mlp.SIZES["tiny"](), 8, "fp64"), microbatches=count)
         params, loss_fn = problem.functional()
-        value_and_grad = jax.value_and_grad(loss_fn)
+        value_and_grad = jax.jit(jax.value_and_grad(loss_fn))
         found = jax.jit(problem.over_microbatches(value_and_grad))(params, problem.batch(0))
         jax.tree.map(close, found, value_and_grad(params, problem.batch(0)))
 
@@ -47,9 +48,7 @@ def test_only_one_microbatch_is_alive_at_a_time():
     assert temporary[1] < temporary[0] / 2
 
 
-@pytest.mark.parametrize(
-    "workload", [mlp, *(pytest.param(one, marks=pytest.mark.slow) for one in (gpt2, vae))]
-)
+@pytest.mark.parametrize("workload", [mlp, *slow(gpt2, vae)])
 def test_parts_of_a_model_are_its_shards(workload):
     """A device's part has the shapes that the rules leave of the whole, and the same loss."""
     mesh = make_mesh(MeshShape.parse("model=2"))
@@ -66,7 +65,7 @@ def test_parts_of_a_model_are_its_shards(workload):
         jax.tree.map(
             close,
             run(params, problem.batch(0)),
-            jax.value_and_grad(whole)(params, problem.batch(0)),
+            jax.jit(jax.value_and_grad(whole))(params, problem.batch(0)),
         )
 
 
@@ -105,17 +104,14 @@ def test_a_device_never_holds_the_whole_model_while_its_state_is_made(monkeypatc
 def test_noise_belongs_to_the_image_wherever_it_is_computed():
     mesh = make_mesh(MeshShape.parse("data=4"))
     numbers = jnp.arange(8)
-    whole = vae.noise_of(numbers, 4)
-    sharded = jax.jit(vae.noise_of, static_argnums=1)(
-        jax.device_put(numbers, NamedSharding(mesh, P("data"))), 4
-    )
-    own = jax.shard_map(
-        lambda own: vae.noise_of(own, 4), mesh=mesh, in_specs=P("data"), out_specs=P("data")
-    )(numbers)
+    noise_of = jax.jit(partial(vae.noise_of, latent=4))
+    whole = noise_of(numbers)
+    sharded = noise_of(jax.device_put(numbers, NamedSharding(mesh, P("data"))))
+    own = jax.shard_map(noise_of, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(numbers)
     np.testing.assert_array_equal(whole, sharded)
     np.testing.assert_array_equal(whole, own)
-    np.testing.assert_array_equal(whole[3:5], vae.noise_of(numbers[3:5], 4))
-    assert np.std(vae.noise_of(jnp.arange(1000), 4)) == pytest.approx(1, abs=0.05)
+    np.testing.assert_array_equal(whole[3:5], noise_of(numbers[3:5]))
+    assert np.std(noise_of(jnp.arange(1000))) == pytest.approx(1, abs=0.05)
 
 
 def test_a_model_with_state_beside_its_parameters_is_refused_by_name():

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract.divided_sequences import contiguous_part, why_not_divided, zigzag_part
 from bench.contract.workloads import gpt2, mlp
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from implementations import context_ring, context_ulysses
 
 CONFIG = gpt2.Config(layers=1, heads=4, width=16, context=24, vocabulary=256)

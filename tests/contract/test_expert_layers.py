@@ -10,8 +10,11 @@ import pytest
 from bench.contract.expert_layers import compute_experts, mixture
 from bench.contract.workloads import mlp, moe
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from implementations import expert_all_to_all, expert_replicated, expert_tensor_parallel
+
+mix = jax.jit(mixture, static_argnums=4)
+one_expert = jax.jit(compute_experts)
 
 
 def drawn(experts=4, tokens=8, width=6, hidden=10):
@@ -37,14 +40,14 @@ def by_token(x, logits, up, down, choices):
                 if used[expert] <= slots:
                     weight = own[token, expert] / own[token, chosen[token]].sum()
                     inputs = x[sequence, token][None, None, None]
-                    output = compute_experts(inputs, up[expert][None], down[expert][None])
+                    output = one_expert(inputs, up[expert][None], down[expert][None])
                     outputs[sequence, token] += weight * np.asarray(output)[0, 0, 0]
     return outputs
 
 
 def test_a_mixture_is_the_weighted_sum_of_the_chosen_experts():
     x, logits, up, down = drawn()
-    mixed, _ = jax.jit(mixture, static_argnums=4)(x, logits, up, down, 2)
+    mixed, _ = mix(x, logits, up, down, 2)
     expected = by_token(x, logits, up, down, 2)
     assert (np.abs(expected).max(-1) > 0).all(), "some choice of each token found a slot"
     np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=1e-5)
@@ -54,7 +57,7 @@ def test_who_finds_no_slot_gets_nothing():
     """All tokens choose the first expert, which has a slot for every second."""
     x, _, up, down = drawn(experts=2)
     logits = jnp.tile(jnp.array([9.0, 0.0]), (2, 8, 1))
-    mixed, balance = mixture(x, logits, up, down, 1)
+    mixed, balance = mix(x, logits, up, down, 1)
     assert (np.abs(mixed[:, :4]).max(-1) > 0).all()
     assert not np.asarray(mixed[:, 4:]).any()
     assert balance == pytest.approx(2 / (1 + np.exp(-9)), rel=1e-5)
@@ -63,7 +66,7 @@ def test_who_finds_no_slot_gets_nothing():
 def test_an_even_load_is_balanced():
     x, _, up, down = drawn(experts=2)
     logits = jnp.tile(9.0 * jnp.eye(2), (2, 4, 1))
-    assert mixture(x, logits, up, down, 1)[1] == pytest.approx(1)
+    assert mix(x, logits, up, down, 1)[1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

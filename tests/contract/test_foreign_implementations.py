@@ -13,8 +13,7 @@ from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
 from bench.worker.block_rounds import warm_arm
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import with_options
+from bench.worker.problems import make_mesh, with_options
 from bench.worker.prove.gate import Gate
 
 NAMES = sorted(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench.contract import fused_attention
+from bench.contract import divided_sequences
 from bench.contract.divided_sequences import causal_attention
 from bench.contract.workloads import gpt2
 
@@ -37,7 +37,7 @@ def far(ours, theirs):
 @pytest.mark.parametrize(("dtype", "allowed"), [("bfloat16", 2.0**-6), ("float16", 2.0**-9)])
 @pytest.mark.parametrize("branches", [False, True])
 def test_fused_attention_is_plain_attention(dtype, allowed, branches, monkeypatch):
-    monkeypatch.setattr(fused_attention, "tpu_kernel_applies", lambda: branches)
+    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: branches)
     arguments = heads(dtype, tokens=128)
 
     def attention(*qkv):  # a new function, so that no earlier trace is used
@@ -54,7 +54,7 @@ def test_fused_attention_is_plain_attention(dtype, allowed, branches, monkeypatc
     ("precision", "fused"), [("fp64", False), ("fp32", False), ("bf16", True), ("fp16", True)]
 )
 def test_the_proof_is_plain_and_the_timed_step_fused(precision, fused, monkeypatch):
-    monkeypatch.setattr(fused_attention, "tpu_kernel_applies", lambda: True)
+    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: True)
     with jax.enable_x64(precision == "fp64"):
         config = replace(gpt2.SIZES["tiny"](), layers=2, context=128)
         problem = gpt2.problem(config, 2, precision)
@@ -73,13 +73,13 @@ def test_the_proof_is_plain_and_the_timed_step_fused(precision, fused, monkeypat
     ],
 )
 def test_a_kernel_is_for_some_shapes_and_dtypes(shape, dtype, names, monkeypatch):
-    monkeypatch.setattr(fused_attention, "cudnn_is_here", lambda: True)
-    monkeypatch.setattr(fused_attention, "tpu_kernel_applies", lambda: True)
-    assert {*fused_attention.kernels(jax.ShapeDtypeStruct(shape, dtype))} == names
+    monkeypatch.setattr(divided_sequences, "cudnn_is_here", lambda: True)
+    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: True)
+    assert {*divided_sequences.kernels(jax.ShapeDtypeStruct(shape, dtype))} == names
 
 
 def test_a_device_that_holds_a_part_of_the_queries_attends_plainly(monkeypatch):
-    monkeypatch.setattr(fused_attention, "tpu_kernel_applies", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: pytest.fail("asked"))
     query, key, value = heads("bfloat16", tokens=128)
     part = causal_attention(query[:, 64:], key, value, first=64)
     whole = causal_attention(*(x.astype(jnp.float32) for x in (query, key, value)))
@@ -87,12 +87,12 @@ def test_a_device_that_holds_a_part_of_the_queries_attends_plainly(monkeypatch):
 
 
 def test_without_cudnn_its_kernel_is_not_traced():
-    assert not fused_attention.cudnn_is_here()
+    assert not divided_sequences.cudnn_is_here()
 
 
 def test_a_tpu_kernel_needs_a_single_chip(monkeypatch):
-    assert not fused_attention.tpu_kernel_applies(), "the tests have eight devices"
+    assert not divided_sequences.tpu_kernel_applies(), "the tests have eight devices"
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    assert not fused_attention.tpu_kernel_applies(), "it is a CPU"
+    assert not divided_sequences.tpu_kernel_applies(), "it is a CPU"
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert fused_attention.tpu_kernel_applies()
+    assert divided_sequences.tpu_kernel_applies()

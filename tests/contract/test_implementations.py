@@ -19,15 +19,17 @@ from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
 from bench.worker.file_loader import implementation_files, load, workload_files
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import with_options
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.problems import make_mesh, with_options
+from bench.worker.prove.failures import WrongStepError, approximation
 from bench.worker.prove.gate import Gate
 from bench.worker.read.compilation import remembered_programs
 from implementations.python_loop import distributed_train_step
+from tests.slow import slow
 
 MODULES = {name: load(path) for name, path in implementation_files([]).items()}
 IMPLEMENTATIONS = {name: one for name, one in MODULES.items() if not hasattr(one, "FOREIGN")}
+APPROXIMATE = {name for name, one in IMPLEMENTATIONS.items() if approximation(one)}
+"""Proved in tests/worker/test_statistical_proof.py."""
 WORKLOADS = {name: load(path) for name, path in workload_files([]).items()}
 BATCH = 8
 every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -83,12 +85,15 @@ KINDS = {
     },
     "other libraries": {"equinox_jit", "linen_jit"},
     "whole matrices": {"owner_computes"},
+    "approximate": APPROXIMATE,
 }
 
 STATEFUL = {
-    "resnet": ["explicit_sharding", "jit_spmd", "nnx_jit", "nnx_jit_cached", "shard_map_pmean",
-               "shard_map_psum"],
-    "resnet_local": ["python_loop", "shard_map_pmean", "shard_map_psum"],
+    "resnet": ["explicit_sharding", "fsdp_spmd", "jit_spmd", "nnx_jit", "nnx_jit_cached", "pmap",
+               "shard_map_bucketed", "shard_map_in_backward", "shard_map_pmean", "shard_map_psum",
+               "zero1", "zero2"],
+    "resnet_local": ["pmap", "python_loop", "shard_map_bucketed", "shard_map_in_backward",
+                     "shard_map_pmean", "shard_map_psum", "zero1", "zero2"],
 }  # fmt: skip
 """Those that carry model state, by the workload whose statistics they compute."""
 
@@ -104,6 +109,7 @@ PACKAGES = {"equinox_jit": "equinox"}
 """What some need that need not be installed."""
 
 CASES = {
+    "approximate": [],
     "data parallel": [
         Case("linear", "data=1"),
         Case("mlp", "data=8"),
@@ -316,6 +322,7 @@ def case_of(name):
         "tensor parallel": Case("mlp", "data=2,model=4"),
         "fully sharded and tensor parallel": Case("mlp", "data=2,fsdp=2,model=2"),
         "other libraries": Case("mlp", "data=8"),
+        "approximate": Case("mlp", "data=8"),
         "whole matrices": Case("gpt2_muon", "data=2"),
         "context parallel": Case("gpt2", "data=1,context=2"),
         "expert parallel": Case("moe", "data=1,expert=2"),
@@ -331,8 +338,8 @@ def case_of(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in {*SLOW_TO_BUILD, *LIKE_OTHERS} else ())
-        for name in IMPLEMENTATIONS
+        *(name for name in IMPLEMENTATIONS if name not in SLOW_TO_BUILD | LIKE_OTHERS),
+        *slow(*sorted(SLOW_TO_BUILD | LIKE_OTHERS)),
     ],
 )
 def test_donates_its_state_and_shares_nothing_with_another_build(programs, name):
@@ -362,6 +369,7 @@ def test_says_why_it_cannot_use_a_mesh_it_does_not_know(name):
         "pipeline": "data=2,pipe=2,fsdp=2",
         "other libraries": "data=2,pipe=4",
         "whole matrices": "data=2,pipe=4",
+        "approximate": "data=2,pipe=4",
     }
     mesh = make_mesh(MeshShape.parse(meshes[kind_of(name)]))
     reason = IMPLEMENTATIONS[name].why_unsupported(problem, mesh)
@@ -424,6 +432,7 @@ def test_reads_like_a_page(name):
     assert len(source.splitlines()) <= 120
     assert docstring
     assert len(docstring.splitlines()[0]) <= 100
+    assert name not in APPROXIMATE or len(source.splitlines()) <= 110
     moves = ("all-reduce", "psum", "pmean", "copy of the parameters", "reduce-scatter", "ppermute")
     assert any(word in docstring for word in moves), "what is communicated?"
 
@@ -434,6 +443,13 @@ def test_a_mesh_without_its_axis_is_unsupported_not_a_crash(name):
     reason = IMPLEMENTATIONS[name].why_unsupported(problem, make_mesh(MeshShape.parse("model=2")))
     assert reason is not None
     assert "data" in reason.removesuffix(", which this mesh lacks")
+
+
+@pytest.mark.parametrize("name", sorted(APPROXIMATE))
+def test_what_is_approximate_fails_the_proof_of_exact_steps(gates, name):
+    gate = gates(Case("mlp", "data=2"))[2]
+    with pytest.raises(WrongStepError):
+        gate.prove_exact(IMPLEMENTATIONS[name])
 
 
 def test_the_readmes_example_passes_the_gate(gates, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -17,9 +18,10 @@ from bench.contract.placement import shapes_of_params
 from bench.contract.workloads import gpt2, linear, moe
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.read.programs import product_flops
+from tests.slow import slow
 
 BATCH, CONTEXT, WIDTH, HEADS = 8, 64, 32, 2
 TOKENS = BATCH * CONTEXT
@@ -73,14 +75,7 @@ def test_compiled_programs_need_less_memory_the_more_is_recomputed(scan_layers):
 
 @pytest.mark.parametrize(
     ("workload", "remat"),
-    [
-        (gpt2, "dots"),
-        *(
-            pytest.param(workload, remat, marks=pytest.mark.slow)
-            for workload in (gpt2, moe)
-            for remat in POLICIES
-        ),
-    ],
+    [(gpt2, "dots"), *slow(*itertools.product((gpt2, moe), POLICIES))],
 )
 def test_a_loop_over_stacked_layers_computes_what_the_layers_do(workload, remat):
     """As do blocks whose activations are computed again, to the rounding of float64."""
@@ -125,14 +120,7 @@ def chain(precision, *, scan_layers=False, remat=""):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "fsdp_shard_map",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("shard_map_pmean", "jit_spmd", "fsdp_spmd")
-        ),
-    ],
+    "name", ["fsdp_shard_map", *slow("shard_map_pmean", "jit_spmd", "fsdp_spmd")]
 )
 def test_the_gate_proves_loops_and_policies_against_neither(programs, name):
     """A chain of layers that is small enough for every run of the tests."""
@@ -154,7 +142,7 @@ def operations(workload, layers, *, scan_layers):
     return step.lower(shapes_of_params(problem), problem.batch(0)).as_text().count(" = ")
 
 
-@pytest.mark.parametrize("workload", [gpt2, pytest.param(moe, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workload", [gpt2, *slow(moe)])
 def test_a_loops_program_does_not_grow_with_its_layers(workload):
     looped = [operations(workload, layers, scan_layers=True) for layers in (2, 8)]
     assert looped[0] == looped[1]

@@ -14,8 +14,9 @@ from bench.contract import PRECISIONS, WHOLE, ModelAxis
 from bench.contract.layers import Vocabulary, padded_rows
 from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
+from tests.slow import slow
 
 SIZE, WIDTH, TOKENS = 200, 16, 24
 
@@ -44,16 +45,13 @@ def textbooks(table, x, labels):
     return (losses * jnp.arange(1.0, TOKENS + 1)).mean()
 
 
-@pytest.mark.parametrize(
-    "precision",
-    ["bf16", "fp64", *(pytest.param(each, marks=pytest.mark.slow) for each in ("fp32", "fp16"))],
-)
+@pytest.mark.parametrize("precision", ["bf16", "fp64", *slow("fp32", "fp16")])
 def test_the_loss_and_its_gradients_are_the_textbooks(precision):
     with jax.enable_x64(precision == "fp64"):
         layer, (x, labels) = vocabulary(precision), inputs(precision)
-        ours, ours_grads = nnx.value_and_grad(loss, argnums=(0, 1))(layer, x, labels)
+        ours, ours_grads = nnx.jit(nnx.value_and_grad(loss, argnums=(0, 1)))(layer, x, labels)
         table = layer.table.embedding[...]
-        theirs, grads = jax.value_and_grad(textbooks, argnums=(0, 1))(table, x, labels)
+        theirs, grads = jax.jit(jax.value_and_grad(textbooks, argnums=(0, 1)))(table, x, labels)
         near = 8 * rounding(precision, "cpu")
         np.testing.assert_allclose(ours, theirs, rtol=near)
         of_table = ours_grads[0]["table"]["embedding"][...]
@@ -76,9 +74,11 @@ def test_devices_share_padded_rows():
     specs = jax.tree.map(lambda _: P("model"), state)
     sharded = jax.shard_map(on_parts, mesh=mesh, in_specs=(specs, P()), out_specs=P())
     ours = jax.jit(jax.value_and_grad(sharded, argnums=(0, 1)))(state, x)
-    whole = jax.value_and_grad(
-        lambda state, x: loss(nnx.merge(structure, state), x, labels), argnums=(0, 1)
-    )(state, x)
+
+    def on_one(state, x):
+        return loss(nnx.merge(structure, state), x, labels)
+
+    whole = jax.jit(jax.value_and_grad(on_one, argnums=(0, 1)))(state, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, whole)
 
 

@@ -21,7 +21,7 @@ from bench.contract.logical_axes import (
 from bench.contract.placement import shapes_of_params
 from bench.contract.workloads import gpt2, linear, mlp
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 
 
 def specs_of(problem, mesh):

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 import jax
 import pytest
 
-from bench.contract import fused_attention
+from bench.contract import divided_sequences
 from bench.contract.placement import shapes_of_params
 from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
+from tests.slow import slow
 
 FILES = implementation_files([])
 BATCH = 32
@@ -113,9 +114,9 @@ def kernels(monkeypatch):
         "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91_000
     )
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    fused_attention.cudnn_is_here.cache_clear()
+    divided_sequences.cudnn_is_here.cache_clear()
     yield monkeypatch
-    fused_attention.cudnn_is_here.cache_clear()
+    divided_sequences.cudnn_is_here.cache_clear()
 
 
 def lowered(case, monkeypatch):
@@ -135,9 +136,7 @@ def counts(pattern, text):
     return Counter(re.findall(pattern, text))
 
 
-@pytest.mark.parametrize(
-    "case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)], ids=str
-)
+@pytest.mark.parametrize("case", [*QUICK, *slow(*SLOW)], ids=str)
 def test_lowers_for_an_accelerator(case, kernels):
     problem, program = lowered(case, kernels)
     text = program.as_text()

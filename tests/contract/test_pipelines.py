@@ -11,7 +11,7 @@ import pytest
 from bench.contract.pipelines import from_stages, to_stages, why_no_pipeline
 from bench.contract.workloads import gpt2, mlp
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from implementations import (
     pipeline_1f1b,
     pipeline_gpipe,

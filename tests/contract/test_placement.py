@@ -20,7 +20,7 @@ from bench.contract.placement import (
     unknown_axes,
 )
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def implementation(name: str, path: str = "") -> dict[str, str]:
-    return {"name": name, "path": path, "summary": f"What {name} is.", "error": ""}
+    return {"name": name, "path": path, "error": ""}
 
 
 def workload(name: str, sizes: list[str], path: str = "") -> dict[str, object]:

@@ -18,7 +18,7 @@ JOB = json.loads(sys.stdin.readline())
 
 
 def say(**event) -> None:
-    print(json.dumps(event), flush=True)
+    print(json.dumps({**event, "attempt": JOB["attempt"]}), flush=True)
 
 
 for action, *arguments in JOB["acts"][JOB["place"]["rank"]]:

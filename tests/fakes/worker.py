@@ -37,7 +37,7 @@ BLOCK = COMMON["block"]
 
 
 def say(**event) -> None:
-    print(json.dumps(event), flush=True)
+    print(json.dumps({**event, "attempt": JOB["attempt"]}), flush=True)
 
 
 def phase(name: str, arm: str = "") -> None:
@@ -97,7 +97,9 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
         case "quit":
             sys.exit(0)
         case "garbage":
-            print("{not json\n[1, 2]\nplain text", flush=True)
+            print("{not json", flush=True)
+        case "forge":
+            print(json.dumps({"event": "samples", "rows": [1]}), flush=True)
         case "wrong":
             return "wrong", "gradients 2 times too large"
         case "unsupported":
@@ -116,6 +118,7 @@ if "log" in BEHAVIOUR:
 if "edits" in BEHAVIOUR:
     with Path(BEHAVIOUR["edits"]).open("a") as edited:
         edited.write("# edited\n")
+print("a library may print before the worker's first event", flush=True)
 if "start" in BEHAVIOUR:
     act("", BEHAVIOUR["start"])
 phase("start")

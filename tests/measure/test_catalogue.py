@@ -10,7 +10,7 @@ import pytest
 
 from bench.measure import catalogue
 from bench.measure.catalogue import read_catalogue
-from bench.measure.processes.ask import Child, ChildError
+from bench.measure.processes.guarded import Child, ChildError
 
 CHILD = """
 import json, os, signal, sys, time

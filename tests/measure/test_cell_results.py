@@ -6,7 +6,6 @@ import pytest
 import synthetic
 
 from bench.measure.cell_results import cell_results
-from bench.measure.schedule import rows_of
 from bench.records import store
 
 
@@ -16,7 +15,7 @@ def test_a_time_beyond_the_devices_peak_is_no_time(tmp_path, scale, status):
         devices=(2,), platform="gpu", device_kind="NVIDIA H200", flops_scale=scale
     )
     run = store.load(synthetic.write(tmp_path, plan))
-    results = cell_results(rows_of(run.cells), rows_of(run.samples), "NVIDIA H200")
+    results = cell_results(run.cell_rows, run.sample_rows(), "NVIDIA H200")
     assert {result.status for result in results.values()} == {status}
     assert all(bool(result.step_seconds) == (status == "ok") for result in results.values())
     reasons = " ".join(result.reason for result in results.values())

@@ -17,9 +17,8 @@ import pytest
 
 from bench.measure.environment import child_environment
 from bench.measure.processes import guard as guard_module
-from bench.measure.processes.ask import Child, ask
 from bench.measure.processes.guard import Guard
-from bench.measure.processes.guarded import Guarded
+from bench.measure.processes.guarded import Child, Guarded, ask
 
 SLEEPER = "import time; time.sleep(300)"
 FRONT = """
@@ -27,7 +26,7 @@ import os, signal, sys
 from bench.measure.processes.guarded import Guarded
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 guarded = Guarded(sys.argv[1:], os.environ, lambda line: print(line, end="", flush=True))
-print(guarded.pid, guarded._guard.process.pid, flush=True)
+print(guarded.pid, guarded.process.pid, flush=True)
 guarded.code(None)
 """
 FAMILY = f"""

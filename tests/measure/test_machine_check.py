@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.measure import machine_check
-from bench.measure.gpu_boards import read_boards
-from bench.measure.processes.ask import Answer, ChildError
+from bench.measure.machine_check import read_boards
+from bench.measure.processes.guarded import Answer, ChildError
 from bench.present import machine_screen
 
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure.processes.oom_kills import killed_by_kernel, read_counters
+from bench.measure.processes.host_memory import killed_by_kernel, read_counters
 
 
 @pytest.mark.parametrize(

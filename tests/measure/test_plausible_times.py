@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure.plausible_times import GAP_S, LATE_S, SAFETY, UNCACHED, reasons_against
+from bench.measure.suspicious_times import GAP_S, LATE_S, SAFETY, UNCACHED, reasons_against
 from bench.records.arms import TWIN
 
 BLOCK = {"processes": 1, "devices": 2, "baseline": "a"}

@@ -23,14 +23,14 @@ def run(*acts: list[list], limit_s: float = FAR_OFF) -> tuple[End, list[tuple[in
     heard: list[tuple[int, dict]] = []
 
     def start(rank: int, hear) -> LocalProcess:
-        job = json.dumps({"place": {"rank": rank}, "acts": acts})
+        job = json.dumps({"attempt": "7", "place": {"rank": rank}, "acts": acts})
         cores = worker_cores("cpu", 1, rank, len(acts))
         return LocalProcess(
             job, hear, environment=os.environ, cores=cores, shares_host=len(acts) > 1
         )
 
     began = time.monotonic()
-    with Group(start, len(acts)) as group:
+    with Group(start, len(acts), "7") as group:
         end = group.follow(
             lambda rank, event: heard.append((rank, event)),
             lambda _: "too late" if time.monotonic() > began + limit_s else "",

@@ -272,9 +272,17 @@ def test_an_interruption_leaves_no_process(bench: Bench, tmp_path: Path) -> None
     assert all(gone(pid) for pid in pids)
 
 
-def test_lines_that_are_no_events_are_passed_over(bench: Bench) -> None:
-    bench.run({"B": "garbage"})
-    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+@pytest.mark.parametrize(
+    ("behaviour", "line"),
+    [("garbage", "{not json"), ("forge", '{"event": "samples", "rows": [1]}')],
+)
+def test_a_file_that_writes_to_the_channel_is_named(
+    bench: Bench, behaviour: str, line: str
+) -> None:
+    bench.run({"B": behaviour})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+    reason = f"a file writes to the worker's channel {line!r} during gate"
+    assert bench.cells["B"]["reason"] == reason
 
 
 @pytest.mark.parametrize(

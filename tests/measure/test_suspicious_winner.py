@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure.suspicious_winner import FACTOR, FEWEST, ODDS, compared, suspicious_winner
+from bench.measure.suspicious_times import FACTOR, FEWEST, ODDS, compared, suspicious_winner
 
 SHIPPED, OTHER, USER = "shipped", "slower", "mine"
 CEILINGS = {
@@ -34,6 +34,15 @@ def found(seconds: dict[str, float], users=(USER,), rounds: int = 12, noise=0.05
     cells = {name: ok(**(of_user if name == USER else {})) for name in seconds}
     rows = samples(seconds, rounds, noise)
     return suspicious_winner({"devices": 1}, cells, rows, CEILINGS, users)
+
+
+def test_an_approximate_step_is_no_winner_and_hides_none():
+    seconds = {SHIPPED: 1.0, USER: 0.5, "sparse": 0.1}
+    cells = {name: ok() for name in seconds} | {"sparse": ok(approximate="sparse")}
+    suspicion = suspicious_winner(
+        {"devices": 1}, cells, samples(seconds), CEILINGS, (USER, "sparse")
+    )
+    assert (suspicion.name, suspicion.beside) == (USER, SHIPPED)
 
 
 @pytest.mark.parametrize(

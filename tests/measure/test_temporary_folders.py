@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.processes.memory_pressure import describe_shortage
-from bench.plan.git_revisions import find_repository, worktrees
+from bench.measure.processes.host_memory import describe_shortage
+from bench.plan.base_revisions import checkouts, find_repository
 from bench.records import temporary_folders
 from bench.records.paths import ROOT
 from bench.records.temporary_folders import remove_left, temporary_folder
@@ -71,7 +71,7 @@ def test_the_guard_of_a_killed_front_removes_its_folder(folder):
     assert not made.exists()
 
 
-def test_a_killed_gate_leaves_neither_its_worktree_nor_its_record(folder, tmp_path_factory):
+def test_a_killed_gate_leaves_neither_its_checkout_nor_a_record(folder, tmp_path_factory):
     repository = tmp_path_factory.mktemp("repository")
 
     def git(*words):
@@ -80,11 +80,14 @@ def test_a_killed_gate_leaves_neither_its_worktree_nor_its_record(folder, tmp_pa
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     git("init", "--quiet")
-    git("commit", "--quiet", "--allow-empty", "--message", "a")
+    (repository / "step.py").touch()
+    git("add", "step.py")
+    git("commit", "--quiet", "--message", "a")
+    (repository / "step.py").unlink()
     script = (
         "import pathlib, sys, time\n"
-        "from bench.plan.git_revisions import find_repository, worktrees\n"
-        "with worktrees([find_repository(pathlib.Path(sys.argv[1]), 'HEAD')]) as places:\n"
+        "from bench.plan.base_revisions import checkouts, find_repository\n"
+        "with checkouts([find_repository(pathlib.Path(sys.argv[1]), 'HEAD')]) as places:\n"
         "    print(*places.values(), flush=True)\n"
         "    time.sleep(300)\n"
     )
@@ -93,13 +96,13 @@ def test_a_killed_gate_leaves_neither_its_worktree_nor_its_record(folder, tmp_pa
         stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)},
     ) as front:  # fmt: skip
         place = Path(front.stdout.readline().strip())
-        assert (place / ".git").exists()
+        assert (place / "step.py").exists()
         front.kill()
-    with worktrees([find_repository(repository, "HEAD")]) as places:
+    with checkouts([find_repository(repository, "HEAD")]) as places:
         assert not place.parent.exists()
-        assert str(place) not in git("worktree", "list")
-        assert all((one / ".git").exists() for one in places.values())
+        assert all((one / "step.py").exists() for one in places.values())
     assert git("worktree", "list").count("\n") == 1
+    assert git("status", "--porcelain") == " D step.py\n", "the index is as it was"
 
 
 def test_folders_in_shared_memory_are_removed_too(folder, monkeypatch):

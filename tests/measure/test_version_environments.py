@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.base_versions import VersionBases, with_versions
 from bench.measure.schedule import Schedule
-from bench.measure.version_environments import Environment, make_environment, releases_between
-from bench.plan.base_revisions import Origin
-from bench.plan.git_revisions import Repository
+from bench.measure.version_environments import (
+    Environment,
+    VersionBases,
+    make_environment,
+    releases_between,
+    with_versions,
+)
+from bench.plan.base_revisions import Origin, Repository
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options

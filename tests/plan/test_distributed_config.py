@@ -10,10 +10,9 @@ from bench.contract.workloads import gpt2
 from bench.plan.distributed_config import VARIABLES, DistributedConfig, DistributedConfigError
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.mesh import AXES, MeshShape
-from bench.records.spelling import closest
+from bench.records.printable import closest
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import with_options
+from bench.worker.problems import make_mesh, with_options
 
 
 def faults(make=DistributedConfig, *arguments, **given) -> tuple[str, ...]:
@@ -364,7 +363,7 @@ def test_faults_of_environment_and_caller_are_told_apart():
         f"WORLD_SIZE: 'x' is not {COUNT}",
         f"rank: -1 is not {RANK}",
         f"MASTER_PORT: 0 is not {PORT}",
-        f"tensor: unknown; choose from: {', '.join(DistributedConfig.model_fields)}",
+        f"tensor: unknown; {closest('tensor', DistributedConfig.model_fields)}",
     )
 
 

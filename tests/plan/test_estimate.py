@@ -56,9 +56,20 @@ def test_stored_launches_tell_the_time_of_each_part():
     }  # fmt: skip
     short = SimpleNamespace(worker={**PLAN.worker, "rounds": 1, "seconds": 20.0}, modes=())
     assert launch_stages(BLOCK, 9, short, History(past))["measure"] == 20.0, "with more steps each"
-    # Of a later launch nothing is known.
-    later = WORKER_START_S + 10 * OTHER_ARM_S * CACHED + 10.0
-    assert seconds_of(BLOCK, 9, PLAN, History(past), launch=1) == later
+    # A later launch, or a first one whose proofs and programs are cached, repeats less.
+    for launch, kept, arm_s in ((1, 0, 1.0), (0, 9, 1.0), (0, 3, (2 * 2.0 + 1.0) / 3)):
+        stages = launch_stages(BLOCK, 9, PLAN, History(past), launch, kept)
+        assert stages["arms"] == pytest.approx(10 * arm_s)
+
+
+def test_launches_that_found_their_proofs_and_programs_are_told_apart():
+    run = stored(gate=4.0, process=6.0)
+    for cell in run.cell_rows:
+        cell["compiled_in"] = "earlier"
+    warm = past_of(run)
+    assert launch_stages(BLOCK, 3, PLAN, History(warm), kept=3)["arms"] == 4 * 1.0
+    assert launch_stages(BLOCK, 3, PLAN, History(warm))["arms"] == 4 * 1.0 / CACHED
+    assert launch_stages(BLOCK, 3, PLAN, History(warm))["start"] == 6.0
 
 
 def test_runs_of_this_machine_come_first_then_new_ones(monkeypatch, tmp_path):

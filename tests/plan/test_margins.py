@@ -14,6 +14,11 @@ from tests import synthetic
 from tests.fakes.catalogue import catalogue
 
 
+@pytest.fixture(autouse=True)
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    synthetic.this_machine(monkeypatch)
+
+
 def plan(**options: str) -> Plan:
     return make_plan(Options(**options), catalogue(cores=4))
 
@@ -36,7 +41,8 @@ def test_a_run_on_this_machine_shows_it(tmp_path: Path, noise: float, expected: 
 
 
 def test_runs_of_other_machines_and_workloads_and_damaged_ones_show_nothing(tmp_path: Path) -> None:
-    synthetic.write(tmp_path, synthetic.Plan(usable_cores=64, devices=(1,)), "other")
+    synthetic.write(tmp_path, synthetic.Plan(usable_cores=64, devices=(1,)), "more-cores")
+    synthetic.write(tmp_path, synthetic.Plan(memory_bytes=2**30, devices=(1,)), "less-memory")
     synthetic.write(tmp_path, synthetic.Plan(workloads=("gpt2-nano",), devices=(1,)), "unlike")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged/manifest.json").write_text("{}")

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
 
 import pytest
 
-from bench.measure.catalogue import path_faults
-from bench.plan.help_pages import help_text, regress_help_text
+from bench.measure.catalogue import file_faults
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
-from bench.plan.options import Options, add_options, read_options
+from bench.plan.options import Options, add_options, help_page, read_options
 from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
@@ -46,6 +46,47 @@ def test_quick_has_its_workloads_at_1_2_4_and_8_devices() -> None:
     assert made.baseline == "python_loop"
     assert made.worker["phases"] == {}
     assert len(made.cells) == 24
+
+
+def with_approximate(**options) -> Plan:
+    known = catalogue()
+    known["implementations"].append({
+        "name": "sparse", "path": "", "summary": "Sparse.", "error": "", "approximate": "sparse",
+    })  # fmt: skip
+    return make_plan(Options(**options), known)
+
+
+def test_approximate_steps_are_measured_if_they_are_named() -> None:
+    usual = ("jit_spmd", "pmap", "python_loop")
+    assert (with_approximate().implementations, with_approximate().approximate) == (usual, ())
+    made = with_approximate(implementations=("sparse", "python_loop"))
+    assert (made.implementations, made.approximate) == (("sparse", "python_loop"), ("sparse",))
+    assert made.baseline == "python_loop", "the first that is exact"
+    assert with_approximate(implementations=("exact", "approximate")).implementations == (
+        *usual,
+        "sparse",
+    )
+    alone = with_approximate(implementations=("approximate",))
+    assert (alone.implementations, alone.baseline) == (("sparse",), "sparse")
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (
+            {"baseline": "sparse"},
+            "--baseline: sparse is approximate; ratios are taken against an exact step",
+        ),
+        (
+            {"isolate": ("sparse",)},
+            "--isolate: sparse is approximate; such a step runs in the worker",
+        ),
+    ],
+)
+def test_an_approximate_step_is_no_baseline_and_not_isolated(options: dict, fault: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        with_approximate(implementations=("python_loop", "sparse"), **options)
+    assert list(caught.value.faults) == [fault]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -134,10 +175,12 @@ def test_values_may_come_in_one_quoted_string() -> None:
 
 def test_help_names_every_option_and_exit_code() -> None:
     options = [f"--{name.replace('_', '-')} " for name in Options.__dataclass_fields__]
+    texts = tomllib.loads((ROOT / "bench/plan/options.toml").read_text(encoding="utf-8"))
+    assert texts.keys() == Options.__dataclass_fields__.keys()
     gate = ["--base-revision ", "--allow-undecided "]
     for text, hidden, codes in (
-        (help_text(), gate, (0, 1, 2, 3, 4, 5)),
-        (regress_help_text(), ["--resume ", gate[0]], (0, 1, 2, 3, 4, 130)),
+        (help_page("run"), gate, (0, 1, 2, 3, 4, 5)),
+        (help_page("regress"), ["--resume ", gate[0]], (0, 1, 2, 3, 4, 130)),
     ):
         assert [option for option in options if option not in text] == hidden
         assert all(f"\n  {code}  " in text for code in codes)
@@ -324,13 +367,12 @@ def test_faults_of_paths(tmp_path) -> None:
     good, taken, odd, double = (
         str(tmp_path / name) for name in ("mine.py", "python_loop.py", "not-a-name.py", "a/mine.py")
     )
-    option = "--implementation-path"
-    assert path_faults(option, [good]) == []
-    (fault,) = path_faults(option, [str(tmp_path / "mien.py")])
+    assert file_faults([good], []) == []
+    (fault,) = file_faults([str(tmp_path / "mien.py")], [])
     assert "there is no file" in fault
     assert "mine.py" in fault
-    assert "has the name of implementations/python_loop.py" in path_faults(option, [taken])[0]
-    assert "not named like a Python module" in path_faults(option, [odd])[0]
-    assert "have the same name" in path_faults(option, [good, double])[0]
+    assert "has the name of implementations/python_loop.py" in file_faults([taken], [])[0]
+    assert "not named like a Python module" in file_faults([odd], [])[0]
+    assert "have the same name" in file_faults([good, double], [])[0]
     inside = str(ROOT / "implementations" / "python_loop.py")
-    assert "select it by its name" in path_faults(option, [inside])[0]
+    assert "select it by its name" in file_faults([inside], [])[0]

@@ -15,8 +15,9 @@ import synthetic
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.analyse import change_points
 from bench.commands import exits
-from bench.present.gallery import entries, index, published_run
+from bench.present.gallery import entries, history_tables, index, published_run
 from bench.records import store
 from bench.records.paths import ROOT
 from bench.records.step_programs import Operation, packed
@@ -121,10 +122,12 @@ def test_a_projection_goes_with_its_run(checkout):
 
 
 def test_a_host_s_name_within_packed_operations_is_chance(checkout, monkeypatch):
-    monkeypatch.setattr("platform.node", lambda: "vm")
-    directory = synthetic.write(checkout / "reports", PLAN, "mine")
     texts = (packed([Operation(f"{n}.py:1", "add", "f32[]", n, 4)]) for n in itertools.count())
-    by_chance = next(text for text in texts if re.search(r"(?<![\w-])vm(?![\w-])", text))
+    words = (re.search(r"(?<![\w-])[a-z]+[A-Z][a-zA-Z]*(?![\w-])", text) for text in texts)
+    word = next(filter(None, words))
+    host, by_chance = word[0], word.string
+    monkeypatch.setattr("platform.node", lambda: host)
+    directory = synthetic.write(checkout / "reports", PLAN, "mine")
 
     def pack(row):
         row["program"] = {
@@ -134,10 +137,12 @@ def test_a_host_s_name_within_packed_operations_is_chance(checkout, monkeypatch)
     synthetic.rewrite(directory, "cells", pack)
     done = lockstep("publish", "mine")
     assert done.exit_code == 0, done.output
-    assert not published_run._private_words(published_run._without_code('{"programs":"a/vm+"}'))
+    page = f'{{"programs":"a/{host}+"}}'
+    assert published_run._private_words(page) == [host]
+    assert not published_run._private_words(published_run._without_code(page))
     shutil.rmtree(checkout / "reports" / NAME)
-    synthetic.rewrite(directory, "cells", lambda row: row.update(reason="on vm"))
-    assert "'vm' tells of this machine" in lockstep("publish", "mine").output
+    synthetic.rewrite(directory, "cells", lambda row: row.update(reason=f"on {host}"))
+    assert f"'{host}' tells of this machine" in lockstep("publish", "mine").output
 
 
 def test_runs_of_the_same_name_are_not_overwritten(checkout, quick_report):
@@ -240,6 +245,54 @@ def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_p
     assert facts[-1].startswith("Commit: ")
     assert facts[-1].endswith("with uncommitted changes")
     assert not any(fact.startswith("Commit: ") for fact in found[0].facts)
+
+
+def published_daily(folder, days, upgraded):
+    """A run a day; from one of them on, with another jax, in which `pmap` is slower."""
+    for day in range(1, days + 1):
+        late = day >= upgraded
+        plan = replace(
+            PLAN, seed=1000 * day, rounds=8, endings={},
+            ratios={"jit_spmd": 1.0, "pmap": 1.2 if late else 1.1},
+        )  # fmt: skip
+
+        def start(manifest, day=day, late=late):
+            manifest["started_at"] = f"2026-10-{day:02}T09:00:00+00:00"
+            manifest["versions"]["jax"] = "0.12.0" if late else "0.11.0"
+
+        synthetic.rewrite(synthetic.write(folder, plan, f"day{day}"), "manifest", start)
+    index.build(folder)
+    return ((folder / name).read_text() for name in (index.PAGE, index.MARKDOWN))
+
+
+def test_histories_show_what_changed_and_with_what(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    page, markdown = published_daily(tmp_path, days=12, upgraded=7)
+    for text in (page, markdown):
+        assert "gpt2-nano, fp32, 2 cores of An eight-core processor" in text
+        assert "pmap, data=2, batch 64: from 2026-10-07 on, the ratio is 1.0" in text
+        assert "times what it was. Changed with it: jax 0.11.0 to 0.12.0." in text
+        assert "2026-10-01 to 2026-10-12" in text
+    assert page.count('<svg class="spark"') == 1, "the baseline has no ratio"
+    assert page.count("<circle") == 2, "the change, and the newest"
+    (bars,) = re.findall(f"[{history_tables.BARS}]{{2,}}", markdown)
+    assert len(bars) == 12
+    assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
+    assert "<svg" not in markdown
+
+
+def test_few_runs_have_no_change_points(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    alone = "".join(published_daily(tmp_path / "one", days=1, upgraded=9))
+    assert "History" not in alone
+    page, markdown = published_daily(tmp_path / "two", days=2, upgraded=2)
+    fewest = change_points.fewest()
+    for text in (page, markdown):
+        assert f"too few runs: 2 of {fewest}" in text
+        assert f"at least {fewest} runs" in text
+        assert "differs between runs" in text
+    assert "Changed with it" not in page
+    assert page.count('<svg class="spark"') == 1
 
 
 def test_self_tests_and_faults_have_sections_of_their_own(tmp_path, monkeypatch):

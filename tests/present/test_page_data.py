@@ -13,12 +13,11 @@ import synthetic
 from pages import column, unpacked
 
 from bench.analyse import cell_table
-from bench.analyse.causes.attribution import attribute
+from bench.analyse.causes import attribute
 from bench.present import cell_columns, page_data
 from bench.present.cause_sentences import called
 from bench.records import store
-from bench.records.compressed import expanded
-from bench.records.step_programs import Operation
+from bench.records.step_programs import Operation, expanded
 from bench.records.step_programs import unpacked as of_program
 
 PLAN = synthetic.Plan(

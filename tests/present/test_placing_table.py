@@ -164,6 +164,9 @@ def test_counts_of_the_first_screen(run: store.Run, found: cell_table.Tables) ->
 
 def test_the_picture_has_the_answer_and_the_matrix(found: cell_table.Tables) -> None:
     picture = placing_table.picture(found, "Which is fastest?", "a machine")
+    size = [int.from_bytes(picture.png[at : at + 4]) for at in (16, 20)]
+    assert all(own <= most for own, most in zip(size, placing_table.SLIDE, strict=True))
+    assert any(own >= most - 1 for own, most in zip(size, placing_table.SLIDE, strict=True))
     assert picture is not None
     matrix = placing_table.make(found)
     assert matrix is not None

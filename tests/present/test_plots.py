@@ -14,8 +14,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench.analyse import cell_table, scaling_curves
-from bench.analyse.causes import traced_differences
+from bench.analyse import causes, cell_table, scaling_curves
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts, placing_table, print_plots
 from bench.present.plots import (
@@ -29,6 +28,7 @@ from bench.present.plots import (
 )
 from bench.present.plots.vega_plot import Plot
 from bench.records import store
+from bench.records.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,7 +174,7 @@ def test_breakdown_stacks_the_parts_of_traces(found: Tables) -> None:
     totals = shown.groupby(["place", "name"])["seconds"].sum()
     for block in found.comparisons:
         for cell in block.ranked:
-            parts = traced_differences.parts(found.traces[cell["cell"]])
+            parts = causes.parts(found.traces[cell["cell"]])
             assert totals[(block.place, cell["implementation"])] == pytest.approx(
                 sum(parts.values())
             )
@@ -210,24 +210,42 @@ def test_parts_are_told_apart_by_every_kind_of_sight(sight: str) -> None:
         assert apart > 14, (one, other)
 
 
-@pytest.mark.parametrize("sight", MATRICES)
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_the_matrix_has_one_ramp_by_lightness_for_every_kind_of_sight(
-    sight: str, scheme: int
-) -> None:
+@pytest.fixture(params=[0, 1], ids=["light", "dark"])
+def scheme(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The colours of a theme by name."""
     style = vega_plot._STYLE.read_text("utf-8")
-    found = {
-        name: pair[scheme]
-        for name, *pair in re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", style)
-    }
-    ramp = [found[f"behind{shade}"] for shade in range(len(placing_table.SHADES) + 1)]
-    lightness = [lab(colour, MATRICES[sight])[0] for colour in (found["paper"], *ramp)]
-    steps = np.diff(lightness) * (1 if scheme else -1)
+    every = re.findall(r"--(\w+): light-dark\((#\w+), (#\w+)\)", style)
+    return {name: pair[request.param] for name, *pair in every}
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast of two colours."""
+    luminance = [((lab(colour, np.eye(3))[0] + 16) / 116) ** 3 for colour in (one, other)]
+    low, high = sorted(luminance)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("sight", MATRICES)
+def test_what_to_use_and_what_to_avoid_are_told_apart_by_every_kind_of_sight(
+    sight: str, scheme: dict[str, str]
+) -> None:
+    use, avoid, text = (lab(scheme[name], MATRICES[sight]) for name in ("accent", "warn", "ink"))
+    assert np.linalg.norm(use - avoid) > 60
+    assert min(np.linalg.norm(use - text), np.linalg.norm(avoid - text)) > 25
+    assert min(contrast(scheme[name], scheme["paper"]) for name in ("accent", "warn")) > 4.5
+
+
+@pytest.mark.parametrize("sight", MATRICES)
+def test_the_matrix_has_one_ramp_by_lightness_for_every_kind_of_sight(
+    sight: str, scheme: dict[str, str]
+) -> None:
+    ramp = [scheme[f"behind{shade}"] for shade in range(len(placing_table.SHADES) + 1)]
+    lightness = [lab(colour, MATRICES[sight])[0] for colour in (scheme["paper"], *ramp)]
+    steps = np.diff(lightness)
+    steps *= np.sign(steps[0])
     assert steps[0] > 2
     assert min(steps[1:]) > 5, "each shade is farther from the paper than the one before"
-    luminance = [((lab(found[name], np.eye(3))[0] + 16) / 116) ** 3 for name in ("ink", "behind4")]
-    low, high = sorted(luminance)
-    assert (high + 0.05) / (low + 0.05) > 4.5, "the number in the field is legible"
+    assert contrast(scheme["ink"], scheme["behind4"]) > 4.5, "the number in the field is legible"
 
 
 def test_roofline_has_cells_below_measured_roofs(found: Tables) -> None:
@@ -251,9 +269,18 @@ def test_rooflines_need_ceilings(tmp_path: Path) -> None:
 
 
 def test_looks_are_unique() -> None:
-    looks = [charts.look(number) for number in range(64)]
-    assert len(set(looks)) == 64
-    assert [look.colour for look in looks[:8]] == list(range(8))
+    names = [f"arm_{number}" for number in range(64)]
+    assert len(set(charts.looks_of(names).values())) == 64
+    assert len(charts.looks_of([*names, "one more"])) == 65
+
+
+def test_an_implementation_looks_the_same_in_every_run() -> None:
+    shipped = [path.stem for path in ROOT.glob("implementations/**/[!_]*.py")]
+    looks = charts.looks_of(shipped)
+    alone = {name: look for own in shipped for name, look in charts.looks_of([own]).items()}
+    assert len(looks.items() - alone.items()) < len(shipped) / 10, "where two names draw one look"
+    assert len(set(looks.values())) == len(shipped) > 30
+    assert len({look.colour for look in looks.values()}) == len(charts.PALETTE)
 
 
 def test_a_name_has_one_look_whatever_is_shown() -> None:

@@ -23,6 +23,7 @@ from bench.present.progress import Progress
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
+from tests.slow import slow
 
 BLOCK = Block("gpt2", "nano", MeshShape.parse("data=2,model=2"), 1024, StepOptions(processes=2))
 LONG = Block(
@@ -211,9 +212,7 @@ def in_a_terminal(folder, *words, columns=80, **environment):
     return child.wait(), written.decode()
 
 
-@pytest.mark.parametrize(
-    ("columns", "no_color"), [(80, ""), pytest.param(40, "1", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("columns", "no_color"), [(80, ""), *slow((40, "1"))])
 def test_a_real_run_on_a_terminal(columns, no_color, tmp_path):
     behaviour = '{"pmap": "wrong"}'
     code, text = in_a_terminal(

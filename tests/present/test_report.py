@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench.analyse import cell_table, scaling_curves, stragglers, variant_ratios
+from bench.analyse import block_ratios, cell_table, scaling_curves, turn_details
 from bench.present import (
     block_tables,
     caveats,
@@ -230,7 +230,7 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
 
 def test_a_variant_is_compared_with_the_usual_environment(tmp_path: Path) -> None:
     built, _ = small(tmp_path, variants={"": 1.0, "slow": 1.5}, launches=5, shared_noise=0.002)
-    effects = variant_ratios.find(built.comparisons)
+    effects = block_ratios.option_effects(built.comparisons)
     assert {effect.implementation for effect in effects} == set(SMALL.ratios)
     for effect in effects:
         assert str(effect.block.block.options) == "fp32,variant=slow"
@@ -246,7 +246,7 @@ def test_another_version_is_compared_with_the_present_one_in_the_same_rounds(
     """Its arms are implementations like any other, and each is also set against its own."""
     ratios = {"jit_spmd": 1.0, "jit_spmd@old": 1.3, "slow": 2.0, "slow@old": 2.0}
     built, _ = small(tmp_path, ratios=ratios, launches=3)
-    effects = {effect.arm: effect for effect in variant_ratios.find(built.comparisons)}
+    effects = {effect.arm: effect for effect in block_ratios.option_effects(built.comparisons)}
     assert {arm: effect.verdict.word for arm, effect in effects.items()} == {
         "jit_spmd@old": "slower", "slow@old": "same",
     }  # fmt: skip
@@ -264,7 +264,7 @@ def test_each_option_is_compared_with_its_absence(tmp_path: Path) -> None:
     """Two options together are compared with either one alone."""
     changed = {"variants": {"": 1.0, "slow": 1.5}, "remat": {"": 1.0, "dots": 1.2}}
     built, run = small(tmp_path, **changed, launches=5, shared_noise=0.002)
-    effects = variant_ratios.find(built.comparisons)
+    effects = block_ratios.option_effects(built.comparisons)
     found = {(e.option, str(e.block.block.options), str(e.usual.block.options)) for e in effects}
     assert found == {
         ("variant=slow", "fp32,variant=slow", "fp32"),
@@ -597,7 +597,7 @@ def test_several_processes_have_curves_of_their_own() -> None:
 
 def test_the_slowest_process_is_named() -> None:
     times = np.array([[100, 110, 100], [100, 104, 100], [100, 100, 130], [100, 106, 100]])
-    assert stragglers.spread(times) == stragglers.Spread(
+    assert turn_details.straggling(times) == turn_details.Straggling(
         slowest=1, often=0.75, excess=pytest.approx(0.08)
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench.project.collective_costs import Cost, Ring, Route, Switch, cost, ring, torus, tree
 from bench.project.hardware import hardware
-from bench.project.link_placement import place
+from bench.project.machines import place
 from bench.records.collective_kinds import KINDS, bus_factor
 from bench.records.mesh import MeshShape
 

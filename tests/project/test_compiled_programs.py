@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from bench.measure.catalogue import read_catalogue
-from bench.measure.processes.ask import Answer
-from bench.project import compile_children
+from bench.measure.processes.guarded import Answer
+from bench.project import compiled_programs
 from bench.project.compiled_programs import Program, Unread, from_row, programs
-from bench.project.mesh_growth import Curve
-from bench.project.program_formulae import fit
+from bench.project.program_formulae import Curve, fit
 from bench.records import user_cache
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -119,12 +118,12 @@ class Children:
                     self.heard(line)
                 return ended
 
-        patch.setattr(compile_children, "Child", Child)
+        patch.setattr(compiled_programs, "Child", Child)
 
 
 @pytest.fixture
 def children(monkeypatch):
-    monkeypatch.setattr(compile_children, "usable_cores", lambda: 1)
+    monkeypatch.setattr(compiled_programs, "usable_cores", lambda: 1)
     return Children(monkeypatch)
 
 
@@ -145,7 +144,7 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
     assert refused == Unread(wanted[1], "too many", "unsupported")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compile_children, "Child", lambda *_: pytest.fail("there is no need to ask"))
+        patch.setattr(compiled_programs, "Child", lambda *_: pytest.fail("there is no need to ask"))
         assert programs(wanted, catalogue=listed) == [found, refused]
     path.write_text(OWN.format(first="os._exit(3)"), "utf-8")
     (gone,) = programs(wanted[:1], catalogue=listed)
@@ -164,20 +163,20 @@ def test_there_is_a_child_for_each_number_of_devices(catalogue, children):
 
 
 def test_as_many_children_at_once_as_there_are_cores_and_room(catalogue, children, monkeypatch):
-    monkeypatch.setattr(compile_children, "usable_cores", lambda: 3)
+    monkeypatch.setattr(compiled_programs, "usable_cores", lambda: 3)
     wanted = [cell(batch=8 * n) for n in range(1, 6)] + [cell(mesh="data=4")]
     found = programs(wanted, catalogue=catalogue)
     assert [program.cell for program in found] == wanted
     assert [len(names) for names in children.asked] == [2, 2, 1, 1]
     assert children.most_open == 3
-    memory = SimpleNamespace(available=2 * compile_children.ROOM + 1)
-    monkeypatch.setattr(compile_children.psutil, "virtual_memory", lambda: memory)
+    memory = SimpleNamespace(available=2 * compiled_programs.ROOM + 1)
+    monkeypatch.setattr(compiled_programs.psutil, "virtual_memory", lambda: memory)
     programs([replace(one, implementation="zero1") for one in wanted], catalogue=catalogue)
     assert [len(names) for names in children.asked[4:]] == [3, 2, 1]
 
 
 def test_who_ends_a_child_beside_others_is_asked_about_alone(catalogue, children, monkeypatch):
-    monkeypatch.setattr(compile_children, "usable_cores", lambda: 2)
+    monkeypatch.setattr(compiled_programs, "usable_cores", lambda: 2)
     killed = Answer("", (), -9)
     wanted = [cell(batch=8 * n) for n in range(1, 5)]
     one = Answer(f"{LINE}\n", (), 0)
@@ -223,7 +222,7 @@ def test_accelerators_that_are_here_have_their_own_compiler(catalogue, children,
 
 
 def test_accelerators_are_for_one_child_at_a_time(catalogue, children, monkeypatch):
-    monkeypatch.setattr(compile_children, "usable_cores", lambda: 16)
+    monkeypatch.setattr(compiled_programs, "usable_cores", lambda: 16)
     here = catalogue | {"platform": "gpu", "device_kind": "NVIDIA H100 80GB HBM3"}
     programs([cell(), cell("zero1")], catalogue=here, here=True)
     assert children.asked == [["jit_spmd", "zero1"]]

@@ -9,7 +9,7 @@ import pytest
 
 from bench.project.collective_costs import Ring, Route, Switch
 from bench.project.hardware import HardwareError, hardware
-from bench.project.link_placement import Piece, Placement, lay, place
+from bench.project.machines import Piece, Placement, lay, place
 from bench.records.mesh import MeshShape
 
 

@@ -24,10 +24,9 @@ from bench.plan.option_values import BadInput
 from bench.present import largest_batch_table, page_data
 from bench.present.report_files import build
 from bench.project import compiled_programs
+from bench.project import largest_fit as largest
 from bench.project.compiled_programs import Program, Unread
-from bench.project.maxbatch import fit_proof
-from bench.project.maxbatch import largest_fit as largest
-from bench.project.maxbatch.batch_search import RESOLUTION, Search
+from bench.project.largest_fit import RESOLUTION, Search
 from bench.records import largest_batches, numbers, store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -365,7 +364,7 @@ TOLD = [
 def show(monkeypatch):
     """Searches three lines, of which the last one has no batch that fits."""
     monkeypatch.setattr(compiled_programs, "programs", lambda cells, *_, here: read(cells))
-    monkeypatch.setattr(fit_proof, "prove", lambda one, *_: ran(one))
+    monkeypatch.setattr(largest, "prove_fit", lambda one, *_: ran(one))
     lines = [line("a"), line("b", known={4: 1_400}), line("a", "data=4")]
 
     def search(console):
@@ -443,7 +442,7 @@ def stored(tmp_path, monkeypatch):
     planted = Stored()
     monkeypatch.setattr("bench.commands.maxbatch.read_catalogue", lambda *_: there)
     monkeypatch.setattr("bench.project.compiled_programs.programs", planted.read)
-    monkeypatch.setattr("bench.project.maxbatch.fit_proof.prove", planted.prove)
+    monkeypatch.setattr("bench.project.largest_fit.prove_fit", planted.prove)
     return planted
 
 
@@ -539,7 +538,7 @@ def test_that_nothing_is_predicted_to_fit_is_kept_as_well(stored):
 def test_what_fails_is_tried_again(stored, monkeypatch):
     failed = {"status": "crashed", "reason": "boom", "peak_bytes": None}
     with monkeypatch.context() as planted:
-        planted.setattr(fit_proof, "prove", lambda *_: failed)
+        planted.setattr(largest, "prove_fit", lambda *_: failed)
         stored.call("-k", "not loop", "--memory", LIMIT)
     assert {row["status"] for row in largest_batches.read(stored.path)} == {"crashed"}
     stored.call("-k", "not loop", "--memory", LIMIT)
@@ -555,7 +554,7 @@ def test_without_its_file_a_cell_is_searched_and_not_kept(stored):
 
 @pytest.mark.slow
 def test_a_cell_takes_its_steps_in_a_process_of_its_own():
-    found = fit_proof.prove(cell("jit_spmd", "data=2", 8, "bf16"), {"platform": "cpu"})
+    found = largest.prove_fit(cell("jit_spmd", "data=2", 8, "bf16"), {"platform": "cpu"})
     assert found == {"status": "ok", "reason": "", "peak_bytes": None}
 
 
@@ -572,8 +571,8 @@ def test_how_a_step_ends_is_told(tmp_path):
     )
     files = [str(tmp_path / f"{name}.py") for name in ("full", "dies")]
     there = {"platform": "cpu", "implementation_paths": files}
-    full = fit_proof.prove(cell("full"), there)
+    full = largest.prove_fit(cell("full"), there)
     assert (full["status"], full["reason"]) == ("oom", "RESOURCE_EXHAUSTED: no room")
-    dies = fit_proof.prove(cell("dies"), there)
+    dies = largest.prove_fit(cell("dies"), there)
     assert dies["status"] in {"crashed", "oom"}, "oom where nobody counts the kernel's kills"
     assert "was killed by SIGKILL" in dies["reason"]

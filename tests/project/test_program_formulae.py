@@ -8,7 +8,7 @@ import pytest
 
 from bench.project import program_formulae
 from bench.project.compiled_programs import Program
-from bench.project.mesh_growth import Curve
+from bench.project.program_formulae import Curve
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape

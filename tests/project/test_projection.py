@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +30,6 @@ from bench.present.terminal import counter
 from bench.project import compiled_programs as compiling
 from bench.project import (
     curve_charts,
-    mesh_growth,
     mesh_ranking,
     plan_page,
     prediction_sentences,
@@ -41,8 +42,7 @@ from bench.project.calibration import Observation, Trial
 from bench.project.compiled_programs import Program, Unread
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
-from bench.project.projection import Projection, project
-from bench.project.projection_request import Request, chip_counts, sheets, unavailable
+from bench.project.projection import Projection, Request, chip_counts, project, sheets, unavailable
 from bench.records import store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
@@ -275,7 +275,7 @@ def test_of_many_meshes_few_are_compiled(folder) -> None:
 
 
 def test_what_is_below_all_checks_of_a_formula_is_compiled() -> None:
-    curve = mesh_growth.Curve(
+    curve = program_formulae.Curve(
         "mlp", "base", StepOptions("bf16"), "jit_spmd", (("model", 8),), "data", 4, "weak"
     )
     compiler = Compiler()
@@ -336,7 +336,8 @@ def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     # Implementations of which the same is predicted are one line.
     (chart,) = drawn
     assert chart.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 per shard"
-    assert (tmp_path / "projection/plots" / f"{chart.plot.slug}.svg").is_file()
+    assert (tmp_path / "projection/plots" / f"{chart.slug}.svg").is_file()
+    assert html.index("Other hardware: predicted") < html.index("predicted and measured")
     frame = pd.read_parquet(tmp_path / "projection/predictions.parquet")
     assert len(frame) == len(found.points)
     assert list(frame["chips"].unique()) == [8, 16, 32]
@@ -355,21 +356,22 @@ def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch)
             (directory / projections.PAGE.parent / "plots").mkdir(parents=True)
             (directory / projections.PAGE).write_text("", "utf-8")
             for number in range(projections.MOST + 1):
-                plot = directory / projections.PAGE.parent / "plots" / f"on-chip-{number}.svg"
-                title = "" if number else "<title>Curves &lt;on&gt; a chip</title>"
-                plot.write_text(f"<svg>{title}{number}</svg>", "utf-8")
+                plot = directory / projections.PAGE.parent / "plots" / f"on-chip-{number}.json"
+                chart = {"title": f"curves <on> chip {number}", "spec": {"hconcat": [number]}}
+                plot.write_text(json.dumps(chart), "utf-8")
         reports.build(run)
         html, markdown = (
             (directory / name).read_text("utf-8") for name in ("report.html", "report.md")
         )
         for text in (html, markdown):
             assert (projections.PAGE.as_posix() in text) is there
-        assert ("img-src data:;" in html) is there
-        assert html.count('<img src="data:image/svg+xml;base64,') == projections.MOST * there
+        data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
+        shown = projections.MOST * there
+        assert [one["spec"]["hconcat"] for one in data["predicted"]] == [[n] for n in range(shown)]
         assert ("Predicted, not measured" in html) is there
         assert ("1 more are on the page of predicted curves" in html) is there
-        assert ("![Predicted: on chip 1](projection/plots/on-chip-1.svg)" in markdown) is there
-        assert ("Predicted: Curves &lt;on&gt; a chip." in html) is there
+        image = r"![Predicted: curves &lt;on&gt; chip 1](projection/plots/on-chip-1.svg)"
+        assert (image in markdown) is there
 
 
 @pytest.mark.parametrize(
@@ -585,6 +587,38 @@ def test_efficiency_is_to_the_fewest_chips_on_which_the_step_fits(folder) -> Non
     assert (points[0].efficiency, points[1].efficiency) == (None, 1)
     (chart,) = curve_charts.draw(found)
     assert "no prediction" in str(prediction_tables.predictions("", chart.points).body[0])
+
+
+def test_efficiencies_of_a_chart_have_one_reference(folder) -> None:
+    class Uneven(Compiler):
+        def __call__(self, cells, *_, **__):
+            return [compiled(c, 4 * GB if c.implementation == "zero1" else 0.1 * GB) for c in cells]
+
+    asked = Request((hardware("h100-sxm"),), (8, 16), precision="bf16")
+    points = project(store.load(folder), asked, Uneven()).points
+    (first,) = (p for p in points if p.curve.implementation == "jit_spmd" and p.chips == 8)
+    assert first.efficiency == 1
+    for point in points:
+        rate = point.prediction.program.units / (point.chips * point.prediction.best_s)
+        reference = first.prediction.program.units / (8 * first.prediction.best_s)
+        assert point.efficiency == pytest.approx(rate / reference)
+    assert max(p.efficiency for p in points if p.curve.implementation == "zero1") < 1
+
+
+def test_where_a_curve_jumps_is_remarked(folder) -> None:
+    class Jumping(Compiler):
+        def __call__(self, cells, *_, **__):
+            return [compiled(c, 4000 * GB if c.block.mesh.size < 32 else 0.1 * GB) for c in cells]
+
+    asked = Request((hardware("h100-sxm"),), (8, 16, 32, 64), precision="bf16")
+    found = project(store.load(folder), asked, Jumping())
+    said = [text for text in prediction_tables.remarks(found.points) if "becomes" in text]
+    assert len(said) == len({point.curve for point in found.points})
+    assert all(text.startswith("From 16 to 32 chips, ") for text in said)
+    assert "bound by all-reduce over data" in said[0]
+    assert not any(
+        "becomes" in text for text in prediction_tables.remarks(projected(folder).points)
+    )
 
 
 def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:

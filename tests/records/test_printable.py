@@ -8,6 +8,7 @@ from bench.records.printable import LINE, LINES, SHOWN, readable, shortened
 def test_plain_text_stays() -> None:
     text = "RESOURCE_EXHAUSTED: 1 GiB\n  at µ = 3"
     assert readable(text) == text
+    assert readable(f"\n{text}\n\n \n".replace("\n", "\n\n")) == text
 
 
 def test_what_cannot_be_printed_is_replaced() -> None:

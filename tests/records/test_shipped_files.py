@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.records.shipped_files import shipped_implementations
+from bench.records.git_files import shipped_implementations
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from bench.records.arms import TWIN
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.trials.selftest import equal_arms
-from bench.trials.selftest.equal_arms import SEVERAL, trials
-from bench.trials.selftest.rule_replay import replay
+from bench.trials.selftest.equal_arms import SEVERAL, replay, trials
 from bench.trials.selftest.shares import Rate, Shares, intervals, shares, verdicts
 
 ARMS = ["one", *(f"copy{number}" for number in range(6)), TWIN]

@@ -19,12 +19,11 @@ import typer
 
 from bench.commands import faults
 from bench.measure.environment import child_environment
-from bench.measure.processes.ask import Answer
+from bench.measure.processes.guarded import Answer
 from bench.records import trial_results
 from bench.trials.faults import fault_session, fault_table, right_launches, run_scenarios
-from bench.trials.faults.fault_outcome import Outcome
 from bench.trials.faults.fault_table import FAULTS, Fault
-from bench.trials.faults.observed_run import Ended, Lab, LabError, UnavailableError
+from bench.trials.faults.observed_run import Ended, Lab, LabError, Outcome, UnavailableError
 
 
 def fault(trial, name: str = "planted") -> Fault:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from bench.measure.environment import child_environment
+from bench.measure.processes.guarded import Answer
 from bench.trials.selftest import peer_protocol as contract
 from bench.trials.selftest import peer_tools as peers
 from bench.trials.selftest import planted_kernel as kernels
@@ -87,7 +91,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_pa
     compiler.write_text("#!/bin/sh\necho it broke >&2\nexit 1\n")
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
-    with pytest.raises(KernelError, match=r"libplanted\.so cannot be compiled:\nit broke"):
+    with pytest.raises(KernelError, match=r"libplanted\.so cannot be compiled:\n  it broke"):
         build(tmp_path)
 
 
@@ -137,8 +141,8 @@ def test_a_package_that_is_absent_says_how_to_get_it(
     assert "pip install py" in find_peers()[name].why_unavailable()
 
 
-def ended(code: int, stderr: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.CompletedProcess(["pytest"], code, "1 passed in 0.78s\n", stderr)
+def ended(code: int, stderr: str) -> Answer:
+    return Answer("1 passed in 0.78s\n", stderr.splitlines(), code)
 
 
 def test_the_verdict_of_pytest_benchmark() -> None:
@@ -196,7 +200,7 @@ def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match=r"ended with exit code 3; its last lines:\nout\nerr$"):
         run_tool([sys.executable, "-c", code], tmp_path, 1)
     done = run_tool([sys.executable, "-c", code], tmp_path, 1, codes=(0, 3))
-    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert (done.code, done.out, done.tail) == (3, "out\n", ["err"])
     with pytest.raises(PeerError, match="no-such-tool cannot be started"):
         run_tool([str(tmp_path / "no-such-tool")], tmp_path, 1)
 
@@ -204,7 +208,23 @@ def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
 def test_a_tool_runs_where_and_as_it_is_told(tmp_path: Path) -> None:
     code = "import os; print(os.getcwd(), os.environ['TOLD'])"
     done = run_tool([sys.executable, "-c", code], tmp_path, 1, {"TOLD": "so"})
-    assert done.stdout == f"{tmp_path} so\n"
+    assert done.out == f"{tmp_path} so\n"
+
+
+# The child holds the output open, as it would its parent's.
+TOOL = (
+    "import pathlib, subprocess; child = subprocess.Popen(['sleep', '60'], start_new_session=True);"
+    "pathlib.Path('draft').write_text(str(child.pid)); pathlib.Path('draft').rename('pid');"
+    "child.wait()"
+)
+
+
+def child_of_tool(folder: Path) -> psutil.Process | None:
+    """Return the process that the tool started; None if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int((folder / "pid").read_text()))
+        return None if child.status() == psutil.STATUS_ZOMBIE else child
+    return None
 
 
 def test_a_tool_that_hangs_is_ended_with_its_children(
@@ -212,18 +232,24 @@ def test_a_tool_that_hangs_is_ended_with_its_children(
 ) -> None:
     monkeypatch.setattr(contract, "_START_S", 1.0)
     monkeypatch.setattr(contract, "_SLOWDOWN", 0.0)
-    # The child holds the output open, as it would its parent's.
-    code = (
-        "import pathlib, subprocess; child = subprocess.Popen(['sleep', '60']);"
-        "pathlib.Path('pid').write_text(str(child.pid)); child.wait()"
-    )
-    started = time.monotonic()
     with pytest.raises(PeerError, match="did not end within 1 s"):
-        run_tool([sys.executable, "-c", code], tmp_path, 1)
-    assert time.monotonic() - started < 30
-    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
-    for _ in range(100):
-        if not status.exists() or "State:\tZ" in status.read_text():
-            return
-        time.sleep(0.05)
-    pytest.fail("the child is alive")
+        run_tool([sys.executable, "-c", TOOL], tmp_path, 1)
+    assert child_of_tool(tmp_path) is None
+
+
+def test_a_tool_ends_with_its_children_if_the_self_test_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path;"
+        "from bench.trials.selftest.peer_protocol import run_tool;"
+        "run_tool([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2]), 100)"
+    )
+    words = [sys.executable, "-c", code, TOOL, str(tmp_path)]
+    with subprocess.Popen(words, env=child_environment()) as front:
+        while not (tmp_path / "pid").exists():
+            assert front.poll() is None
+            time.sleep(0.02)
+        child = child_of_tool(tmp_path)
+        assert child is not None
+        front.kill()
+    psutil.wait_procs([child], timeout=30)
+    assert child_of_tool(tmp_path) is None

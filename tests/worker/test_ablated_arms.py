@@ -16,7 +16,7 @@ import synthetic
 from fakes.catalogue import catalogue
 from pages import column
 
-from bench.analyse import ablation_shares, cell_table
+from bench.analyse import arms_beside, cell_table
 from bench.contract import TrainStep
 from bench.contract.workloads import gpt2, mlp
 from bench.plan.matrix import make_plan
@@ -27,10 +27,10 @@ from bench.records import store
 from bench.records.arms import ABLATIONS
 from bench.records.mesh import MeshShape
 from bench.worker import ablated_arms as worker
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.programs import communication, compilers_cost, product_flops
+from bench.worker.read.programs import FirstCall, communication, compilers_cost, product_flops
+from tests.slow import slow
 
 MESH = make_mesh(MeshShape.parse("data=2"))
 PROBLEM = mlp.problem(mlp.Config((64, 128, 128, 64)), 16, "fp32")
@@ -50,10 +50,6 @@ def row_of(name: str, problem: Any, mesh: Any = MESH) -> dict[str, Any]:
         "product_flops": product_flops(first.programs),
         "cost": compilers_cost(first.programs),
     }
-
-
-def slow(*names: str) -> list[Any]:
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def ablated(name: str, way: str, problem: Any, whole: Mapping[str, Any], mesh: Any = MESH) -> Any:
@@ -190,10 +186,10 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
     assert set(block.claims) == {"pmap"}
     assert not block.input_claims
     assert block.arms == ("jit_spmd", "pmap")
-    rows = ablation_shares.find([block], content.traces)
+    rows = arms_beside.ablation_shares([block], content.traces)
     assert [row["implementation"] for row in rows] == ["jit_spmd", "pmap"]
     for row in rows:
-        for way, part in ablation_shares.PARTS.items():
+        for way, part in arms_beside.PARTS.items():
             assert row[part] == pytest.approx(1 - PARTS[way], abs=0.01)
             assert row[f"{part}_low"] < 1 - PARTS[way] < row[f"{part}_high"]
             assert 0 <= row[f"{part}_traced"] <= 1
@@ -215,7 +211,7 @@ def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
 
     synthetic.rewrite(directory, "cells", refuse)
     content = cell_table.build(store.load(directory))
-    table = phase_tables.ablations(ablation_shares.find(content.comparisons, content.traces))
+    table = phase_tables.ablations(arms_beside.ablation_shares(content.comparisons, content.traces))
     assert table.remarks == [
         "pmap has no share of communication: the compiler inserts its collectives."
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -16,9 +17,10 @@ from bench.contract.placement import fsdp_specs, shapes_of_params
 from bench.contract.workloads import gpt2, gpt2_muon, mlp, moe, vae
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import collectives, parse_groups
-from bench.worker.read.programs import live_programs, new_programs
+from bench.worker.read.programs import communication, live_programs, new_programs
+from tests.slow import slow
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,6 @@ def test_kinds_bytes_groups_and_loops_are_read():
     assert gather.bytes == 2 * 16 * {"bf16": 2, "f32": 4}[gather.dtypes[0]]
     assert (found["reduce-scatter"].bytes, found["reduce-scatter"].dtypes) == (64, ("f32",))
     assert found["collective-permute"].groups == ((0, 1), (2, 3))
-    assert "ppermute" in found["collective-permute"].origin
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,12 @@ def small_mlp(precision="fp32", microbatches=1):
 
 def small_gpt2(*, layers=2, heads=8, remat="", microbatches=1):
     config = gpt2.Config(layers, heads=heads, width=16, context=16, vocabulary=256)
-    return replace(gpt2.problem(config, 8, "fp32", remat), microbatches=microbatches)
+    return replace(light(gpt2.problem(config, 8, "fp32", remat)), microbatches=microbatches)
+
+
+def light(problem):
+    """The problem with an optimizer whose state is smaller and whose update compiles sooner."""
+    return replace(problem, optimizer=optax.sgd(1e-2, momentum=0.9))
 
 
 JOINS_AGAIN = jax.__version__.startswith("0.10.")
@@ -212,7 +218,7 @@ USED_TWICE = ("jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding", "sha
 REPLICATED = ("pmap", "shard_map_pmean", "shard_map_psum", *USED_TWICE)
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", ["fp32", *slow("bf16")])
 @pytest.mark.parametrize("name", REPLICATED)
 def test_data_parallelism_is_one_all_reduce_of_gradients_and_loss(name, precision):
     found = run(name, small_mlp(precision), "data=4")
@@ -274,9 +280,7 @@ def test_zero2_scatters_every_microbatch_and_gathers_once():
     assert sum(found.of("all-gather")) == found.parameter_bytes
 
 
-@pytest.mark.parametrize(
-    "data", [2, *(pytest.param(data, marks=pytest.mark.slow) for data in (1, 4, 8))]
-)
+@pytest.mark.parametrize("data", [2, *slow(1, 4, 8)])
 def test_owners_get_gradients_and_send_parameters_of_whole_layers(data):
     config = gpt2.Config(layers=3, heads=2, width=16, context=16, vocabulary=256)
     problem = gpt2_muon.problem(config, 8, "fp32")
@@ -290,13 +294,7 @@ def test_owners_get_gradients_and_send_parameters_of_whole_layers(data):
     assert found.kinds <= {"reduce-scatter", "all-gather", "all-reduce"}
 
 
-@pytest.mark.parametrize(
-    "mesh",
-    [
-        "data=2,fsdp=4",
-        *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("data=1", "data=8", "fsdp=4")),
-    ],
-)
+@pytest.mark.parametrize("mesh", ["data=2,fsdp=4", *slow("data=1", "data=8", "fsdp=4")])
 def test_a_hierarchical_reduction_moves_a_part_between_hosts(mesh):
     sizes = dict(MeshShape.parse(mesh).axes)
     inner = "fsdp" if "fsdp" in sizes else "data"
@@ -369,9 +367,7 @@ def test_zero1_scatters_gradients_and_gathers_parameters():
     assert found.of("all-reduce") == [4], "the loss"
 
 
-@pytest.mark.parametrize(
-    "mesh", ["data=2,fsdp=2", pytest.param("data=2,fsdp=4", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("mesh", ["data=2,fsdp=2", *slow("data=2,fsdp=4")])
 def test_fsdp_by_hand_never_all_reduces_whole_gradients(mesh):
     found = run("fsdp_shard_map", small_mlp(), mesh)
     fsdp, data = groups(mesh, "fsdp"), groups(mesh, "data")
@@ -383,7 +379,7 @@ def test_fsdp_by_hand_never_all_reduces_whole_gradients(mesh):
     assert found.over("all-reduce", groups(mesh, "data", "fsdp")) == [4]
 
 
-@pytest.mark.parametrize("mesh", ["fsdp=4", pytest.param("data=2,fsdp=4", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mesh", ["fsdp=4", *slow("data=2,fsdp=4")])
 def test_fsdp_by_annotation_gathers_parameters_and_on_cpu_all_reduces_gradients(mesh):
     found = run("fsdp_spmd", small_mlp("bf16"), mesh)
     assert found.over("all-gather", groups(mesh, "fsdp")) == found.of("all-gather")
@@ -414,6 +410,52 @@ def test_sharded_states_of_gpt2_are_gathered_and_scattered(name, remat):
         assert max(found.of("all-reduce")) <= found.parameter_bytes / 4
 
 
+BY_SIZE = pytest.mark.parametrize(
+    "data", [2, *(pytest.param(data, marks=pytest.mark.slow) for data in (1, 4))]
+)
+
+
+@BY_SIZE
+@pytest.mark.parametrize(
+    ("name", "share"), [("compressed_bf16", 1 / 2), ("compressed_int8", 1 / 4)]
+)
+def test_compressed_gradients_are_sent_in_fewer_bytes(name, share, data):
+    problem = small_gpt2()
+    found = run(name, problem, f"data={data}", {"u16", "s8", "f32"})
+    least = share * found.parameter_bytes
+    most = (share + (0 if share > 1 / 4 else 1 / 256)) * (found.parameter_bytes + 4 * 256 * data)
+    for kind in ("all-to-all", "all-gather") if data > 1 else ():
+        assert least <= sum(found.of(kind, data)) <= most
+    assert found.of("all-reduce", data) in ([4], [], [1]), "the loss"
+    assert found.kinds <= {"all-to-all", "all-gather", "all-reduce"}
+
+
+@BY_SIZE
+def test_sparse_gradients_are_gathered_with_their_indices(data):
+    found = run("top_k", small_mlp(), f"data={data}", {"f32", "s32"})
+    kept = round(found.parameter_bytes / 4 / 4)
+    assert sum(found.of("all-gather", data)) == 8 * kept * data
+    assert found.kinds <= {"all-gather", "all-reduce"}
+    if data > 1:
+        assert found.of("all-reduce", data) == [4], "the loss"
+
+
+@BY_SIZE
+def test_local_steps_reduce_parameters_once_in_a_period(data):
+    mesh, problem = make_mesh(MeshShape.parse(f"data={data}")), small_mlp()
+    step = IMPLEMENTATIONS["local_steps"].build(problem, mesh)
+    batch = step.place(problem.batch(0))
+    before = live_programs()
+    jax.block_until_ready(step.step(step.state, batch)[1])
+    programs = new_programs(live_programs(), before)
+    (row,) = communication(programs, mesh, period=step.period) if data > 1 else [None]
+    if row:
+        whole = 4 * sum(x.size for x in jax.tree.leaves(shapes_of_params(problem)))
+        assert (row["kind"], row["axes"], row["times"]) == ("all-reduce", ["data"], 1)
+        assert row["payload_bytes"] == whole / step.period + 4
+        assert row["wire_bytes"] == pytest.approx(2 * (data - 1) / data * row["payload_bytes"])
+
+
 def groups(mesh, *axes):
     """Places in the mesh that communicate along these axes."""
     shape = MeshShape.parse(mesh).axes
@@ -435,14 +477,7 @@ def groups(mesh, *axes):
 )
 @pytest.mark.parametrize(
     ("data", "model", "remat"),
-    [
-        (2, 2, ""),
-        *(
-            pytest.param(*sizes, "", marks=pytest.mark.slow)
-            for sizes in ((8, 1), (4, 2), (2, 4), (1, 8))
-        ),
-        pytest.param(2, 2, "full", marks=pytest.mark.slow),
-    ],
+    [(2, 2, ""), *slow((8, 1, ""), (4, 2, ""), (2, 4, ""), (1, 8, ""), (2, 2, "full"))],
 )
 def test_tensor_parallelism_is_megatrons(name, layers, data, model, remat):
     """Two all-reduces of activations a block forward, two backward; one each for the vocabulary.
@@ -493,10 +528,7 @@ def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks, mesh):
     "mesh",
     [
         "data=2,fsdp=2,model=2",
-        *(
-            pytest.param(mesh, marks=pytest.mark.slow)
-            for mesh in ("data=1,model=1", "fsdp=2,model=1", "data=4,model=2", "fsdp=2,model=4")
-        ),
+        *slow("data=1,model=1", "fsdp=2,model=1", "data=4,model=2", "fsdp=2,model=4"),
     ],
 )
 @pytest.mark.parametrize("by_hand", [True, False])
@@ -521,16 +553,13 @@ def test_shards_of_layers_are_gathered_over_one_axis_and_used_over_another(by_ha
         assert summed >= (4 * 2 + 2) * activations
 
 
-@pytest.mark.parametrize(
-    ("data", "ways"),
-    [(2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 1), (1, 2), (1, 8)))],
-)
+@pytest.mark.parametrize(("data", "ways"), [(2, 4), *slow((1, 1), (1, 2), (1, 8))])
 @pytest.mark.parametrize("name", ["context_ring", "context_gathered", "context_ulysses"])
 def test_attention_over_a_divided_sequence_moves_what_theory_says(name, data, ways):
     layers, length, width = 2, 32, 16
     config = gpt2.Config(layers, heads=8, width=width, context=length, vocabulary=256)
     mesh = f"data={data},context={ways}"
-    found = run(name, gpt2.problem(config, 8, "fp32"), mesh)
+    found = run(name, light(gpt2.problem(config, 8, "fp32")), mesh)
     own = 4 * (8 // data) * (length // ways) * width
     # Of two devices, both passes move the same keys and values, and XLA moves them once.
     ring = 6 * (ways - 1) + 2 if ways > 2 else 6
@@ -563,10 +592,7 @@ def test_a_stage_hands_activations_on_and_gradients_back_in_every_tick(name, mes
     assert 0 < ends < found.parameter_bytes / 2
 
 
-@pytest.mark.parametrize(
-    ("data", "ways"),
-    [(2, 4), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 1), (1, 2), (1, 8)))],
-)
+@pytest.mark.parametrize(("data", "ways"), [(2, 4), *slow((1, 1), (1, 2), (1, 8))])
 @pytest.mark.parametrize(
     "name", ["expert_all_to_all", "expert_tensor_parallel", "expert_replicated"]
 )

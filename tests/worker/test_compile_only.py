@@ -14,9 +14,9 @@ from bench.records.paths import ROOT
 from bench.worker.answer import compile_only
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import load_workload, make_problem
+from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.read.programs import communication, compilers_cost, product_flops
+from tests.slow import slow
 
 MESHES = {
     "fsdp_shard_map": "data=2,fsdp=2",
@@ -94,10 +94,7 @@ def check_equal(asked):
         assert read.traced_flops == run.traced_flops
 
 
-@pytest.mark.parametrize(
-    "implementation",
-    [*EACH_WAY[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in EACH_WAY[3:])],
-)
+@pytest.mark.parametrize("implementation", [*EACH_WAY[:3], *slow(*EACH_WAY[3:])])
 def test_nothing_need_run(implementation):
     check_equal(request(implementation, MESHES.get(implementation, "data=4")))
 
@@ -212,10 +209,7 @@ def sums(implementation, mesh, precision="fp32"):
 
 @pytest.mark.parametrize(
     ("implementation", "mesh"),
-    [
-        ("jit_spmd", "data=4"),
-        pytest.param("tensor_parallel_shard_map", "data=2,model=2", marks=pytest.mark.slow),
-    ],
+    [("jit_spmd", "data=4"), *slow(("tensor_parallel_shard_map", "data=2,model=2"))],
 )
 def test_bfloat16_is_sent_as_it_is_elsewhere(implementation, mesh):
     """XLA:CPU sends it as float32."""

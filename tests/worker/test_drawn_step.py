@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from test_step_parts import OPERATIONS, PROGRAM
 
-from bench.records.compressed import compressed, expanded
+from bench.records.step_programs import compressed, expanded
 from bench.worker.trace import drawn_step as drawing
 from bench.worker.trace.step_parts import device_step, identify_runs
 from bench.worker.trace.xspace import Event
@@ -67,7 +67,7 @@ def test_the_drawn_times_add_up_to_the_parts_of_the_step():
             painted[device, "move"] |= set(range(start + wait, start + ns))
     for device, own in enumerate(step.devices):
         for kind in ("dispatch", "compute", "wait", "move"):
-            assert len(painted[device, kind]) == getattr(own.share, kind), (device, kind)
+            assert len(painted[device, kind]) == own.share[kind], (device, kind)
 
 
 def test_of_many_results_the_first_are_described(monkeypatch):

@@ -19,7 +19,7 @@ from bench.worker.time.energy_counters import (
     Meter,
     UnknownError,
     boards,
-    merged,
+    merged_energy,
     packages,
     period,
 )
@@ -207,8 +207,7 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
     slots = [meters[0].slot(), meters[1].slot()]
     assert slots[1]["joules"] / slots[1]["seconds"] == pytest.approx(5), "the package is rank 0's"
     assert slots[0]["joules"] / slots[0]["seconds"] == pytest.approx(10)
-    assert merged(slots)["joules"] == pytest.approx(sum(slot["joules"] for slot in slots))
-    assert merged([slots[0], None]) is None
+    assert merged_energy(slots)["joules"] == pytest.approx(sum(slot["joules"] for slot in slots))
     for meter in meters:
         assert meter.description == {"counted": ["board", "board"], "period_s": 0.1, "reason": ""}
 

@@ -68,8 +68,8 @@ def test_what_is_raised_is_told_and_fails(raised: str) -> None:
     [
         ("available", "implementations"),
         ("compile_only", "row"),
-        ("fit", "status"),
-        ("inspection", "parameters"),
+        ("built_cell fit", "status"),
+        ("built_cell inspect", "parameters"),
     ],
 )
 def test_a_file_that_writes_to_stdout_and_leaves_a_thread_spoils_no_answer(
@@ -90,7 +90,7 @@ def test_a_file_that_writes_to_stdout_and_leaves_a_thread_spoils_no_answer(
         "elsewhere": True,
         "fatal": {},
     }
-    done = ended("-m", f"bench.worker.answer.{module}", question=json.dumps(request))
+    done = ended("-m", *f"bench.worker.answer.{module}".split(), question=json.dumps(request))
     assert done.returncode == 0, done.stderr
     assert "below Python" in done.stderr
     *imported, answer = map(json.loads, done.stdout.splitlines())

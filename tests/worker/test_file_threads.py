@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.worker import file_threads
-from bench.worker.file_threads import LEAST_S, SHARE, FileThreads
-from bench.worker.polling_thread import polling
+from bench.worker import process_guard
+from bench.worker.process_guard import LEAST_S, SHARE, FileThreads
+from bench.worker.read.device_memory import polling
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Seconds that have passed, and CPU seconds of each thread."""
     told = {"now": 0.0}
-    monkeypatch.setattr(file_threads.time, "monotonic", lambda: told["now"])
-    monkeypatch.setattr(file_threads, "_cpu_ns", lambda thread: int(1e9 * told.get(thread, 0.0)))
+    monkeypatch.setattr(process_guard.time, "monotonic", lambda: told["now"])
+    monkeypatch.setattr(process_guard, "_cpu_ns", lambda thread: int(1e9 * told.get(thread, 0.0)))
     return told
 
 
@@ -63,8 +63,8 @@ def test_work_in_the_turns_of_others_convicts(clock, idle, turn, share, convicte
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux shows it")
 def test_a_threads_cpu_time_is_read():
-    before = file_threads._cpu_ns(threading.current_thread())
-    while file_threads._cpu_ns(threading.current_thread()) == before:
+    before = process_guard._cpu_ns(threading.current_thread())
+    while process_guard._cpu_ns(threading.current_thread()) == before:
         sum(range(10_000))
     assert before > 0
 

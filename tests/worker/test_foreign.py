@@ -19,7 +19,7 @@ from bench.records import temporary_folders
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
-from bench.records.proof_rows import AS_TIMED, OWN, SGD, TIMED_SGD
+from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD
 from bench.records.step_programs import unpacked
 from bench.trials.faults.observed_run import _FOREIGN
 from bench.worker.block_rounds import warm_arm
@@ -27,8 +27,7 @@ from bench.worker.file_loader import load
 from bench.worker.foreign import foreign_arm
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_module import foreign_module, traits_of
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import load_workload, make_problem, with_options
+from bench.worker.problems import load_workload, make_mesh, make_problem, with_options
 from bench.worker.prove import completion
 from bench.worker.prove.completion import check_completion
 from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError

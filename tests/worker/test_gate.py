@@ -23,8 +23,8 @@ from bench.contract.placement import (
 )
 from bench.contract.workloads import linear, mlp
 from bench.records.mesh import MeshShape
-from bench.records.proof_rows import OWN, SGD, TIMED_SGD
-from bench.worker.meshes import make_mesh
+from bench.records.row_parts import OWN, SGD, TIMED_SGD
+from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate
@@ -545,6 +545,21 @@ def in_float32(change):
         return jax.tree.map(changed, mean(grads))
 
     return data_parallel(reduced_by(mean, reduce_grads), check_vma=False)
+
+
+def test_what_may_be_meant_to_be_approximate_is_told_of_the_class(gate):
+    """It is near the right step, and stays wrong."""
+
+    def coarse_everywhere(grads):
+        return jax.tree.map(lambda x: mean(x.astype(jnp.bfloat16).astype(x.dtype)), grads)
+
+    wrong = data_parallel(reduced_by(mean, coarse_everywhere), check_vma=False)
+    with pytest.raises(WrongStepError, match="the file can declare `approximate`"):
+        gate.prove_exact(wrong)
+    far = data_parallel(reduced_by(mean, lambda grads: jax.tree.map(jnp.sign, grads)))
+    with pytest.raises(WrongStepError) as caught:
+        gate.prove_exact(far)
+    assert "`approximate`" not in str(caught.value)
 
 
 def noise(leaf):

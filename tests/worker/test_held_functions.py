@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench.worker.held_functions import HeldFunctions
+from bench.worker.process_guard import HeldFunctions
 from bench.worker.prove import spot_checks
 from bench.worker.time import clock
 

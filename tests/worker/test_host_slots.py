@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from bench.worker.time.host_slots import HostWatch
+from bench.worker.block_rounds import merged
+from bench.worker.time.turn_slots import HostWatch
 
 
 def test_differences_are_taken_between_turns(tmp_path, monkeypatch):
@@ -41,3 +42,23 @@ def test_what_the_system_does_not_count_is_not_there(tmp_path, monkeypatch):
     with HostWatch(str(tmp_path)) as watch:
         slot = watch.slot()
     assert (slot["steal_s"], slot["mhz"]) == (0, None)
+
+
+def test_a_figure_that_one_process_lacks_is_left_out():
+    host = {"cores_s": 1.0, "steal_s": 0.0, "own_s": 0.25, "foreign_s": 0.5, "mhz": None}
+    energy = {"joules": 1.5, "seconds": 0.5}
+    figures = {
+        "host": [host, host], "throughput_ns": [7, 9], "latency_ns": [2, 1],
+        "wash_out_ns": [1, 1], "energy": [energy, energy], "boards": [None, {"read_ns": 1}],
+        "input": [None, None],
+    }  # fmt: skip
+    found = merged(figures, ["here", "here"])
+    assert found.keys() == {
+        "host", "throughput_ns", "process_throughput_ns", "latency_ns", "process_latency_ns",
+        "wash_out_ns", "energy",
+    }  # fmt: skip
+    assert (found["throughput_ns"], found["process_throughput_ns"]) == (9, [7, 9])
+    assert found["energy"] == {"joules": 3.0, "seconds": 0.5}
+    assert (found["host"]["own_s"], found["host"]["foreign_s"]) == (0.5, 0.25)
+    absent = {**figures, "energy": [energy, None]}
+    assert "energy" not in merged(absent, ["here", "here"])

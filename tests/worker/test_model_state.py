@@ -27,12 +27,13 @@ from bench.contract.placement import (
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
 from bench.worker.file_loader import load
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.state_support import why_state_unsupported
-from implementations import jit_spmd, python_loop, shard_map_pmean, zero1
+from implementations import fsdp_shard_map, jit_spmd, python_loop, shard_map_pmean
+from tests.slow import slow
 from tests.worker.test_spot_checks import AFTER, checked
 
 DEVICES = 2
@@ -96,7 +97,7 @@ def problem(precision="fp32", statistics=SYNCHRONIZED, dropout=HALF):
 
 
 @pytest.fixture(scope="module")
-def gates(mesh, tmp_path_factory):
+def gates(mesh, programs):
     """Gates by statistics and dropout."""
     made = {}
 
@@ -106,8 +107,7 @@ def gates(mesh, tmp_path_factory):
             timed = problem(statistics=statistics, **more)
             with jax.enable_x64(True):
                 exact = problem("fp64", statistics, **more)
-            folder = tmp_path_factory.mktemp("programs")
-            made[statistics, dropout] = Gate(timed, exact, mesh, DEVICES, "fp32", folder)
+            made[statistics, dropout] = Gate(timed, exact, mesh, DEVICES, "fp32", programs)
         return made[statistics, dropout]
 
     return gate
@@ -191,9 +191,8 @@ def synchronized(problem):
 @pytest.mark.parametrize(
     ("statistics", "implementation"),
     [
-        pytest.param(SYNCHRONIZED, Module(), marks=pytest.mark.slow),
+        *slow((SYNCHRONIZED, Module()), (LOCAL, Module())),
         (SYNCHRONIZED, jit_spmd),
-        pytest.param(LOCAL, Module(), marks=pytest.mark.slow),
         (LOCAL, python_loop),
     ],
 )
@@ -331,8 +330,8 @@ def test_state_that_goes_wrong_in_the_rounds_is_named(gates, mesh, statistics, c
 def test_says_who_carries_which_state(mesh):
     one = make_mesh(MeshShape.parse("data=1"))
     timed, shard = problem(), problem(statistics=LOCAL)
-    assert why_unsupported(zero1, timed, mesh).startswith("it carries no model state, and")
-    assert "dropout/stream/count" in why_unsupported(zero1, timed, mesh)
+    assert why_unsupported(fsdp_shard_map, timed, mesh).startswith("it carries no model state, and")
+    assert "dropout/stream/count" in why_unsupported(fsdp_shard_map, timed, mesh)
     assert "computes local ones only" in why_unsupported(python_loop, timed, mesh)
     assert why_unsupported(python_loop, timed, one) == ""
     assert "computes synchronized ones only" in why_unsupported(jit_spmd, shard, mesh)

@@ -6,25 +6,82 @@ import gc
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import pytest
 
-from bench.worker.process_settings import ProcessSettings
+from bench.worker.process_guard import ProcessSettings
 
 
 def test_jaxs_settings_and_the_environment_are_put_back(monkeypatch):
     monkeypatch.setenv("LOCKSTEP_KEPT", "1")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     before = jax.config.values["jax_debug_nans"]
     settings = ProcessSettings()
     assert settings.put_back() == set()
     jax.config.update("jax_debug_nans", not before)
     os.environ["LOCKSTEP_KEPT"] = "2"
     os.environ["LOCKSTEP_ADDED"] = "3"
+    os.environ["XLA_FLAGS"] += " --xla_cpu_enable_fast_math=true"
     changed = settings.put_back()
-    assert changed == {"jax_debug_nans", "LOCKSTEP_KEPT", "LOCKSTEP_ADDED"}
+    assert changed == {"jax_debug_nans", "LOCKSTEP_KEPT", "LOCKSTEP_ADDED", "XLA_FLAGS"}
     assert jax.config.values["jax_debug_nans"] == before
     assert os.environ["LOCKSTEP_KEPT"] == "1"
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false"
     assert "LOCKSTEP_ADDED" not in os.environ
+    assert settings.put_back() == set()
+
+
+FLAGS = {
+    "jax_debug_nans": True,
+    "jax_default_matmul_precision": "bfloat16",
+    "jax_disable_jit": True,
+    "jax_enable_x64": True,
+}
+CONTEXTS = {
+    "jax_debug_nans": jax.debug_nans,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_disable_jit": jax.disable_jit,
+    "jax_enable_x64": jax.enable_x64,
+}
+
+LEFT_OPEN = []
+"""Contexts, of which some would end in another thread if they were collected."""
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_for_all_arms_is_put_back(name):
+    settings, before = ProcessSettings(), jax.config.values[name]
+    jax.config.update(name, FLAGS[name])
+    assert settings.put_back() == {name}
+    assert jax.config.values[name] == before
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_context_that_is_left_open_is_put_back(name):
+    """In a thread, since nothing closes such a context any more."""
+    settings, before = ProcessSettings(), jax.config.values[name]
+    context = CONTEXTS[name](FLAGS[name])
+    LEFT_OPEN.append((settings, context))
+
+    def leave_open():
+        context.__enter__()
+        inside = jax.config.values[name]
+        changed = settings.put_back()
+        return inside, changed, jax.config.values[name], settings.put_back()
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(leave_open).result()
+    assert found == (FLAGS[name], {name}, before, set())
+
+
+def test_a_mesh_for_all_arms_is_put_back():
+    settings = ProcessSettings()
+    jax.set_mesh(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]))
+    assert settings.put_back() == {"jax.set_mesh"}
+    assert jax.sharding.get_mesh().empty
+    assert jax.sharding.get_abstract_mesh().empty
     assert settings.put_back() == set()
 
 
@@ -45,7 +102,7 @@ def test_pythons_own_settings_are_put_back():
     settings = ProcessSettings()
     for change in PYTHONS.values():
         change()
-    assert settings.put_back_quickly() == set(PYTHONS)
+    assert settings.put_back() == set(PYTHONS)
     assert replacement not in gc.callbacks
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert settings.put_back() == set()

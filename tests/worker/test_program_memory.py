@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 
-from bench.worker.read.program_memory import high_water
+from bench.worker.read.device_memory import high_water
 from bench.worker.time.clock import Arm
 
 

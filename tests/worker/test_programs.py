@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import Collective
 from bench.worker.read.programs import (
     axes_of,
@@ -40,7 +40,7 @@ MESH = MeshShape.parse("data=2,model=2,pipe=2")
     ],
 )
 def test_groups_are_told_by_axes(kind, groups, axes):
-    one = Collective(kind, ("f32",), 4, groups, 1, "", returned=False)
+    one = Collective(kind, ("f32",), 4, groups, 1, returned=False)
     assert axes_of(one, make_mesh(MESH)) == axes
 
 

@@ -22,16 +22,27 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import gpt2, gpt2_muon, mlp
 from bench.records.mesh import MeshShape
-from bench.records.proof_rows import AS_TIMED
-from bench.worker.meshes import make_mesh
+from bench.records.row_parts import AS_TIMED
+from bench.worker.problems import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.span_diagnosis import subsets
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
+from bench.worker.prove.statistical_proof import STEPS
 from bench.worker.prove.trajectory import _update_of
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
-from implementations import jit_spmd, nnx_jit_cached, pipeline_gpipe, pmap, python_loop, zero1
+from implementations import (
+    compressed_int8,
+    jit_spmd,
+    local_steps,
+    nnx_jit_cached,
+    pipeline_gpipe,
+    pmap,
+    python_loop,
+    zero1,
+)
+from tests.slow import slow
 
 AFTER = 8
 """Calls of a step that are right; all of them before the rounds."""
@@ -54,12 +65,12 @@ def gate(mesh, problem, programs):
     return Gate(problem, exact, mesh, 2, "fp32", programs)
 
 
-def checked(gate, built, problem, rounds=3, seconds=1.0):
+def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=()):
     """The reason against a step after some rounds, and its largest errors."""
     arm = Arm("planted", built.step, built.state, built.place(problem.batch(0)))
     arm.train_step = built
     arm.run(AFTER + 2)
-    checks = SpotChecks(gate, rounds, seconds)
+    checks = SpotChecks(gate, rounds, seconds, approximate)
     checks.chance = random.Random(1)
     checks.begin([arm], lambda _: None)
 
@@ -438,10 +449,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
 
 @pytest.mark.parametrize(
     ("implementation", "shape"),
-    [
-        pytest.param(jit_spmd, "data=2", marks=pytest.mark.slow),
-        (pipeline_gpipe, "data=1,pipe=2"),
-    ],
+    [*slow((jit_spmd, "data=2")), (pipeline_gpipe, "data=1,pipe=2")],
 )
 def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     implementation, shape
@@ -453,8 +461,13 @@ def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     state, _ = built.step(built.state, built.place(problem.batch(0)))
     held = StateReader(built, problem, state).read(state)
     params, loss_fn = problem.functional()
-    grads = jax.grad(loss_fn)(params, problem.batch(0))
-    _, wanted = problem.optimizer.update(grads, problem.optimizer.init(params), params)
+
+    @jax.jit
+    def updated(params, batch):
+        grads = jax.grad(loss_fn)(params, batch)
+        return problem.optimizer.update(grads, problem.optimizer.init(params), params)[1]
+
+    wanted = updated(params, problem.batch(0))
     assert [*counters(held.opt_state).values()] == [1, 1]
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
     jax.tree.map(close, held.opt_state, wanted)
@@ -475,3 +488,42 @@ def test_parts_that_a_step_may_have_left_out():
     assert subsets(1) == []
     assert subsets(2) == [[0], [1]]
     assert subsets(3) == [[0], [1], [2], [0, 1], [1, 2]]
+
+
+def losing(right, copy, problem, mesh):
+    """A step whose parameters go the other way, and that returns the losses it would have."""
+
+    def step(call, state, batch):
+        if call < AFTER:
+            return right(state, batch)
+        kept = copy(state)
+        moved, loss = right(state, batch)
+        away = jax.tree.map(lambda old, new: 30 * old - 29 * new, kept[0], moved[0])
+        return (away, *moved[1:]), loss
+
+    return step
+
+
+def lying(right, copy, problem, mesh):
+    def step(call, state, batch):
+        state, loss = right(state, batch)
+        return state, loss if call < AFTER else loss - 0.5
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (local_steps.build, ""),
+        (compressed_int8.build, ""),
+        (changed(frozen), "the optimizer's"),
+        (changed(counted_but_frozen), "the parameters do not change in the"),
+        (changed(lying), "at the step's own parameters"),
+        (changed(losing), "the loss has risen from"),
+    ],
+)
+def test_an_approximate_step_must_move_and_return_its_own_loss(gate, problem, mesh, build, why):
+    rounds = STEPS // 2 + 2  # of two steps each, and a wash-out
+    reason, _ = checked(gate, build(problem, mesh), problem, rounds, approximate={"planted"})
+    assert (why in reason) if why else not reason, reason

@@ -13,9 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 from bench.records.step_programs import unpacked
 from bench.worker.file_loader import load
-from bench.worker.read.canonical_program import fingerprint
 from bench.worker.read.programs import live_programs, new_programs
-from bench.worker.read.step_program import dispatch_path, names_options, read_program
+from bench.worker.read.step_program import dispatch_path, fingerprint, names_options, read_program
 from bench.worker.time.clock import Arm
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -133,7 +132,7 @@ def make_step():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("devices", [1, 2])
 def test_what_flax_and_wrappers_add_is_dispatch_alone(devices):
     before = live_programs()
     by_jax = arm(jax.jit(make_step()), devices)

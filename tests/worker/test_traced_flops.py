@@ -8,8 +8,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
-from bench.worker.read.traced_flops import traced_flops
+from bench.worker.problems import make_mesh
+from bench.worker.read.programs import traced_flops
 
 X, W = jnp.ones((8, 16)), jnp.ones((16, 16))
 PRODUCT = 2 * 8 * 16 * 16

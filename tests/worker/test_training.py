@@ -15,9 +15,9 @@ from bench.contract import TrainStep
 from bench.contract.workloads import mlp
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.mesh import MeshShape
-from bench.worker.meshes import make_mesh
 from bench.worker.phases import training
 from bench.worker.phases.training import fewest_parts, references, trained
+from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.trajectory import whole_batch_steps
 from implementations import jit_spmd

@@ -26,8 +26,8 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
-from bench.worker.held_functions import HeldFunctions
-from bench.worker.meshes import make_mesh
+from bench.worker.problems import make_mesh
+from bench.worker.process_guard import HeldFunctions
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.prove.trajectory import check_waitable

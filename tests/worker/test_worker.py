@@ -14,10 +14,11 @@ import pytest
 
 from bench.measure.environment import worker_environment
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
-from bench.records.compressed import expanded
 from bench.records.host import cores
 from bench.records.rows import Ceilings
+from bench.records.step_programs import expanded
 from bench.worker.trace.profiler import PASSES
+from implementations import local_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +75,7 @@ from implementations.jit_spmd import why_unsupported
 def build(problem, mesh):
     right = jit_spmd.build(problem, mesh)
     def step(state, batch):
-        if any(frame.name == "take_turn" for frame in traceback.extract_stack()):
+        if any(frame.f_code.co_name == "take_turn" for frame, _ in traceback.walk_stack(None)):
             spot_checks.reference_steps = None
             gc.enable()
             jax.config.update("jax_debug_nans", True)
@@ -121,15 +122,17 @@ def build(problem, mesh):
     return dataclasses.replace(right, step=step)
 """
 OUTSIDE["restless"] = """
-import dataclasses, itertools, jax
+import dataclasses, jax, time
 from implementations import jit_spmd
 from implementations.jit_spmd import why_unsupported
 def build(problem, mesh):
     right = jit_spmd.build(problem, mesh)
-    calls = itertools.count()
+    last = 0.0
     def step(state, batch):
-        if next(calls) % 4 == 3:  # in any four rounds, however few steps they have
+        nonlocal last
+        if time.monotonic() > last + 0.01:  # in any four rounds, however few steps they have
             jax.jit(lambda x: x + 1)(1.0)  # another function each time
+            last = time.monotonic()
         return right.step(state, batch)
     return dataclasses.replace(right, step=step)
 """
@@ -214,6 +217,35 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert ends["latecomer"][0] == "wrong"
     assert "latecomer.py replaces bench.worker.prove.spot_checks" in ends["latecomer"][1]
     assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
+
+
+def test_an_approximate_step_is_proved_timed_and_marked_and_an_exact_one_like_it_is_wrong(tmp_path):
+    hidden = "from implementations.compressed_bf16 import build, why_unsupported\n"
+    (tmp_path / "hidden.py").write_text(hidden)
+    job = JOB | {
+        "batch": 64,
+        "implementations": ["local_steps", "hidden", "jit_spmd"],
+        "implementation_paths": [str(tmp_path / "hidden.py")],
+        "baseline": "gone",
+    }
+    done = run_worker(job)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    cells = {each["row"]["implementation"]: each["row"] for each in found
+             if each["event"] == "cell"}  # fmt: skip
+    own = cells["local_steps"]
+    assert (own["status"], own["reason"]) == ("ok", "")
+    assert own["approximate"] == local_steps.approximate
+    assert [check["name"] for check in own["proof"]] == ["statistical", "as timed"]
+    (row,) = own["communication"]
+    assert row["payload_bytes"] == 4 * (4 * 2 + 2) / 4 + 4, "parameters in every fourth step"
+    assert "approximate" not in cells["jit_spmd"]
+    assert cells["hidden"]["status"] == "wrong"
+    assert "the file can declare `approximate`" in cells["hidden"]["reason"]
+    (samples,) = [each["rows"] for each in found if each["event"] == "samples"]
+    assert {row["arm"] for row in samples} == {"local_steps", "jit_spmd", TWIN}
+    *_, block = [each["row"] for each in found if each["event"] == "block"]
+    assert block["baseline"] == "jit_spmd", "the first that is exact"
 
 
 def test_an_isolated_file_changes_its_own_process_alone(tmp_path):
@@ -496,14 +528,16 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
     (tmp_path / "deadly.py").write_text("import os\nos._exit(1)\n")
     (tmp_path / "noisy.py").write_text("import os\nos.write(1, b'{\\xff}\\n[1]\\n')\n")
-    (tmp_path / "json.py").write_text('"""Named like a library."""\n')
+    (tmp_path / "json.py").write_text("raise RuntimeError('named like a\x1b[2J library')\n")
+    (tmp_path / "sizes.py").write_text("SIZES = {'a\x1b[2J': 1}\nDEFAULT_SIZE = problem = ''\n")
     (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
+    (tmp_path / "vague.py").write_text(f"{RIGHT}approximate = True\n")
     request = {
         "implementation_paths": [
             str(tmp_path / f"{name}.py")
-            for name in ("bad", "exits", "json", "half", "deadly", "noisy")
+            for name in ("bad", "exits", "json", "half", "deadly", "noisy", "vague")
         ],
-        "workload_paths": [],
+        "workload_paths": [str(tmp_path / "sizes.py")],
         "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
     }
     done = subprocess.run(
@@ -524,13 +558,15 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     assert "it calls sys.exit(0)" in implementations["exits"]["error"]
     assert implementations["deadly"]["error"] == "it was killed"
     assert implementations["noisy"]["error"] == "lacks build, why_unsupported"
-    assert implementations["json"]["summary"] == "Named like a library."
+    assert implementations["json"]["error"] == "RuntimeError: named like a library"
     assert implementations["half"]["error"] == "lacks why_unsupported"
-    assert implementations["half"]["summary"] == "Half."
     assert implementations["python_loop"]["error"] == ""
-    assert "foreign" not in implementations["python_loop"]
+    assert not {"foreign", "approximate"} & implementations["python_loop"].keys()
+    assert "it must say, as text, how the step differs" in implementations["vague"]["error"]
+    assert "4 steps" in implementations["local_steps"]["approximate"]
     assert list(implementations["torch_eager"]["foreign"]) == ["torch"]
     workloads = {entry["name"]: entry for entry in answer["workloads"]}
+    assert workloads["sizes"]["error"].startswith(r"SIZES: 'a\x1b[2J' is not made of letters")
     assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "nano-512", "nano-2048", "deep", "124m"]
     assert workloads["gpt2"]["default"] == "nano"
     scanned = {name for name, entry in workloads.items() if entry["scans"]}

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 import _pytest.outcomes
 
 from bench.measure.cluster.membership import ClusterError
-from bench.measure.processes.ask import ChildError
+from bench.measure.processes.guarded import ChildError
 from bench.plan.distributed_config import DistributedConfigError
 from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, flag

@@ -40,10 +40,10 @@ def _exit_code(pytest_code: int, front: Front) -> int:
     directory = front.engine.directory
     if directory is not None and (directory / store.LAUNCHES).is_dir():
         # Libraries of the report's numbers take seconds to load: see run_plugin.py.
-        from bench.analyse import gate_outcome
+        from bench.analyse import outcomes
         from bench.present import gate_comment
 
-        outcome = gate_outcome.judge(store.load(directory), _CUT_SHORT.get(pytest_code, ""))
+        outcome = outcomes.judge(store.load(directory), _CUT_SHORT.get(pytest_code, ""))
         summary = gate_comment.write(outcome, directory)
         gate_comment.show(outcome, front.console)
         front.console.print(f"summary: {summary.as_posix()}", soft_wrap=True)

@@ -24,8 +24,10 @@ class RunEstimates:
 
     def launch(self, block: Block, arms: Sequence[str], launch: int) -> Stages:
         """Estimate one launch of a block; of these arms, those that cannot run it take no time."""
-        running = len(self.running(block, arms))
-        return launch_stages(block, running, self._engine.plan, self._history, launch)
+        running = self.running(block, arms)
+        kept = 0 if launch else self._engine.kept(block, running)
+        plan, history = self._engine.plan, self._history
+        return launch_stages(block, len(running), plan, history, launch, kept)
 
     def running(self, block: Block, arms: Sequence[str]) -> list[str]:
         """Return the arms that can run the block, as far as is known."""

@@ -37,6 +37,7 @@ from bench.records.cells import Block
 from bench.records.files import NotStoredError, storing
 from bench.records.messages import PhaseEvent
 from bench.records.paths import REPORTS
+from bench.records.printable import shortened
 from bench.records.statuses import FAILURES, Status
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
@@ -182,7 +183,7 @@ class Front:
         named = {name for arms in self._selected.values() for name in arms}
         for entry in self.engine.catalogue["implementations"]:
             if entry["error"] and entry["name"] in named:
-                name, path, error = entry["name"], entry["path"], entry["error"]
+                name, path, error = entry["name"], entry["path"], shortened(entry["error"])
                 self.console.print(
                     f"{name} ({path}) cannot be imported, its cells will end as crashed: {error}",
                     soft_wrap=True,
@@ -193,10 +194,10 @@ class Front:
         """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
         void = [b for b, arms in self._selected.items() if self._estimates.nothing_runs(b, arms)]
         for block in void:
-            reasons = self.engine.unsupported[block.name]
             first = self._selected[block][0]
+            reason = shortened(self.engine.unsupported[block.name][first])
             self.console.print(
-                f"{block.name}: nothing selected runs there; {first}: {reasons[first]}",
+                f"{block.name}: nothing selected runs there; {first}: {reason}",
                 soft_wrap=True,
                 markup=False,
             )

@@ -9,8 +9,6 @@ The text is `pydoc_data.topics`, which ships with Python, so nothing is download
 token; `124m` keeps GPT-2's vocabulary of 50,257 tokens for its cost and uses the first 256.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pydoc_data.topics import topics
@@ -114,9 +112,15 @@ class GPT2(nnx.Module):
         )  # fmt: skip
         self.positions = nnx.Embed(config.context, config.width, embedding_init=NORMAL, **common)
         self.blocks = make_layers(
-            lambda: Block(config, dtypes, rngs, axis), config.layers, stacked=scan_layers
+            lambda: self.make_block(config, dtypes, rngs, axis), config.layers, stacked=scan_layers
         )
         self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
+
+    def make_block(
+        self, config: Any, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis
+    ) -> nnx.Module:
+        """Return a block; a model with other blocks overrides this."""
+        return Block(config, dtypes, rngs, axis)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """Return the first block's input."""
@@ -127,7 +131,7 @@ class GPT2(nnx.Module):
         """Return the labels' mean cross-entropy from the last block's output."""
         return self.tokens.cross_entropy(self.norm(x), labels).mean()
 
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: jax.Array) -> Any:
         x = self.embed(tokens)
         return run_layers(self.blocks, lambda block, x: (block(x), None), x, self.remat)[0]
 

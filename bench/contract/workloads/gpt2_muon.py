@@ -8,8 +8,6 @@ https://arxiv.org/abs/2502.16982), so both take one learning rate. A device that
 matrix cannot update it by itself: see `Problem.elementwise`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

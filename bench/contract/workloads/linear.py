@@ -3,8 +3,6 @@
 One `nnx.Linear` fits a planted linear map under mean squared error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 It fits a planted linear map under mean squared error, as `linear` does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any

@@ -5,8 +5,6 @@ better chooses each token's experts, whose capacity is limited (bench.contract.e
 loss includes 0.01 times the load-balancing loss, as in the Switch Transformer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bench.contract import PRECISIONS, WHOLE, Precision, Problem
+from bench.contract import PRECISIONS, WHOLE, ModelAxis, Precision, Problem
 from bench.contract.expert_layers import mixture
-from bench.contract.layer_stacks import make_layers, run_layers
-from bench.contract.layers import Vocabulary
+from bench.contract.layer_stacks import run_layers
 from bench.contract.workloads import gpt2
 
 CHOICES = 2
@@ -51,7 +48,7 @@ class Block(nnx.Module):
             **{**common, "dtype": jnp.promote_types(dtypes.compute, jnp.float32)},
         )  # fmt: skip
 
-        def kernel(inputs: int, outputs: int) -> nnx.Param[jax.Array]:
+        def kernel(inputs: int, outputs: int) -> "nnx.Param[jax.Array]":
             shape = (config.experts, inputs, outputs)
             return nnx.Param(gpt2.NORMAL(rngs.params(), shape, dtypes.params))
 
@@ -64,31 +61,18 @@ class Block(nnx.Module):
         return x + mixed, balance
 
 
-class MoE(nnx.Module):
-    """Maps tokens (batch, context) to the output layer's input and the blocks' mean balance."""
+class MoE(gpt2.GPT2):
+    """Maps tokens (batch, context) to the last block's output and the blocks' mean balance."""
 
-    def __init__(
-        self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
-        remat: str = "", scan_layers: bool = False,
-    ) -> None:  # fmt: skip
-        self.remat = remat
-        common = dtypes.of_layer(rngs)
-        self.tokens = Vocabulary(
-            config.vocabulary, config.width, embedding_init=gpt2.NORMAL, dtypes=dtypes, rngs=rngs,
-            axis=WHOLE,
-        )  # fmt: skip
-        self.positions = nnx.Embed(
-            config.context, config.width, embedding_init=gpt2.NORMAL, **common
-        )
-        self.blocks = make_layers(
-            lambda: Block(config, dtypes, rngs), config.layers, stacked=scan_layers
-        )
-        self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
+    def make_block(
+        self, config: Any, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis
+    ) -> nnx.Module:
+        del axis  # the experts are not sharded by hand
+        return Block(config, dtypes, rngs)
 
     def __call__(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x = self.tokens(tokens) + self.positions(jnp.arange(tokens.shape[-1]))
-        x, balances = run_layers(self.blocks, Block.__call__, x, self.remat)
-        return self.norm(x), balances.mean()
+        x, balances = run_layers(self.blocks, Block.__call__, self.embed(tokens), self.remat)
+        return x, balances.mean()
 
 
 AXIS_NAMES = {
@@ -100,7 +84,7 @@ def loss(model: Any, tokens: jax.Array) -> jax.Array:
     """Return the mean next-token cross-entropy plus the weighted balance; see `gpt2`."""
     inputs, labels = gpt2.with_labels(tokens)
     x, balance = model(inputs)
-    return model.tokens.cross_entropy(x, labels).mean() + BALANCE * balance
+    return model.loss(x, labels) + BALANCE * balance
 
 
 def problem(
@@ -112,7 +96,7 @@ def problem(
     further = config.layers * (router + 8 * (CHOICES - 1) * config.width**2)
     return replace(
         dense,
-        make_model=lambda: MoE(config, dtypes, nnx.Rngs(0), remat, scan_layers),
+        make_model=lambda: MoE(config, dtypes, nnx.Rngs(0), WHOLE, remat, scan_layers),
         make_part=None,
         make_stages=None,
         sequence=None,

@@ -8,8 +8,6 @@ global batch; in resnet_local, those of each shard.
 The images are generated: each class has a pattern of random waves, under as much noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ without SyncBatchNorm. The result depends on the number of shards: with few samp
 statistics are noisy. Running averages become the mean of those of all shards in every step.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from bench.contract import Problem

@@ -8,8 +8,6 @@ that it does not depend on how the batch is sharded.
 The images are generated: bright strokes of random position and slope on 28 x 28 pixels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -42,6 +42,16 @@ class Hello(TypedDict):
     """Versions of packages, and the commit of the checkout (empty outside of git)."""
 
 
+class Ended(TypedDict):
+    """The end of a worker on the host of a follower."""
+
+    ended: int
+    """Exit code, negative for a signal."""
+    tail: list[str]
+    """The last lines of its stderr."""
+    killed_by_kernel: bool | None
+
+
 def hello(config: DistributedConfig) -> Hello:
     """Describe this process."""
     return Hello(
@@ -57,13 +67,9 @@ def hello(config: DistributedConfig) -> Hello:
 
 
 def follow(member: Membership) -> int:
-    """Obey the leader until it ends the run.
+    """Obey the leader until it ends the run, and return the exit code of this process.
 
-    Returns:
-      The exit code of this process.
-
-    Raises:
-      ClusterError: the leader cannot be reached.
+    Raises ClusterError if the leader cannot be reached.
     """
     with _connect(member) as connection:
         # The leader receives these signals as well, and shuts the run down.
@@ -111,10 +117,16 @@ class _Follower:
             self._send(own)
             while True:
                 if self._connection.poll(_POLL_S):
-                    message = json.loads(self._connection.recv_bytes())
-                    if "end" in message:
-                        return 0
-                    self._obey(message)
+                    match json.loads(self._connection.recv_bytes()):
+                        case {"end": _}:
+                            return 0
+                        case {"start": order}:
+                            self._attempt = order["job"]["attempt"]
+                            self._process = start_process(order, self._forward)
+                        case {"say": line} if self._process is not None:
+                            self._process.say(line)
+                        case {"kill": _} if self._process is not None:
+                            self._process.kill()
                 self._report_end()
         except (EOFError, OSError):
             return LEFT_ALONE
@@ -122,29 +134,14 @@ class _Follower:
             if self._process is not None:
                 self._process.kill()
 
-    def _obey(self, message: dict[str, Any]) -> None:
-        match message:
-            case {"start": order}:
-                self._attempt = order["job"]["attempt"]
-                self._process = start_process(order, self._forward)
-            case {"say": line} if self._process is not None:
-                self._process.say(line)
-            case {"kill": _} if self._process is not None:
-                self._process.kill()
-
     def _report_end(self) -> None:
         process = self._process
         if process is None or (code := process.code(0)) is None:
             return
         process.kill()  # also kills processes that outlive it, and waits for the last lines
-        self._send(
-            {
-                "attempt": self._attempt,
-                "ended": code,
-                "tail": process.tail(),
-                "killed_by_kernel": process.killed_by_kernel(),
-            }
-        )
+        killed_by_kernel = process.killed_by_kernel()
+        ended = Ended(ended=code, tail=process.tail(), killed_by_kernel=killed_by_kernel)
+        self._send({"attempt": self._attempt, **ended})
         self._process = None
 
     def _forward(self, line: str | None) -> None:

@@ -9,12 +9,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, cast
 
-from bench.measure.cluster.follower import Hello, hello
+from bench.measure.cluster.follower import Ended, Hello, hello
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
 from bench.measure.hosts import Hosts, Order, StartOrder, start_process
 from bench.measure.processes.group import Process, free_port
@@ -34,8 +34,7 @@ _PATIENCE_S = 10.0
 class Leader(Hosts):
     """The hosts of all processes: that of rank 0, and those of the followers.
 
-    Raises:
-      ClusterError: some processes did not connect in time, or run other versions.
+    Raises ClusterError if some processes did not connect in time, or run other versions.
     """
 
     def __init__(self, member: Membership) -> None:
@@ -79,13 +78,8 @@ class Leader(Hosts):
         # All processes must take part in some compilations, so none may use a cache of its own.
         job = cast("Any", {k: v for k, v in order["job"].items() if k != "program_cache"})
         ranks = self._on_host_of(rank, order["processes"])
-        place: StartOrder = {
-            **order,
-            "job": job,
-            "rank": rank,
-            "place": ranks.index(rank),
-            "neighbours": len(ranks),
-        }
+        where = {"rank": rank, "place": ranks.index(rank), "neighbours": len(ranks)}
+        place = cast("StartOrder", {**order, **where, "job": job})
         if not rank:
             return start_process(place, hear)
         self._links[rank].start(place, hear)
@@ -172,11 +166,7 @@ class Leader(Hosts):
 
 
 class RemoteProcess(Process):
-    """The worker process on a follower's host, a new one in each launch.
-
-    Args:
-      connection: the connection with the follower.
-    """
+    """The worker process on the host of a follower, a new one in each launch."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -186,18 +176,15 @@ class RemoteProcess(Process):
         self._hear: Hear = lambda _: None
         self._over = threading.Event()
         self._over.set()
-        self._code: int | None = None
-        self._tail: Sequence[str] = ()
-        self._killed_by_kernel: bool | None = None
+        self._ended: Ended = {"ended": 0, "tail": [], "killed_by_kernel": None}
         threading.Thread(target=self._read, daemon=True).start()
 
     def start(self, order: StartOrder, hear: Hear) -> None:
         """Start the process of another launch, whose output `hear` receives."""
         self._attempt, self._hear = order["job"]["attempt"], hear
-        self._code, self._tail, self._killed_by_kernel = None, (), None
         self._over.clear()
         if self._lost:
-            self._end(LOST, ["the connection to its host was lost before"])
+            self._lose(" before")
         self.send({"start": order})
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -216,20 +203,20 @@ class RemoteProcess(Process):
                         pass
                     case {"said": line}:
                         self._hear(line)
-                    case {"ended": code, "tail": tail, "killed_by_kernel": killed_by_kernel}:
-                        self._killed_by_kernel = killed_by_kernel
-                        self._end(code, tail)
+                    case {"ended": _} as ended:
+                        self._end(cast("Ended", ended))
         except (EOFError, OSError):
             self._lose()
 
-    def _lose(self) -> None:
+    def _lose(self, when: str = "") -> None:
         self._lost = True
-        self._end(LOST, ["the connection to its host was lost"])
+        tail = [f"the connection to its host was lost{when}"]
+        self._end({"ended": LOST, "tail": tail, "killed_by_kernel": None})
 
-    def _end(self, code: int, tail: Sequence[str]) -> None:
+    def _end(self, ended: Ended) -> None:
         """Record how the process ended, unless it has ended before."""
         if not self._over.is_set():
-            self._code, self._tail = code, tail
+            self._ended = ended
             self._over.set()
             self._hear(None)
 
@@ -239,16 +226,15 @@ class RemoteProcess(Process):
 
     def code(self, timeout_s: float) -> int | None:
         """Wait for its exit code, negative for a signal; None if it is still running."""
-        self._over.wait(timeout_s)
-        return self._code
+        return self._ended["ended"] if self._over.wait(timeout_s) else None
 
     def tail(self) -> list[str]:
         """Return the last lines of its stderr."""
-        return [*self._tail]
+        return self._ended["tail"]
 
     def killed_by_kernel(self) -> bool | None:
         """Return whether the kernel killed a process of the host for memory; None if unknown."""
-        return self._killed_by_kernel
+        return self._ended["killed_by_kernel"]
 
     def kill(self) -> None:
         """Kill it and everything that it started."""

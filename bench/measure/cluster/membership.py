@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.ask import ask
+from bench.measure.processes.guarded import ask
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.messages import Meeting
 

@@ -7,7 +7,6 @@ import queue
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,16 +14,16 @@ from typing import Any, Protocol
 
 import psutil
 
-from bench.measure.processes.guarded import TAIL_LINES, Guarded, Hear
-from bench.measure.processes.memory_pressure import describe_shortage
-from bench.measure.processes.oom_kills import killed_by_kernel, read_counters
+from bench.measure.processes.guarded import Guarded, Hear
+from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
+from bench.records.printable import readable
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
 _POLL_S = 0.2
-FORGED = "sent a message that no worker sends"
-"""Beginning of the reason for a launch that is cut short because of a message."""
+FORGED = "a file writes to the worker's channel"
+"""Beginning of the reason for a launch that is cut short because of what its worker sent."""
 _LEAVE_S = 60.0
 """Time that a process may take to exit once its output is closed, or once rank 0 has exited."""
 
@@ -48,7 +47,7 @@ class Process(Protocol):
     def turn(self) -> tuple[str, float]:
         """Return the arm whose turn it is, or was at the end, and the seconds of that turn.
 
-        Only rank 0, which is never remote, is asked.
+        Only rank 0, which is never remote, is asked: all processes take the same turns.
         """
         return "", 0.0
 
@@ -78,17 +77,18 @@ class End:
 class Group(contextlib.ExitStack):
     """The processes of a launch; a context that kills them all.
 
-    Args:
-      start: starts the process of a rank. The callback that it gets receives each line of the
-        process's output, and None after the last.
-      count: number of processes.
+    `start` starts the process of a rank. The callback that it gets receives each line of the
+    process's output, and None after the last. `attempt` is in every event of the processes, which
+    tells them from what a user's file writes to the same channel.
     """
 
-    def __init__(self, start: Callable[[int, Hear], Process], count: int) -> None:
+    def __init__(self, start: Callable[[int, Hear], Process], count: int, attempt: str) -> None:
         super().__init__()
+        self._attempt = attempt
         self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
         self._values: dict[int, Any] = {}
-        self._tails: list[deque[str]] = [deque(maxlen=TAIL_LINES) for _ in range(count)]
+        self._talking: set[int] = set()
+        """Ranks of the processes that have sent an event; before that, libraries may print."""
         self.processes: list[Process] = []
         try:
             for rank in range(count):
@@ -101,10 +101,6 @@ class Group(contextlib.ExitStack):
     def _put(self, rank: int, line: str | None) -> None:
         self._lines.put((rank, line))
 
-    def answer(self, line: str) -> None:
-        """Send a line to rank 0, which waits for it."""
-        self.processes[0].say(line)
-
     def _exchange(self, rank: int, value: Any) -> None:
         """Add the value of one process; once all have sent one, send the list to each."""
         self._values[rank] = value
@@ -114,30 +110,13 @@ class Group(contextlib.ExitStack):
             for process in self.processes:
                 process.say(line)
 
-    def tail(self, rank: int) -> list[str]:
-        """Return the last lines that a process wrote, other than its events."""
-        return [*self._tails[rank], *self.processes[rank].tail()]
-
-    def turn(self) -> tuple[str, float]:
-        """Return the arm whose turn it is, or was at the end, and the seconds of that turn.
-
-        All processes take the same turns, and rank 0 runs on this host.
-        """
-        return self.processes[0].turn()
-
-    def killed_by_kernel(self, rank: int) -> bool | None:
-        """Return whether the kernel killed a process of a rank's host to free memory."""
-        return self.processes[rank].killed_by_kernel()
-
     def follow(
         self, hear: Callable[[int, dict[str, Any]], None], overdue: Callable[[float], str]
     ) -> End:
         """Pass on events until all processes have ended, one has failed, or a deadline has passed.
 
-        Args:
-          hear: receives the rank and the event.
-          overdue: receives the seconds since the last event of any process, and returns the
-            deadline that has passed, or an empty text.
+        `hear` gets the rank and the event; `overdue` gets the seconds since the last event of any
+        process, and returns the deadline that has passed, or an empty text.
         """
         last_event_at = time.monotonic()
         for rank, line in self._read_lines():
@@ -147,23 +126,28 @@ class Group(contextlib.ExitStack):
                 if end is not None:
                     return end
                 continue
-            event = _parse(line)
+            event = self._parse(line)
             if event is not None:
                 last_event_at = now
-                try:
-                    if event["event"] == "tell":
-                        self._exchange(rank, event["value"])
-                    else:
-                        hear(rank, event)
-                except (KeyError, TypeError, ValueError, AttributeError) as error:
-                    self._tails[rank].append(line.rstrip())
-                    return self._cut(rank, f"{FORGED} ({error!r})")
-            elif line:
-                self._tails[rank].append(line.rstrip("\n"))
+                self._talking.add(rank)
+                if event["event"] == "tell":
+                    self._exchange(rank, event["value"])
+                else:
+                    hear(rank, event)
+            elif line.strip() and rank in self._talking:
+                return self._cut(rank, f"{FORGED} {readable(line)[:100]!r}")
             late = overdue(now - last_event_at)
             if late:
                 return self._cut(0, late)
         raise AssertionError("the lines of a process end with None")
+
+    def _parse(self, line: str) -> dict[str, Any] | None:
+        """Parse an event; return None for any other line."""
+        with contextlib.suppress(ValueError, RecursionError):
+            event = json.loads(line)
+            if isinstance(event, dict) and event.pop("attempt", None) == self._attempt:
+                return event
+        return None
 
     def _end(self, rank: int) -> End | None:
         """Return the end of the launch if a process that has closed its output ends it."""
@@ -197,13 +181,9 @@ class Group(contextlib.ExitStack):
 class LocalProcess(Guarded):
     """A worker process on this host, with everything that it starts.
 
-    Args:
-      job: the first line of its input.
-      hear: receives its output.
-      environment: the whole environment.
-      cores: cores that it may use; None for all.
-      shares_host: whether the launch has other processes. If so, it runs under SCHED_BATCH where
-        available: otherwise it would preempt the others whenever part of a message wakes it.
+    `job` is the first line of its input, and `cores` are those that it may use; None for all. If
+    the launch has other processes on the host, it runs under SCHED_BATCH where available: otherwise
+    it would preempt the others whenever part of a message wakes it.
     """
 
     def __init__(
@@ -254,12 +234,3 @@ def free_port(address: str) -> int:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    """Parse an event; return None for any other line."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None

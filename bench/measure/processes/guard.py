@@ -68,14 +68,9 @@ def _kill_marked(mark: str) -> None:
 class Guard:
     """The guard of a worker; a context that ends both, with everything that the worker started.
 
-    Args:
-      command: the worker's command line.
-      environment: the worker's whole environment; None for that of this process.
-      folders: folders to remove as well if this process is killed.
-      options: further arguments of subprocess.Popen.
-
-    Raises:
-      OSError: the worker cannot be started.
+    `environment` is the worker's whole environment, None for that of this process; `folders` are
+    removed as well if this process is killed; `options` are further arguments of subprocess.Popen.
+    Raises OSError if the worker cannot be started.
     """
 
     def __init__(
@@ -114,14 +109,14 @@ class Guard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.kill()
 
     def code(self, timeout_s: float | None = None) -> int | None:
         """Wait for the worker's exit code, negative for a signal; None if it is still running."""
         self._ended.wait(timeout_s)
         return self._code
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the worker and everything that it started; later calls do nothing."""
         with contextlib.suppress(OSError):
             self._channel.sendall(_END)

@@ -1,14 +1,18 @@
-"""A process with pipes, which ends with everything that it started."""
+"""Child processes with pipes, which end with everything that they started; questions to them."""
 
 import contextlib
 import queue
+import signal
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Self, cast
+from dataclasses import dataclass
+from typing import IO, Any, cast
 
 from bench.measure.processes.guard import Guard
+from bench.records.printable import readable
 from bench.records.temporary_folders import FOLDERS
 
 Hear = Callable[[str | None], None]
@@ -19,20 +23,17 @@ _LINE_CHARACTERS = 1 << 16
 """Limit on a read from stderr, whose output may lack newlines."""
 
 
-class Guarded:
+class Guarded(Guard):
     """A process in a session of its own, with a guard; a context that ends both.
 
-    Args:
-      command: the command to start.
-      environment: the whole environment.
-      hear: called from another thread.
-      options: further arguments of subprocess.Popen.
+    `environment` is its whole environment, `hear` is called from another thread, and `options` are
+    further arguments of subprocess.Popen.
     """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], hear: Hear, **options: Any
     ) -> None:
-        self._guard = Guard(
+        super().__init__(
             command,
             environment,
             tuple(FOLDERS),
@@ -43,7 +44,6 @@ class Guarded:
             errors="replace",
             **options,
         )
-        self.pid = self._guard.pid
         self._hear = hear
         self._input: queue.Queue[str | None] = queue.Queue()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -52,19 +52,9 @@ class Guarded:
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
     def say(self, line: str | None) -> None:
         """Queue a line for its stdin; None closes it."""
         self._input.put(line)
-
-    def code(self, timeout_s: float) -> int | None:
-        """Wait for its exit code, negative for a signal; None if it is still running."""
-        return self._guard.code(timeout_s)
 
     def tail(self) -> list[str]:
         """Return the last lines of its stderr, without empty ones."""
@@ -72,32 +62,123 @@ class Guarded:
 
     def kill(self) -> None:
         """Kill it and everything that it started, which could keep its output open."""
-        # Even a process that has exited may have left child processes.
-        self._guard.end()
+        super().kill()
         self.say(None)
         for thread in self._threads:
             thread.join(timeout=5)
 
     def _feed(self) -> None:
         # If the process ends before it reads, its exit code will tell.
-        with contextlib.suppress(OSError), cast("IO[str]", self._guard.process.stdin) as stdin:
+        with contextlib.suppress(OSError), cast("IO[str]", self.process.stdin) as stdin:
             while (line := self._input.get()) is not None:
                 stdin.write(f"{line}\n")
                 stdin.flush()
 
     def _read_out(self) -> None:
-        with (
-            contextlib.suppress(OSError, ValueError),
-            cast("IO[str]", self._guard.process.stdout) as stdout,
-        ):
+        stdout = cast("IO[str]", self.process.stdout)
+        with contextlib.suppress(OSError, ValueError), stdout:
             for line in stdout:
                 self._hear(line)
         self._hear(None)
 
     def _read_err(self) -> None:
-        with (
-            contextlib.suppress(OSError, ValueError),
-            cast("IO[str]", self._guard.process.stderr) as stderr,
-        ):
+        stderr = cast("IO[str]", self.process.stderr)
+        with contextlib.suppress(OSError, ValueError), stderr:
             for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
                 self._tail.append(line.rstrip("\n"))
+
+
+class ChildError(Exception):
+    """A child process failed; the message ends with the last lines of its stderr."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output of a child and how it ended."""
+
+    out: str
+    tail: Sequence[str]
+    """The last lines of its stderr, without empty ones."""
+    code: int | None
+    """Exit code, negative for a signal; None if the child took too long and was killed."""
+
+    @property
+    def ending(self) -> str:
+        """Describe how the child ended, as the predicate of a sentence."""
+        if self.code is None:
+            return "took too long"
+        if self.code < 0:
+            return f"was killed by {signal_name(-self.code)}"
+        return f"ended with exit code {self.code}"
+
+    @property
+    def blame(self) -> str:
+        """Describe how the child ended, with the last line of its stderr."""
+        return readable("; its last line: ".join([self.ending, *self.tail[-1:]]))
+
+    def quoted_lines(self) -> str:
+        """Indent the last lines of its stderr for the end of an error message."""
+        return "\n".join(f"  {readable(line)}" for line in self.tail[-10:]) or "  (none)"
+
+
+def signal_name(number: int) -> str:
+    """Name a signal: `SIGSEGV`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class Child(Guarded):
+    """A child process that gets a question, its whole input, on stdin; a context that ends it.
+
+    `receive` is called from another thread with every line of its stdout. The rest is as for
+    Guarded.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        question: str,
+        environment: Mapping[str, str],
+        receive: Callable[[str], None] = lambda _: None,
+        **options: Any,
+    ) -> None:
+        self._last_line_at = time.monotonic()
+        self._out: list[str] = []
+        self._receive = receive
+        super().__init__(command, environment, self._add, **options)
+        self.say(question)
+        self.say(None)
+
+    def answer(self, timeout_s: float) -> Answer:
+        """Wait until the child ends, or its stdout has been silent for `timeout_s` seconds."""
+        code = self.code(0)
+        while code is None and (left_s := self._last_line_at + timeout_s - time.monotonic()) > 0:
+            code = self.code(left_s)
+        self.kill()
+        return Answer("".join(self._out), self.tail(), code)
+
+    def _add(self, line: str | None) -> None:
+        if line is not None:
+            self._last_line_at = time.monotonic()
+            self._out.append(line)
+            if line.endswith("\n"):  # otherwise the line is incomplete
+                with contextlib.suppress(OSError):  # the receiver may write to a closed pipe
+                    self._receive(line)
+
+
+def ask(
+    command: Sequence[str],
+    question: str,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    **options: Any,
+) -> Answer:
+    """Start a child, write the question to its stdin, and wait until it ends.
+
+    The child is killed once its stdout has been silent for `timeout_s` seconds. `options` are
+    further arguments of subprocess.Popen.
+    """
+    with Child(command, question, environment, **options) as child:
+        return child.answer(timeout_s)

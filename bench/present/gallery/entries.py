@@ -1,12 +1,13 @@
 """Entries of the gallery, read from the published folders."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from bench.analyse import cell_table
+from bench.analyse.cell_table import Tables
 from bench.present import run_environment, sentences
 from bench.records import numbers, store, trial_results
 from bench.records.git_files import tracked_folders
@@ -48,6 +49,8 @@ class Entry:
     """`share.svg`, if the report has one."""
     dirty: bool = False
     """Whether the working tree had uncommitted changes, so that the code is not the commit's."""
+    run: tuple[store.Run, Tables] | None = field(default=None, repr=False, compare=False)
+    """The stored run and its tables; None for trials of the suite itself."""
 
 
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
@@ -113,6 +116,7 @@ def _run(folder: Path) -> Entry:
         headline=sentences.headline(sentences.summaries(found)),
         picture=picture.read_text("utf-8") if picture.is_file() else "",
         facts=[f"{name}: {value}" for name, value in facts.items() if value],
+        run=(run, found),
     )
 
 
@@ -148,9 +152,4 @@ def _faults(folder: Path) -> Entry:
 
 def _made(manifest: Any) -> str:
     """Return hardware and date: `2 cores of AMD EPYC, 2026-11-22 15:22 UTC`."""
-    host = manifest["host"]
-    hardware = f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
-    if manifest.get("platform", "cpu") != "cpu":  # self-tests and faults run on CPUs
-        kind, count = manifest["device_kind"], manifest["device_count"]
-        hardware = kind if count == 1 else f"{count} {numbers.TIMES} {kind}"
-    return f"{hardware}, {run_environment.started(manifest)}"
+    return f"{run_environment.chips(manifest)}, {run_environment.started(manifest)}"

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from bench.analyse import cell_history
+from bench.present.gallery import history_tables
 from bench.present.gallery.entries import KINDS, Entry, find
 from bench.present.rendering import render
 from bench.records import files
@@ -29,10 +31,11 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
         (kind, about, [entry for entry in entries if entry.kind == kind])
         for kind, about in KINDS.items()
     ]
-    texts = {
-        name: render("index", markdown=name == MARKDOWN, sections=sections, quote=quote)
-        for name in (MARKDOWN, PAGE)
-    }
-    for name, text in texts.items():
+    histories = cell_history.find(entry.run for entry in entries if entry.run)
+    for name in (MARKDOWN, PAGE):
+        markdown = name == MARKDOWN
+        tables = history_tables.tables(histories, markdown=markdown)
+        history = {"about": history_tables.ABOUT, "tables": tables}
+        text = render("index", markdown=markdown, sections=sections, history=history, quote=quote)
         files.write(reports / name, text)
     return reports / PAGE, entries

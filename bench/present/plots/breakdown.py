@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.analyse.causes.traced_differences import parts
+from bench.analyse.causes import parts
 from bench.present.charts import CHARTS, PARTS
 from bench.present.plots.plot_plan import Plan, Subject
 from bench.present.plots.vega_plot import panel_sizes, spec_of

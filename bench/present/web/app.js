@@ -144,6 +144,7 @@ function start() {
     document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
   }).observe(document.querySelector(".controls"));
   byId("host")?.addEventListener("toggle", drawHost);
+  byId("predicted")?.addEventListener("toggle", drawPredicted);
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();

@@ -45,7 +45,8 @@ function implementationBox(arm) {
     redraw();
   };
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });
-  return element("label.chip", box, swatch(arm), name);
+  const mark = DATA.approximate.includes(arm) ? " (approximate)" : "";
+  return element("label.chip", box, swatch(arm), name + mark);
 }
 
 /* An implementation's mark in the charts; CSS generates it, to hide it from screen readers. */

@@ -49,7 +49,7 @@ function tableRows({ values, details, cell }) {
   }));
 }
 
-/* The value that bench/records/compressed.py compressed. */
+/* The value that bench/records/step_programs.py compressed. */
 function expanded(text) {
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));

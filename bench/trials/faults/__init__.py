@@ -3,5 +3,5 @@
 A fault is an entry of `fault_table.FAULTS`: what goes wrong, how it is injected, and a trial that
 injects it and observes the consequences. `planted` has the faulty implementations and workloads,
 `observed_run` starts runs as a user would and observes them, and `run_scenarios` has the trials.
-`fault_session` runs them and stores the outcomes, which `fault_page` shows.
+`fault_session` runs them, stores the outcomes and shows them.
 """

@@ -4,12 +4,14 @@ A run is given a small file that calls `plant`; `observed_run` writes it. No pla
 found by name, because none belongs to the suite's own implementations.
 """
 
+import contextlib
 import ctypes
 import itertools
 import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -175,6 +177,15 @@ def _print_garbage() -> None:
         stream.flush()
 
 
+def _forge_samples() -> None:
+    """Write samples to every pipe of the process, one of which carries the worker's events."""
+    event = {"event": "samples", "rows": [1]}
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                os.write(descriptor, f"{json.dumps(event)}\n".encode())
+
+
 @cache  # once per process
 def _wait_in_second_process() -> None:
     """Wait in the second process that builds it until the trial creates the file `go`."""
@@ -207,6 +218,16 @@ def _deadlock() -> None:
         jax.shard_map(reduce, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False)
     )
     jax.block_until_ready(reduced(jnp.zeros(mesh.size)))
+
+
+def _set_flags() -> None:
+    """Change the arithmetic and the compilation of all arms, and leave a context open."""
+    for flag in ("jax_disable_jit", "jax_debug_nans"):
+        jax.config.update(flag, True)
+    jax.config.update("jax_default_matmul_precision", "bfloat16")
+    jax.enable_x64(True).__enter__()
+    jax.set_mesh(Mesh(np.array(jax.devices()), ("data",)))
+    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 
 def _move_the_start() -> None:
@@ -251,10 +272,11 @@ ACTIONS: dict[str, Action] = {
     "leave_daemon": _leave_a_daemon,
     "leave_thread": lambda: threading.Thread(target=_sleep).start(),
     "print": _print_garbage,
+    "forge": _forge_samples,
     "wait": _wait_in_second_process,
     "patch_clock": lambda: setattr(time, "perf_counter_ns", int),
     "poison_json": lambda: setattr(json.JSONEncoder, "iterencode", int),
-    "set_flags": lambda: jax.config.update("jax_debug_nans", True),
+    "set_flags": _set_flags,
     "move_start": _move_the_start,
     "spin": _spin,
 }

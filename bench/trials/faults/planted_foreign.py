@@ -21,9 +21,7 @@ from bench.records.current_arm import VARIABLE
 class Step:
     """The correct step: least squares under SGD, in the parameters' dtype.
 
-    Args:
-      problem: as bench.contract.foreign provides it.
-      act: is called in every step of the timed rounds.
+    `act` is called in every step of the timed rounds.
     """
 
     def __init__(self, problem: Any, act: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.ask import ask
+from bench.measure.processes.guarded import ask
 from bench.records import store
 from bench.records.paths import REPORTS
 from bench.records.statuses import Status
@@ -53,12 +53,8 @@ class RightRun(TypedDict):
 def run(launches: int, limit_s: float, folder: Path) -> Iterator[RightRun]:
     """Measure until there are this many launches, or until no run may begin any more.
 
-    Runs with a cell that is not ok are kept in reports/ of the folder.
-
-    Args:
-      launches: number of launches, at least.
-      limit_s: seconds after which no further run begins.
-      folder: the folder to create; every finished run is a line of its FILE.
+    No run begins after `limit_s` seconds. The folder is created; every finished run is a line of
+    its FILE, and runs with a cell that is not ok are kept in its reports/.
 
     Raises:
       StoreError: a run stored nothing; its output is shown.

@@ -1,17 +1,18 @@
 """Trials of faults: planted files, and runs that are killed, out of space or damaged on disk."""
 
+import contextlib
 import os
 import re
 import resource
 import signal
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from bench.records import store
-from bench.trials.faults.fault_outcome import Outcome
-from bench.trials.faults.full_disk import fill, small_disk
-from bench.trials.faults.observed_run import GOOD, RUN, Ended, Front, Lab
+from bench.trials.faults.observed_run import GOOD, RUN, Ended, Front, Lab, Outcome, UnavailableError
 
 Trial = Callable[[Lab, Outcome], None]
 """Injects a fault into runs and records the outcome."""
@@ -26,15 +27,10 @@ ALL = (*GOOD, LATER)
 def planted(
     file: str, status: str, reason: str, *words: str, code: int = 1, beside: Sequence[str] = GOOD
 ) -> Trial:
-    """Measure a planted implementation beside good ones, which must be ok.
+    """Measure the planted implementation `file` beside good ones, which must be ok.
 
-    Args:
-      file: name of the planted implementation.
-      status: expected status of its cell.
-      reason: pattern that the reason of its cell must match.
-      words: options of the run.
-      code: expected exit code of the run.
-      beside: the good implementations.
+    The run has the options `words`, and must end with `code`. The planted cell must have this
+    status, and a reason that matches this pattern.
     """
 
     def trial(lab: Lab, outcome: Outcome) -> None:
@@ -50,9 +46,7 @@ def planted(
 def refused(file: str, reason: str) -> Trial:
     """Select a planted implementation that must be refused before anything is measured.
 
-    Args:
-      file: name of the planted implementation.
-      reason: pattern that the run's output must match.
+    The run's output must match the pattern `reason`.
     """
 
     def trial(lab: Lab, outcome: Outcome) -> None:
@@ -242,3 +236,51 @@ def _resume(lab: Lab, outcome: Outcome, before: list[str]) -> None:
     outcome.check_others(lab, BATCHES, ALL)
     outcome.check_files(lab, *ALL)
     outcome.cell = f"{len(before)} of {len(after)} blocks kept, the others measured"
+
+
+@contextmanager
+def small_disk(lab: Lab, name: str, size: str) -> Iterator[Lab]:
+    """Mount a tmpfs on a new folder, in a user and mount namespace that needs no privileges.
+
+    The folder is in the trial's own. Its size is in the syntax of tmpfs, for example `32m`. The
+    context yields the trial, whose runs are then in the namespace.
+
+    Raises:
+      UnavailableError: this system does not allow the mount.
+    """
+    mount_point = lab.folder / name
+    mount_point.mkdir()
+    mount = f'mount -t tmpfs -o size={size} none "$1" && echo mounted && read _'
+    try:
+        holder = subprocess.Popen(  # noqa: S603 (our own command)
+            ["unshare", "-rm", "sh", "-c", mount, "sh", str(mount_point)],  # noqa: S607
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnavailableError(f"unshare cannot be run: {error}") from error
+    with holder:
+        assert holder.stdout is not None  # noqa: S101 - pipes, both
+        assert holder.stderr is not None  # noqa: S101
+        if holder.stdout.readline().strip() != "mounted":
+            raise UnavailableError(f"no file system can be mounted: {holder.stderr.read().strip()}")
+        try:
+            enter = ("nsenter", f"--target={holder.pid}", "--user", "--mount")
+            # A working directory entered outside the namespace would still lead outside.
+            inside = ("sh", "-c", 'cd "$0" && exec "$@"', str(mount_point.parent))
+            prefix = (*enter, "--preserve-credentials", *inside)
+            yield replace(lab, prefix=prefix, root=Path(f"/proc/{holder.pid}/root"))
+        finally:
+            holder.kill()
+
+
+def fill(folder: Path) -> Path:
+    """Fill the file system of a folder to its last byte; return the file that fills it."""
+    path = folder / "filler"
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 10))
+    return path

@@ -55,13 +55,9 @@ class Segment:
 
 
 def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Segment]:
-    """Yield the endless schedule of one burner.
+    """Yield the endless schedule of one burner of several, by its number from 0; see `PATTERNS`.
 
-    Args:
-      pattern: one of `PATTERNS`.
-      burner: from 0 to burners - 1.
-      burners: number of burners.
-      seed: equal seeds give equal loads.
+    Equal seeds give equal loads.
 
     Raises:
       ValueError: there is no such pattern.

@@ -1,4 +1,4 @@
-"""Time until a page shows anything: first contentful paint in headless Chromium."""
+"""Time until a page shows anything, and until it is complete, in headless Chromium."""
 
 import importlib.util
 import os
@@ -17,6 +17,15 @@ PAINTED = """new Promise((seen, failed) => {
 })"""
 """JavaScript for the milliseconds to the paint, which may come long after the load event."""
 
+DRAWN = """new Promise((seen) => {
+  const look = () => {
+    if (document.body.dataset.drawn === "all") seen(performance.now());
+    else setTimeout(look, 10);
+  };
+  look();
+})"""
+"""JavaScript for the milliseconds until a report has drawn all its charts."""
+
 FLAGS = ["--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -33,11 +42,12 @@ def flags() -> list[str]:
     return [*FLAGS, *(["--no-sandbox"] if root else [])]
 
 
-def first_paint(page: Path) -> float | None:
+def first_paint(page: Path, moment: str = PAINTED) -> float | None:
     """Return seconds from opening to first contentful paint (https://www.w3.org/TR/paint-timing).
 
-    The value is the median of several openings. None without the system's Chromium or without the
-    package playwright, which is part of the extra `selftest`.
+    With DRAWN as `moment`, until a report is complete. The value is the median of several openings.
+    None without the system's Chromium or without the package playwright, which is part of the extra
+    `selftest`.
     """
     program = chromium()
     if program is None or importlib.util.find_spec("playwright") is None:
@@ -50,7 +60,7 @@ def first_paint(page: Path) -> float | None:
         for _ in range(OPENINGS):
             opened = browser.new_page()
             opened.goto(page.resolve().as_uri())
-            times.append(float(opened.evaluate(PAINTED)) / 1e3)
+            times.append(float(opened.evaluate(moment)) / 1e3)
             opened.close()
         browser.close()
     return statistics.median(times)

@@ -6,13 +6,12 @@ one row per line: trials with their samples, and the cost of the clock.
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, TypedDict
+from typing import Any, TextIO, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,9 @@ from bench.records.messages import FIRST_LOOK
 from bench.records.rows import Turn
 from bench.trials.selftest.planted_kernel import spin_function
 from bench.trials.selftest.real_step import calibrate, real_arms
+from bench.worker import event_stream
 from bench.worker.read.compilation import CompilationLog
-from bench.worker.time.clock import WARM_UP_STEPS, Arm, measure, steps_per_span
+from bench.worker.time.clock import Arm, measure, steps_per_span
 
 ROUNDS = 128
 """Rounds of a trial, if its steps are short enough."""
@@ -59,7 +59,7 @@ def spin_arms(job: TrialJob) -> list[Arm]:
         return spin(iterations, state), done
 
     iterations = {arm: round(job["iterations"] * truth) for arm, truth in job["truths"].items()}
-    return [_warm(Arm(arm, step, 0.5, count)) for arm, count in iterations.items()]
+    return [Arm(arm, step, 0.5, count).warm_up() for arm, count in iterations.items()]
 
 
 def empty_arms() -> list[Arm]:
@@ -72,13 +72,7 @@ def empty_arms() -> list[Arm]:
     def step(state: None, _: None) -> tuple[None, jax.Array]:
         return state, loss
 
-    return [_warm(Arm(name, step, None, None)) for name in ("one", "other")]
-
-
-def _warm(arm: Arm) -> Arm:
-    for _ in range(WARM_UP_STEPS):
-        arm.run(1)
-    return arm
+    return [Arm(name, step, None, None).warm_up() for name in ("one", "other")]
 
 
 def _measure(
@@ -156,13 +150,10 @@ def rows(job: TrialJob) -> Iterator[dict[str, Any]]:
         yield {"step_s": step_s, "product": calibrate(arms[0])}
 
 
-def main() -> None:
+def main(answer: TextIO) -> None:
     """Run one job."""
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as answer:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        for row in rows(json.load(sys.stdin)):
-            answer.write(json.dumps(row) + "\n")
+    answer.writelines(json.dumps(row) + "\n" for row in rows(json.load(sys.stdin)))
 
 
 if __name__ == "__main__":
-    main()
+    event_stream.run(main)

@@ -1,15 +1,12 @@
 """The question put to other tools: are two programs equally fast?"""
 
-import contextlib
-import os
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from bench.measure.environment import child_environment
+from bench.measure.processes.guarded import Answer, ask
 from bench.trials.selftest import planted_kernel
 from bench.trials.selftest.planted_kernel import SEED, Kernel
 
@@ -18,7 +15,7 @@ ALPHA = 0.05
 
 _START_S = 60.0
 _SLOWDOWN = 20.0
-"""Time limit of a tool: this multiple of the measuring time, plus `_START_S`."""
+"""Time limit of a silent tool: this multiple of the measuring time, plus `_START_S`."""
 _TAIL_LINES = 10
 
 
@@ -79,7 +76,7 @@ class Peer(Protocol):
           base: the first program.
           other: the second, which may be slower.
           seconds: measuring time of both programs together; each gets half.
-          directory: an empty folder for all files that the tool writes.
+          directory: an empty folder, by its full path, in which the tool runs and writes.
 
         Raises:
           KernelError: a program cannot be compiled.
@@ -93,52 +90,31 @@ def run_tool(
     seconds: float,
     environment: Mapping[str, str] | None = None,
     codes: Sequence[int] = (0,),
-) -> subprocess.CompletedProcess[str]:
+) -> Answer:
     """Run a tool in a folder until it ends, and end all its processes.
 
-    Args:
-      command: program and arguments.
-      directory: the working directory.
-      seconds: measuring time; a tool that takes much longer is killed.
-      environment: variables added to this process's environment.
-      codes: exit codes that do not mean failure.
+    A tool that is silent for much longer than its measuring time is killed. Variables of
+    `environment` are added to this process's; exit codes in `codes` do not mean failure.
 
     Raises:
       PeerError: the tool could not be started, failed, or took too long.
     """
-    limit = _START_S + _SLOWDOWN * seconds
-    name = Path(command[0]).name
+    limit_s, name = _START_S + _SLOWDOWN * seconds, Path(command[0]).name
+    variables = {**child_environment(), **(environment or {})}
     try:
-        process = subprocess.Popen(  # noqa: S603 (our own command)
-            command,
-            cwd=directory,
-            env={**child_environment(), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        # Tools measure in their own child processes, which end with them.
+        answer = ask(command, "", variables, limit_s, cwd=directory)
     except OSError as error:
         raise PeerError(f"{name} cannot be started: {error}") from error
-    with process:
-        try:
-            out, err = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired as error:
-            raise PeerError(f"{name} did not end within {limit:g} s") from error
-        finally:
-            # Tools measure in their own child processes, which belong to the same group.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-    done = subprocess.CompletedProcess(command, process.returncode, out, err)
-    if done.returncode not in codes:
-        raise failure(done)
-    return done
+    if answer.code is None:
+        raise PeerError(f"{name} did not end within {limit_s:g} s")
+    if answer.code not in codes:
+        raise failure(name, answer)
+    return answer
 
 
-def failure(done: subprocess.CompletedProcess[str]) -> PeerError:
+def failure(name: str, answer: Answer) -> PeerError:
     """Return the error for a tool that has failed."""
-    last = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    how = f"{Path(done.args[0]).name} ended with exit code {done.returncode}; its last lines:"
+    last = [line for line in answer.out.splitlines() if line.strip()] + [*answer.tail]
+    how = f"{name} {answer.ending}; its last lines:"
     return PeerError("\n".join([how, *last[-_TAIL_LINES:]]))

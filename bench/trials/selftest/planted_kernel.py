@@ -9,11 +9,12 @@ import os
 import shlex
 import shutil
 import statistics
-import subprocess
 import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.measure.processes.guarded import ask
 
 SOURCE = Path(__file__).with_name("planted_kernel.cc")
 SEED = 0.5
@@ -23,7 +24,6 @@ _COMPILERS = ("c++", "g++", "clang++")
 # Without fused multiply-add, the results equal those of Python.
 _FLAGS = ("-O2", "-std=c++17", "-fPIC", "-ffp-contract=off")
 _TIMEOUT_S = 300.0
-_TAIL_LINES = 10
 _CALLS = 9
 """Number of timed calls, whose median is used."""
 _FIRST_ITERATIONS = 1_000
@@ -129,12 +129,10 @@ def _compiler() -> list[str]:
 
 def _run(command: Sequence[str], failure: str, text: str = "") -> None:
     try:
-        done = subprocess.run(  # noqa: S603 (our own command)
-            command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
+        done = ask(command, text, os.environ, _TIMEOUT_S)
     except OSError as error:
         raise KernelError(f"{failure}: {error}") from error
-    except subprocess.TimeoutExpired as error:
-        raise KernelError(f"{failure} within {_TIMEOUT_S:g} s") from error
-    if done.returncode:
-        raise KernelError("\n".join([f"{failure}:", *done.stderr.splitlines()[-_TAIL_LINES:]]))
+    if done.code:
+        raise KernelError(f"{failure}:\n{done.quoted_lines()}")
+    if done.code is None:
+        raise KernelError(f"{failure} within {_TIMEOUT_S:g} s")

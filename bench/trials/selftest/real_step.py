@@ -18,9 +18,8 @@ from bench.contract import Implementation, TrainStep
 from bench.plan.matrix import REFERENCE
 from bench.records.cells import Block
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import load_workload, make_problem
-from bench.worker.time.clock import WARM_UP_STEPS, Arm
+from bench.worker.problems import load_workload, make_mesh, make_problem
+from bench.worker.time.clock import Arm
 
 _SIDE = 32
 """Side of the matrices; a product takes microseconds."""
@@ -31,11 +30,7 @@ _FIRST_PRODUCTS = 64
 
 
 class SlowedStep:
-    """A train step followed by extra work.
-
-    Args:
-      built: the step; this object takes over its state, with the same structure.
-    """
+    """A train step followed by extra work, with a state of the same structure."""
 
     def __init__(self, built: TrainStep) -> None:
         self._step = built.step
@@ -75,11 +70,8 @@ def _work(number: jax.Array, loss: jax.Array, products: jax.Array) -> tuple[jax.
 def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
     """Build arms that are copies of one step, each slowed to its true ratio to the others.
 
-    The extra work is calibrated here, in the measuring process, interleaved with the step.
-
-    Args:
-      block: the block with the arms' workload, mesh and batch.
-      truths: true ratio of each arm by name; at least 1.
+    The extra work is calibrated here, in the measuring process, interleaved with the step. Ratios
+    are at least 1.
     """
     arms = _arms(block, list(truths))
     a_product = calibrate(arms[0])
@@ -107,9 +99,7 @@ def calibrate(arm: Arm) -> float:
 def call_of(text: str, products: int) -> Callable[[], object]:
     """Return a function that runs one step to its end, for tools that time Python functions.
 
-    Args:
-      text: a block as JSON.
-      products: matrix products after each step.
+    `text` is a block as JSON. Each step is followed by this number of matrix products.
     """
     (arm,) = _arms(Block.of(json.loads(text)), ["step"])
     cast("SlowedStep", arm.step).set_products(products)
@@ -130,7 +120,5 @@ def _arms(block: Block, names: Sequence[str]) -> list[Arm]:
     for name in names:
         built = implementation.build(problem, mesh)
         arm = Arm(name, SlowedStep(built), built.state, built.place(problem.batch(0)))
-        for _ in range(WARM_UP_STEPS):
-            arm.run(1)
-        arms.append(arm)
+        arms.append(arm.warm_up())
     return arms

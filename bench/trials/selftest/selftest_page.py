@@ -1,19 +1,23 @@
-"""The results of a self-test as a page, as Markdown and as one JSON file."""
+"""The results of a self-test as a page with a plot, as Markdown and as one JSON file."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from bench.present.columns import Column, Table
+from bench.present.plots.vega_plot import Plot, panel_sizes
+from bench.present.plots.vega_plot import draw as draw_chart
 from bench.present.rendering import write_pages
 from bench.records import files, numbers
 from bench.records.trial_results import SELFTEST_FIGURES
-from bench.trials.selftest import detector_figures, detector_plot, trial_rows
-from bench.trials.selftest.detector_figures import Figures
-from bench.trials.selftest.selftest_settings import LONGER
-from bench.trials.selftest.shares import intervals, verdicts
-from bench.trials.selftest.trial_rows import Manifest
+from bench.trials.selftest import detector_figures, selftest_settings
+from bench.trials.selftest.detector_figures import LOCKSTEP, Figures
+from bench.trials.selftest.equal_arms import WORKING
+from bench.trials.selftest.selftest_settings import LONGER, Manifest
+from bench.trials.selftest.shares import Rate, Shares, intervals, verdicts
 
 METHOD = {
     "Real steps": """Processes under each load: {processes}. Each times 14 copies of a train step,
@@ -43,18 +47,17 @@ TARGETS = (
 def build(folder: Path) -> tuple[Path, Figures]:
     """Write `figures.json`, the plot, `report.md` and `report.html` from a self-test's stored rows.
 
-    Returns:
-      The path of the page, and the figures on it.
+    The path of the page is returned with the figures on it.
 
     Raises:
       DamagedError: a stored file has changed since it was written.
       FileNotFoundError: the folder holds no self-test.
     """
-    manifest, rows, samples = trial_rows.read(folder)
+    manifest, rows, samples = selftest_settings.read(folder)
     seconds = float(manifest["settings"]["seconds"])
     figures = detector_figures.compute(rows, samples, seconds)
     size = f"{LONGER * seconds:g} s a pair"
-    plot = detector_plot.draw(figures.steps, size)
+    plot = draw(figures.steps, size)
     files.write(folder / SELFTEST_FIGURES, files.sealed(json.dumps(asdict(figures), indent=2)))
     if plot is not None:
         plot.write(folder)
@@ -94,3 +97,46 @@ def _method(manifest: Manifest, figures: Figures) -> dict[str, str]:
     for name, count in figures.errors.items():
         texts[name] = f"Failed in {numbers.count(count, 'trial')}, which are left out."
     return texts
+
+
+EQUAL = "Equal: called different"
+
+
+def draw(found: Sequence[Shares], size: str) -> Plot | None:
+    """Draw the shares of each tool at one measuring time of two arms; None if there are none.
+
+    One panel shows equal programs, and one each planted slowdown. Points are shares, and lines are
+    Wilson's 95 % intervals.
+    """
+    by_tool = {
+        str(each.keys["tool"]): each
+        for each in found
+        if each.keys["size"] == size and each.keys["slowed"] == WORKING
+    }
+    if not by_tool:
+        return None
+    planted = dict.fromkeys(name for each in by_tool.values() for name in each.found)
+    rows = [
+        _row(tool, panel, rate)
+        for tool, each in by_tool.items()
+        for panel, rate in (
+            (EQUAL, each.alarms),
+            *((f"{name}: found", each.found.get(name)) for name in planted),
+        )
+    ]
+    panels = list(dict.fromkeys(row["panel"] for row in rows))
+    values = {
+        "rows": rows,
+        "panels": panels,
+        "order": sorted(by_tool, key=lambda tool: (tool != LOCKSTEP, by_tool[tool].alarms.value)),
+        **panel_sizes(len(panels), 4, labels=110),
+    }
+    better = f"{size}; of equal programs, lower is better, and of slower ones, higher"
+    return draw_chart("detectors", "detectors", values, "How often each tool is right", better)
+
+
+def _row(tool: str, panel: str, rate: Rate | None) -> dict[str, Any]:
+    known = rate is not None and rate.of > 0
+    low, high = rate.interval if rate and known else (None, None)
+    shares = {"value": rate.value if rate and known else None, "low": low, "high": high}
+    return {"name": tool, "panel": panel, "own": tool == LOCKSTEP, **shares}

@@ -19,26 +19,32 @@ from typing import Any
 import pandas as pd
 
 from bench.measure.environment import child_environment, worker_environment
-from bench.measure.processes.ask import ChildError, ask
+from bench.measure.processes.guarded import ChildError, ask
 from bench.records.arms import TWIN
 from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
 from bench.records.temporary_folders import temporary_folder
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
-from bench.trials.selftest.first_paint import first_paint
+from bench.trials.selftest.first_paint import DRAWN, first_paint
 from bench.trials.selftest.peer_protocol import Peer, PeerError, Program, spinning
 from bench.trials.selftest.peer_tools import find_peers
 from bench.trials.selftest.selftest_settings import (
     BASE,
+    COLUMNS,
     LONGER,
+    SAMPLES,
     SPIN,
     SPINNING,
     STEPPING,
     STEPS,
+    TRIALS,
+    USUAL,
+    Manifest,
+    Row,
     Settings,
+    close,
 )
-from bench.trials.selftest.trial_rows import COLUMNS, SAMPLES, TRIALS, Manifest, Row, close
 
 SPIN_S = 0.001
 """Duration of the base's spin."""
@@ -58,12 +64,7 @@ Task = Callable[[], Iterator[Row]]
 
 
 class Session:
-    """Runs the trials and stores their rows in a folder.
-
-    Args:
-      settings: the amount of work.
-      folder: the folder to create.
-    """
+    """Runs the trials and stores their rows in a folder, which it creates."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
@@ -179,31 +180,24 @@ class Session:
     def _programs(self) -> dict[tuple[str, str], Program]:
         """Return the programs that peers time, by name and arm, calibrated without load."""
         needed = dict.fromkeys((program, arm) for _, program, arm, _ in self._peer_trials)
-        step = STEPS[0]
-        found = {}
-        if any(program != SPIN for program, _ in needed):
-            (measured,) = self._answer(
-                {
-                    "truths": {BASE: 1.0},
-                    "trials": 0,
-                    "seconds": 0.0,
-                    "seed": 0,
-                    "block": step.fields,
-                }
+        found = {
+            (SPIN, arm): spinning(self._kernel, round(self._iterations * SPINNING[arm]))
+            for program, arm in needed
+            if program == SPIN
+        }
+        if len(found) == len(needed):
+            return found
+        step, job = STEPS[0], {"truths": {BASE: 1.0}, "trials": 0, "seconds": 0.0, "seed": 0}
+        (measured,) = self._answer(job | {"block": step.fields})
+        environment = self._environment(step)
+        needs = {name: environment[name] for name in _VARIABLES}
+        for program, arm in needed.keys() - found:
+            products = round((STEPPING[arm] - 1) / measured["product"])
+            setup = (
+                "from bench.trials.selftest.real_step import call_of\n"
+                f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
             )
-            environment = self._environment(step)
-            needs = {name: environment[name] for name in _VARIABLES}
-        for program, arm in needed:
-            truth = STEPPING[arm] if program != SPIN else SPINNING[arm]
-            if program == SPIN:
-                found[program, arm] = spinning(self._kernel, round(self._iterations * truth))
-            else:
-                products = round((truth - 1) / measured["product"])
-                setup = (
-                    "from bench.trials.selftest.real_step import call_of\n"
-                    f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
-                )
-                found[program, arm] = Program(setup, measured["step_s"], needs)
+            found[program, arm] = Program(setup, measured["step_s"], needs)
         return found
 
     def _peer_tasks(
@@ -219,7 +213,7 @@ class Session:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 pair = (programs[program, base], programs[program, arm])
                 try:
-                    trial = self.peers[peer].trial(*pair, seconds, Path(folder))
+                    trial = self.peers[peer].trial(*pair, seconds, Path(folder).resolve())
                 except PeerError as error:
                     yield row | {"error": str(error)}
                 else:
@@ -230,14 +224,18 @@ class Session:
 
 
 def report_row(folder: Path, cells: int) -> Row:
-    """Rebuild the report of a large run in its own process, as the command does."""
+    """Rebuild the reports of a large and of a usual run in processes, as the command does."""
     run, cells = large_run.write(folder / "large", cells)
-    out = _run_python(["-c", _REBUILD, str(run)], child_environment())
+    usual, _ = large_run.write(folder / "usual", USUAL)
+    out, _ = (
+        _run_python(["-c", _REBUILD, str(each)], child_environment()) for each in (run, usual)
+    )
     seconds, size = json.loads(out)
-    painted = first_paint(run / "report.html")
     return {
         "kind": "report", "cells": cells, "seconds": seconds, "bytes": size,
-        "first_paint_s": painted,
+        "first_paint_s": first_paint(run / "report.html"),
+        "usual_paint_s": first_paint(usual / "report.html"),
+        "usual_drawn_s": first_paint(usual / "report.html", DRAWN),
     }  # fmt: skip
 
 

@@ -6,8 +6,6 @@ no memory. In the jaxpr, functions that `build` compiles, such as a copy of the 
 after them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -40,6 +38,7 @@ class AbstractStep:
     state_bytes: int
     """Bytes of the state on one device."""
     bubble: float
+    period: int
 
 
 def abstract_step(
@@ -47,11 +46,8 @@ def abstract_step(
 ) -> AbstractStep:
     """Trace an implementation from `build` to the end of its first step.
 
-    Args:
-      implementation: an implementation that supports the problem on this mesh.
-      problem: a problem that draws its own parameters.
-      mesh: the mesh of the step.
-      batch: NumPy arrays, or the stand-ins of `stand_in`.
+    The implementation supports the problem, which draws its own parameters, on this mesh. The batch
+    has NumPy arrays, or the stand-ins of `stand_in`.
 
     Raises:
       NotAbstractError: the step is not a single compiled function, or the sharding of an array of
@@ -65,7 +61,7 @@ def abstract_step(
     def whole() -> Any:
         step = implementation.build(problem, mesh)
         placed = step.place(batch)
-        found["bubble"] = float(step.bubble)
+        found["bubble"], found["period"] = float(step.bubble), step.period
         found["state_bytes"] = _state_bytes(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)
@@ -99,7 +95,7 @@ def _boundary() -> jax.Array:
     return jnp.zeros(())
 
 
-def _state_bytes(step: TrainStep, shardings: _Shardings) -> int:
+def _state_bytes(step: TrainStep, shardings: "_Shardings") -> int:
     """Return the bytes of the state on one device; NotAbstractError if a sharding is unknown."""
     total = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(step.state):

@@ -4,13 +4,13 @@ It runs in its own process, so that the caller needs neither jax nor device memo
 imports a file it prints the file's path, because a file may end the process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pathlib import Path
@@ -21,30 +21,32 @@ import jax
 
 from bench.records.host import usable_cores
 from bench.records.messages import (
+    PACKAGES,
     Catalogue,
     CatalogueRequest,
     FileEntry,
     ImplementationEntry,
     WorkloadEntry,
 )
-from bench.records.optional_packages import PACKAGES
 from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files
-from bench.worker.prove.failures import name_and_text
+from bench.worker.prove.failures import WrongStepError, approximation, name_and_text
 
 _encode = json.JSONEncoder().encode
 """Bound before any file is imported, because a file could replace the functions of `json`."""
 
 
 def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
-    """Import every file, and list each with its summary or its import error.
+    """Import every file, and list each with its import error.
 
     `importing` is called with each file before it is imported.
     """
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
+    paths, more = request["implementation_paths"], request["workload_paths"]
+    listed = partial(entries, request["fatal"], importing)
     return Catalogue(
         platform=device.platform,
         device_kind=device.device_kind,
@@ -55,22 +57,12 @@ def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> C
         versions={"python": platform.python_version()} | installed(packages),
         optional=installed(PACKAGES.values()),
         implementations=[
-            implementation_entry(entry, module)
-            for entry, module in entries(
-                request,
-                importing,
-                implementation_files(request["implementation_paths"]),
-                ("build", "why_unsupported"),
-            )
+            implementation_entry(*found)
+            for found in listed(implementation_files(paths), ("build", "why_unsupported"))
         ],
         workloads=[
-            workload_entry(entry, module)
-            for entry, module in entries(
-                request,
-                importing,
-                workload_files(request["workload_paths"]),
-                ("SIZES", "DEFAULT_SIZE", "problem"),
-            )
+            workload_entry(*found)
+            for found in listed(workload_files(more), ("SIZES", "DEFAULT_SIZE", "problem"))
         ],
     )
 
@@ -85,31 +77,36 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def entries(
-    request: CatalogueRequest,
+    fatal: Mapping[str, str],
     importing: Callable[[Path], None],
     files: Mapping[str, Path],
     required: Sequence[str],
 ) -> Iterator[tuple[FileEntry, ModuleType | None]]:
     """Import files, except those that ended an earlier process; yield entries and modules."""
     for name, path in files.items():
-        module, error = None, request["fatal"].get(str(path), "")
+        module, error = None, fatal.get(str(path), "")
         if not error:
             importing(path)
             try:
                 module = load(path)
-                missing = [one for one in required if one not in vars(module)]
+                missing = [one for one in required if not hasattr(module, one)]
                 error = f"lacks {', '.join(missing)}" if missing else ""
             except BaseException as raised:  # noqa: BLE001 - a user's file may raise anything
                 error = readable(name_and_text(raised))
-        summary = str((module.__doc__ if module else None) or "").strip().partition("\n")[0]
-        yield FileEntry(name=name, path=str(path), summary=summary, error=error), module
+        yield FileEntry(name=name, path=str(path), error=error), module
 
 
 def implementation_entry(entry: FileEntry, module: Any) -> ImplementationEntry:
-    """Add the versions of a foreign file's packages."""
+    """Add the versions of a foreign file's packages, or how an approximate step differs."""
+    try:
+        why = "" if entry["error"] else approximation(module)
+    except WrongStepError as fault:
+        return ImplementationEntry(**{**entry, "error": str(fault)})
     traits = getattr(module, "FOREIGN", None)
     if traits is None:
-        return ImplementationEntry(**entry)
+        return (
+            ImplementationEntry(**entry, approximate=why) if why else ImplementationEntry(**entry)
+        )
     packages = traits.get("packages", [])
     return ImplementationEntry(**entry, foreign=dict.fromkeys(packages, "") | installed(packages))
 
@@ -123,6 +120,8 @@ def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
             sizes, default = list(module.SIZES), str(module.DEFAULT_SIZE)
         except TypeError as fault:
             entry["error"] = f"SIZES: {fault}"
+        if strange := [size for size in sizes if not re.fullmatch(r"[\w.-]+", str(size))]:
+            entry["error"] = f"SIZES: {strange[0]!r} is not made of letters, digits, _, - and ."
     scans = not entry["error"] and "scan_layers" in signature(module.problem).parameters
     return WorkloadEntry(**entry, sizes=sizes, default=default, scans=scans)
 

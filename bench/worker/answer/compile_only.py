@@ -5,8 +5,6 @@ allocated. Each line of stdin is a request, answered by one line as soon as poss
 cannot be compiled without running it runs once, if it and its mesh are small.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,14 +16,18 @@ from bench.contract import Implementation, Problem
 from bench.records.messages import CompiledAnswer, CompiledRow, CompileRequest, Lack
 from bench.records.printable import readable
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
-from bench.worker.answer.requested_cell import RequestedCell, answer_requests, load_cell
-from bench.worker.problems import make_problem
+from bench.worker.event_stream import answer_requests
+from bench.worker.problems import RequestedCell, load_cell, make_problem
 from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
-from bench.worker.read.array_layouts import device_bytes
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.program_memory import largest_program
-from bench.worker.read.programs import communication, compilers_cost, product_flops
-from bench.worker.read.traced_flops import flops_if_traceable, flops_of
+from bench.worker.read.device_memory import device_bytes, largest_program
+from bench.worker.read.programs import (
+    FirstCall,
+    communication,
+    compilers_cost,
+    flops_if_traceable,
+    flops_of,
+    product_flops,
+)
 
 RUN_DEVICES = 8
 RUN_FLOPS = 1e11
@@ -42,6 +44,7 @@ class Reading(NamedTuple):
     state_bytes: int
     """Bytes of the state on one device."""
     bubble: float
+    period: int
 
 
 def compile_only(request: CompileRequest) -> CompiledRow:
@@ -75,7 +78,8 @@ def compile_only(request: CompileRequest) -> CompiledRow:
                 f"it does not support: {reason}"
             )
         sending = read_programs(twin)
-    rows = communication(sending.programs, cell.mesh, scatter=elsewhere)
+    sent = sending.programs, cell.mesh
+    rows = communication(*sent, scatter=elsewhere, period=sending.period)
     if elsewhere and cell.mesh.size > 1 and not rows:
         raise NotAbstractError("none of its programs shows what its devices communicate")
     if widened:
@@ -126,7 +130,7 @@ def compile_step(
     """
     step = abstract_step(implementation, problem, mesh, batch)
     program = step.lower().compile().runtime_executable()
-    return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble)
+    return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble, step.period)
 
 
 def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading:
@@ -137,7 +141,7 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Re
     traced = flops_if_traceable(step.step, step.state, batch) or 0.0
     first_call = FirstCall(step.step)
     jax.block_until_ready(first_call(step.state, batch)[1])
-    return Reading(first_call.programs, traced, own, float(step.bubble))
+    return Reading(first_call.programs, traced, own, float(step.bubble), step.period)
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:

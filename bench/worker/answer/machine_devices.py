@@ -1,20 +1,18 @@
 """Prints a description of jax's devices as JSON, for `doctor`."""
 
-from __future__ import annotations
-
-import json
 import tempfile
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from bench.contract import fused_attention
+from bench.contract import divided_sequences
 from bench.records.machine_rows import JaxDevices
-from bench.worker import event_stream
+from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.time import energy_counters
+from bench.worker.time.turn_slots import UnknownError
 
 SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
@@ -29,7 +27,7 @@ def describe_devices() -> JaxDevices:
     counted, no_energy = counted_kinds()
     query: Any = jax.ShapeDtypeStruct((1, 1024, 1, 64), jnp.bfloat16)
     name = {"gpu": "cuda"}.get(device.platform, device.platform)
-    kernel = KERNELS[device.platform] if name in fused_attention.kernels(query) else ""
+    kernel = KERNELS[device.platform] if name in divided_sequences.kernels(query) else ""
     return JaxDevices(
         platform=device.platform,
         kinds=[one.device_kind for one in jax.devices()],
@@ -47,7 +45,7 @@ def counted_kinds() -> tuple[list[str], str]:
     """Return the kinds of boards or packages with readable energy, or why there are none."""
     try:
         return [one.kind for one in energy_counters.counters(jax.local_devices())], ""
-    except energy_counters.UnknownError as error:
+    except UnknownError as error:
         return [], str(error)
     except Exception as error:  # noqa: BLE001 - a driver may raise anything
         return [], name_and_text(error)
@@ -76,10 +74,5 @@ def traced_planes(platform: str) -> tuple[list[str], str]:
     return planes, "" if planes else "the profiler showed no operation of a device"
 
 
-def main(stdout: TextIO) -> None:
-    """Print the description."""
-    print(json.dumps(describe_devices()), file=stdout)
-
-
 if __name__ == "__main__":
-    event_stream.run(main)
+    answer_requests(lambda _: describe_devices())

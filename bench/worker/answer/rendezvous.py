@@ -6,8 +6,6 @@ connect once, with CPU devices alone, and disconnect. This runs in its own proce
 caller needs neither jax nor devices.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,19 +3,14 @@
 Only `why_unsupported` is called. Cells that it cannot decide here are left to a worker.
 """
 
-from __future__ import annotations
-
-import json
-import sys
-from typing import TextIO, cast
+from typing import cast
 
 from bench.contract import Implementation
 from bench.records.cells import Block
 from bench.records.messages import SupportAnswer, SupportRequest
-from bench.worker import event_stream
+from bench.worker.event_stream import answer_requests
 from bench.worker.file_loader import implementation_files, load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import load_workload, make_problem
+from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.prove.failures import WrongStepError, why_unsupported
 
 
@@ -45,10 +40,5 @@ def answer(request: SupportRequest) -> SupportAnswer:
     return found
 
 
-def main(stdout: TextIO) -> None:
-    """Answer the request on stdin."""
-    print(json.dumps(answer(cast("SupportRequest", json.load(sys.stdin)))), file=stdout)
-
-
 if __name__ == "__main__":
-    event_stream.run(main)
+    answer_requests(answer)

@@ -4,8 +4,6 @@ Each process reads requests from stdin and writes answers to stdout, both as lin
 are passed in safetensors files, in shared memory where the system has it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -93,12 +91,7 @@ class Children:
         return len(self._processes)
 
     def ask(self, ask: str, arrays: Arrays | None = None, **more: Any) -> Answers:
-        """Send a request to all processes, and return their answers by rank.
-
-        Args:
-          ask: name of the request.
-          arrays: arrays to send with it.
-          more: further keys of the request.
+        """Send a request, with arrays and further keys, to all processes; return answers by rank.
 
         Raises:
           UnsupportedError: the implementation needs a package that is not installed.

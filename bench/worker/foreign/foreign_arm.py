@@ -1,7 +1,5 @@
 """A foreign implementation as an arm of the rounds, whose children time their own spans."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import deque
@@ -92,11 +90,7 @@ class ForeignArm(Arm):
         return time.perf_counter_ns() - began, answers
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
-        """Run steps in the children, which wait for their devices.
-
-        Returns:
-          Nanoseconds.
-        """
+        """Run steps in the children, which wait for their devices; return nanoseconds."""
         self._note(self._idle)
         took, answers = self._asked(steps, wait_each=wait_each)
         self._note(self._busy)

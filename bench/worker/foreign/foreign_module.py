@@ -4,8 +4,6 @@ The worker never imports the file, and so loads neither its framework nor that f
 The file's constant FOREIGN, a literal, marks it as foreign and says how to start its processes.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +21,7 @@ from jax.sharding import Mesh
 import bench.contract.foreign
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
-from bench.records.foreign_rows import ForeignArms
+from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
@@ -72,35 +70,21 @@ def traits_of(path: Path) -> Traits | None:
 
 @cache
 def foreign_module(path: Path) -> ModuleType | None:
-    """Make the module of a foreign file, with `why_unsupported`, `build` and `close`.
-
-    Returns:
-      None if the file is not foreign.
+    """Make the module of a foreign file, which also has `close`; None if the file is not foreign.
 
     Raises:
       ValueError: FOREIGN is not a literal of `Traits`.
     """
     if (traits := traits_of(path)) is None:
         return None
-    return _stand_in(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
+    return _ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
 
 
 @cache
 def isolated_module(path: Path) -> ModuleType:
     """Make the module of a JAX implementation whose step runs in a process of its own."""
     command = [sys.executable, "-m", "bench.worker.foreign.jax_child", str(path)]
-    return _stand_in(path, Traits(command=command, isolated=True))
-
-
-def _stand_in(path: Path, traits: Traits, doc: str | None = None) -> ModuleType:
-    module: Any = ModuleType(path.stem, doc)
-    proxy = _Proxy(path, traits)
-    module.__file__ = str(path)
-    module.FOREIGN = traits
-    module.why_unsupported = proxy.why_unsupported
-    module.build = proxy.build
-    module.close = proxy.close
-    return cast("ModuleType", module)
+    return _ForeignModule(path, Traits(command=command, isolated=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,12 +125,13 @@ class ForeignStep(TrainStep):
         )
 
 
-@dataclass
-class _Proxy:
-    path: Path
-    traits: Traits
-    spare: Children | None = None
-    """Processes that no arm has taken over: building a step there replaces the previous step."""
+class _ForeignModule(ModuleType):
+    def __init__(self, path: Path, traits: Traits, doc: str | None = None) -> None:
+        super().__init__(path.stem, doc)
+        self.__file__ = str(path)
+        self.FOREIGN = traits
+        self.spare: Children | None = None
+        """Processes that no arm has taken over: building a step there replaces the previous one."""
 
     def close(self) -> None:
         """End the spare processes."""
@@ -159,22 +144,22 @@ class _Proxy:
 
     def children(self, mesh: Mesh) -> Children:
         """Return the spare processes, started as this mesh needs them."""
-        processes = mesh.size if self.traits.get("per_device") else 1
+        processes = mesh.size if self.FOREIGN.get("per_device") else 1
         threads = mesh.size // processes
         if self.spare and (len(self.spare), self.spare.threads) != (processes, threads):
             self.spare.close()
         if self.spare is None or self.spare.closed:
-            helper = [sys.executable, bench.contract.foreign.__file__, str(self.path)]
-            command = [*helper, *self.traits.get("packages", [])]
-            command = self.traits.get("command", command)
-            self.spare = Children(command, processes, threads, self.traits.get("variables"))
+            helper = [sys.executable, bench.contract.foreign.__file__, str(self.__file__)]
+            command = [*helper, *self.FOREIGN.get("packages", [])]
+            command = self.FOREIGN.get("command", command)
+            self.spare = Children(command, processes, threads, self.FOREIGN.get("variables"))
         return self.spare
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
         """Return the reason that the processes give; None if they support the problem."""
         if mesh.is_multi_process:
             return "its processes are started by one worker, and the mesh belongs to several"
-        if "model" not in problem.outline and "command" not in self.traits:
+        if "model" not in problem.outline and "command" not in self.FOREIGN:
             return "the workload has no outline for other frameworks"
         # Processes that were started for another mesh can answer as well.
         asked = self.spare if self.spare and not self.spare.closed else self.children(mesh)
@@ -213,7 +198,7 @@ class _Proxy:
             cores=mesh.size,
             spans=spans,
             versions=answers[0]["versions"],
-            traits=self.traits,
+            traits=self.FOREIGN,
             figures=answers[0].get("figures", {}),
             claim=self.release,
         )

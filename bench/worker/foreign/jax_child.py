@@ -5,8 +5,6 @@ isolated from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`
 workload, as a worker does, and needs no outline.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +22,10 @@ from bench.contract.logical_axes import path_of
 from bench.records.cells import Block
 from bench.records.step_programs import StepProgram, packed
 from bench.worker.file_loader import load
-from bench.worker.meshes import make_mesh
-from bench.worker.problems import make_problem
+from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.trajectory import build_step, state_and_loss
-from bench.worker.read.first_call import FirstCall
-from bench.worker.read.program_memory import largest_program
-from bench.worker.read.programs import communication, compilers_cost
+from bench.worker.read.device_memory import largest_program
+from bench.worker.read.programs import FirstCall, communication, compilers_cost
 from bench.worker.read.step_program import operations
 
 PACKAGES = ["jax", "jaxlib", "flax", "optax"]
@@ -38,9 +34,7 @@ PACKAGES = ["jax", "jaxlib", "flax", "optax"]
 class JaxStep:
     """A step of the contract, with the interface that bench.contract.foreign calls.
 
-    Args:
-      implementation: an implementation of the contract.
-      asked: the child's description of the problem, with `params` by path.
+    It is built for the child's description of the problem, which has `params` by path.
     """
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:

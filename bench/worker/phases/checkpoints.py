@@ -4,8 +4,6 @@ Every process writes and reads the shards of its own devices. Orbax restores eac
 sharding; bench.worker.phases.saved_state has the checks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -45,7 +43,7 @@ from bench.worker.prove.failures import (
     in_all_processes,
 )
 from bench.worker.prove.gate import Gate
-from bench.worker.read.array_layouts import device_bytes
+from bench.worker.read.device_memory import device_bytes
 from bench.worker.time.clock import Arm
 
 REPEATS = 5
@@ -85,9 +83,10 @@ class Orbax:
         saver.save(path, args=self._ocp.args.StandardSave(tree))
         return path
 
-    def wait(self) -> None:
-        """Wait until asynchronous saves are complete."""
+    def completed_at(self) -> float:
+        """Wait until asynchronous saves are complete; return the time."""
         self._async.wait_until_finished()
+        return time.monotonic()
 
     def restore(self, path: Path, shapes: Shapes) -> Tree:
         """Restore a tree, each array directly into its sharding."""
@@ -103,9 +102,7 @@ class Orbax:
 def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
     """Save and restore the state of each ok cell, and add the figures to its row.
 
-    Args:
-      session: the session, whose arms are at rest.
-      settings: the `modes` of saving, and the `folder` for the files.
+    The settings are the `modes` of saving, and the `folder` for the files.
     """
     arms = session.ok_arms()
     for number, arm in enumerate(arms):
@@ -123,11 +120,7 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
 def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path) -> Checkpoint:
     """Save an arm's state in these modes, and restore it on its own mesh and on another.
 
-    Args:
-      arm: an arm at rest, which runs steps during asynchronous saves.
-      mesh: the arm's mesh.
-      modes: modes of bench.records.arms.CHECKPOINT_MODES.
-      folder: folder for the files, shared by all processes.
+    The arm runs steps during asynchronous saves. All processes share the folder.
 
     Raises:
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.
@@ -215,13 +208,8 @@ def repetitions() -> Iterator[bool]:
 
 def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
     """Run steps during a save, appending their times; return the time of its completion."""
-
-    def wait() -> float:
-        orbax.wait()
-        return time.monotonic()
-
     with ThreadPoolExecutor(1) as pool:
-        complete = pool.submit(wait)
+        complete = pool.submit(orbax.completed_at)
         for _ in range(MOST_STEPS):
             # Steps may communicate, so all processes must run the same number.
             if all(process_exchange.gather(complete.done())):

@@ -6,8 +6,6 @@ threads, as Grain's iterators have by default, would work while other arms are t
 batches for free. Grain therefore reads, shards, shuffles and batches on the calling thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -5,9 +5,6 @@ live arrays, which it identifies by shape and dtype. Restored and saved arrays a
 64-bit checksums, which depend on every bit of an array but not on its sharding.
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -21,9 +18,9 @@ from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 from bench.records.mesh import MeshShape
 from bench.records.numbers import count
 from bench.worker import process_exchange
-from bench.worker.polling_thread import polling
 from bench.worker.prove.carried_state import words
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
+from bench.worker.read.device_memory import polling, shard_bytes
 
 LOOK_EVERY_S = 1e-3
 
@@ -116,7 +113,7 @@ def allowed_bytes(shapes: Shapes) -> dict[str, int]:
         sharding: Any = array.sharding
         for shape in (array.shape, sharding.shard_shape(array.shape)):
             kind = _kind_of(shape, array.dtype)
-            bounds[kind] = max(bounds.get(kind, 0), _shard_bytes(sharding, array))
+            bounds[kind] = max(bounds.get(kind, 0), shard_bytes(array))
     return bounds
 
 
@@ -136,7 +133,7 @@ def watched(seen: dict[str, int]) -> Iterator[None]:
         for array in jax.live_arrays():
             if id(array) not in known:
                 kind = _kind_of(array.shape, array.dtype)
-                seen[kind] = max(seen.get(kind, 0), _shard_bytes(array.sharding, array))
+                seen[kind] = max(seen.get(kind, 0), shard_bytes(array))
 
     with polling(look, LOOK_EVERY_S):
         yield
@@ -146,11 +143,6 @@ def watched(seen: dict[str, int]) -> Iterator[None]:
 def _kind_of(shape: Sequence[int], dtype: Any) -> str:
     """Return the kind by which a live array is identified: `float32[8, 4]`."""
     return f"{dtype}{[*shape]}"
-
-
-def _shard_bytes(sharding: Any, array: Any) -> int:
-    """Return the bytes of an array on one device."""
-    return math.prod(sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
 
 
 def checksums(tree: Tree) -> dict[str, int]:

@@ -7,8 +7,6 @@ reference is also computed with its batch in parts whose gradients are averaged,
 devices, and in float64.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import traceback
@@ -23,7 +21,7 @@ import optax
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.messages import RowEvent
-from bench.records.proof_rows import OWN
+from bench.records.row_parts import OWN
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.carried_state import whole_batch_loss
@@ -52,10 +50,7 @@ class Curve(NamedTuple):
 def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:
     """Send the loss curves of the references and of each ok cell.
 
-    Args:
-      session: the session, whose arms are freed to make room for training.
-      gate: the gate, which has the problem in float64.
-      settings: the number of `steps` of a curve.
+    The settings are the number of `steps`. The session's arms are freed to make room for training.
     """
     problem, steps = session.problem, settings["steps"]
     names = [name for name, row in session.cells.items() if row["status"] == "ok"]
@@ -95,16 +90,8 @@ def trained(
 ) -> Curve:
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
-    Args:
-      build: builds the step; it may raise any exception, because users' files may.
-      batch: returns the i-th batch on the host.
-      steps: largest number of steps.
-      progress: called before each step.
-      limit_s: seconds after which no step begins. It is for programs without collectives only,
-        because processes would disagree.
-
-    Returns:
-      The curve up to its first infinite or NaN loss, or to a failure.
+    The curve ends at a failure, or at an infinite or NaN loss. No step begins after `limit_s`
+    seconds; a limit is for programs without collectives only, because processes would disagree.
     """
     until, losses = time.monotonic() + limit_s, []
     try:
@@ -134,12 +121,8 @@ def references(
 ) -> dict[str, Curve]:
     """Compute the reference's curves, by their names in bench.records.arms.
 
-    Args:
-      timed: the timed problem.
-      exact: the same problem in float64, with the same initial parameters.
-      shards: number of parts that the mesh splits the batch into.
-      steps: number of steps of each curve.
-      progress: called with a curve's name and the number of each step before it begins.
+    `exact` is the timed problem in float64, with the same initial parameters. The mesh splits the
+    batch into `shards`. `progress` gets a curve's name and the number of a step before it begins.
     """
 
     def curve(name: str, problem: Problem, parts: int, **limit: float) -> Curve:

@@ -14,10 +14,16 @@ import jax
 import numpy as np
 
 from bench.contract import Batch, Problem
-from bench.records.proof_rows import AS_TIMED, OWN, TIMED_SGD
+from bench.records.row_parts import AS_TIMED, OWN, TIMED_SGD
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
+
+APPROXIMATE = (
+    "if it is meant to be approximate, the file can declare `approximate`, and is then judged by "
+    "how it trains"
+)
+"""Advice about an update that is near the right one, and not equal to it."""
 
 
 def explain(
@@ -106,7 +112,9 @@ def explain_update(
                 f"the gradients are those of shard {index} alone: they are not reduced over the "
                 "shards"
             )
-    return "the gradients are wrong, and no known mistake explains them" if match <= MATCH else ""
+    advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
+    unknown = f"the gradients are wrong, and no known mistake explains them{advice}"
+    return unknown if match <= MATCH else ""
 
 
 def _reason_of(factor: float, shards: int, microbatches: int, match: float) -> str:

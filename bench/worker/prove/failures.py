@@ -10,7 +10,7 @@ from typing import TypeVar
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
-from bench.records.printable import readable
+from bench.records.printable import readable, shortened
 from bench.records.statuses import Status
 from bench.worker import process_exchange
 from bench.worker.prove.state_support import why_state_unsupported
@@ -76,9 +76,26 @@ def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh
         return why_state_unsupported(implementation, problem, mesh)
     if not isinstance(reason, str) or not reason.strip():
         raise WrongStepError(
-            f"why_unsupported returns {reason!r}; it must return None, or the reason as text"
+            f"why_unsupported returns {shortened(repr(reason))}; it must return None, or the "
+            "reason as text"
         )
-    return reason
+    return readable(reason)
+
+
+def approximation(module: object) -> str:
+    """Return how an implementation's step differs from the problem's; empty if it is exact.
+
+    Raises:
+      WrongStepError: the module declares something else than a reason.
+    """
+    why = getattr(module, "approximate", None)
+    if not hasattr(module, "approximate"):
+        return ""
+    if not isinstance(why, str) or not why.strip():
+        raise WrongStepError(
+            f"approximate is {why!r}; it must say, as text, how the step differs from the exact one"
+        )
+    return why.strip()
 
 
 def failure(error: BaseException) -> Failure:

@@ -41,14 +41,20 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, TrainStep
 from bench.records.numbers import count
-from bench.records.proof_rows import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
+from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.carried_state import (
     check_draws,
     named_states,
     state_errors,
     whole_batch_loss,
 )
-from bench.worker.prove.diagnosis import MATCH, describe, explain, general_diagnosis
+from bench.worker.prove.diagnosis import (
+    APPROXIMATE,
+    MATCH,
+    describe,
+    explain,
+    general_diagnosis,
+)
 from bench.worker.prove.exact_arithmetic import (
     cheap_programs,
     exact_arithmetic,
@@ -348,7 +354,9 @@ class Gate:
         sentences += [wrong_state] if wrong_state and not sentences else []
         worst = max(check["update_error"], check["loss_error"])
         if name in self.optimizers and not sentences and not wide and BF16[0] < worst < BF16[1]:
-            sentences = ["computed in bf16: the error is of the size of bfloat16's rounding"]
+            sentences = [
+                f"computed in bf16: the error is of the size of bfloat16's rounding ({APPROXIMATE})"
+            ]
         if not sentences:
             sentences = [general_diagnosis(name, right_start=right_start)]
         # After the first step alone: from the second on, one wrong parameter spoils the others.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import jax
@@ -124,6 +125,14 @@ def _kind(leaf: Any) -> Kind:
 def _alike(found: Kind, wanted: Kind) -> bool:
     """Whether a leaf may be the wanted one. A counter may be stacked, one copy per device."""
     return found == wanted or (found[1] == wanted[1] and not wanted[0] and len(found[0]) == 1)
+
+
+def digest_of(params: Params) -> bytes:
+    """Return a digest of parameters on the host, by which equal ones are recognized."""
+    digest = blake2b()
+    for leaf in jax.tree.leaves(params):
+        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data)
+    return digest.digest()
 
 
 def on_host(tree: Any) -> Any:

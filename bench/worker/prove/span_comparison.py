@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from bench.records.proof_rows import AS_TIMED, ProofCheck
+from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import leaves_of, named_state, state_errors
 from bench.worker.prove.diagnosis import describe
 from bench.worker.prove.gate import FEW, ROUNDINGS, Gate
@@ -120,6 +120,8 @@ def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:
 
 def why_drifting(gate: Gate, kept: Kept) -> str:
     """Compare the drift of replicas with that before the span and with the update's size."""
+    if not kept.after.drift.sizes:
+        return ""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     expected = gate.expected(AS_TIMED)
     allowed = expected.tolerance[1] * rms(vector(end, start))

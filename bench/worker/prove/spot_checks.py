@@ -14,29 +14,28 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from hashlib import blake2b
 
 import jax
-import numpy as np
 
 from bench.contract import Params
 from bench.records.numbers import count
-from bench.records.proof_rows import AS_TIMED, ProofCheck
+from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
 from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import ROUNDINGS, Gate
-from bench.worker.prove.held_state import Held, StateReader, scalars
+from bench.worker.prove.held_state import Held, StateReader, digest_of, scalars
 from bench.worker.prove.kept_spans import Kept, Moment, reference_steps
 from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.span_comparison import Comparison, why_drifting, why_wrong_state
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss
+from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.trajectory import by_path, flat, state_by_path, vector
 from bench.worker.time.clock import Arm, ExtraSpan
 
@@ -66,10 +65,14 @@ class SpotChecks:
       gate: holds the reference; if None, nothing is checked.
       rounds: planned number of rounds.
       seconds: planned duration of the rounds.
+      approximate: arms whose steps are approximate.
     """
 
-    def __init__(self, gate: Gate | None, rounds: int, seconds: float) -> None:
+    def __init__(
+        self, gate: Gate | None, rounds: int, seconds: float, approximate: Collection[str] = ()
+    ) -> None:
         self._gate = gate
+        self._approximate = approximate
         self.chance = random.Random(process_exchange.from_main(secrets.randbits(64)))
         self.rounds, self.seconds = rounds, seconds
         self.reasons: dict[str, str] = {}
@@ -120,7 +123,7 @@ class SpotChecks:
 
     def _left(self, step: int, held: Held) -> Left:
         known = None if held.opt_state is None else scalars(held.opt_state)
-        return Left(step, _digest(held.params), known, held if self._stateless else None)
+        return Left(step, digest_of(held.params), known, held if self._stateless else None)
 
     def extra_span(self, arm: Arm, number: int | None) -> ExtraSpan | None:
         """Return the extra span of an arm's turn, if any; number None is after the last round."""
@@ -144,8 +147,9 @@ class SpotChecks:
             kept = Kept(arm, where, arm.steps - steps + 1, steps, self._before, done, loss, took_s)
             self._kept.append(kept)
 
-        # One step if the optimizer's state is unknown, because the second loss depends on it.
-        steps = self.chance.randint(*SPANS) if watched.reader.whole else 1
+        # One step if the second loss depends on what is unknown, such as the optimizer's state.
+        known = watched.reader.whole and arm.name not in self._approximate
+        steps = self.chance.randint(*SPANS) if known else 1
         return ExtraSpan(
             self.chance.random() < 0.5,  # noqa: PLR2004 - either is as likely
             steps,
@@ -224,8 +228,12 @@ class SpotChecks:
         last = kept.first_step + kept.steps - 1
         watched.left = self._left(last, after)
         why = self._owed.why_miscounted(left, watched.left)
-        why = why or self._why_left_out(kept, watched, left)
-        if why := why or why_drifting(self.gate, kept):
+        if is_approximate := kept.arm.name in self._approximate:
+            why = why or why_not_training(self.gate, kept, left)
+        else:
+            why = why or self._why_left_out(kept, watched, left)
+        why = why or why_drifting(self.gate, kept)
+        if why or is_approximate:
             return why
         if before.opt_state is None and not self._stateless:
             return self._why_wrong_without_state(kept)
@@ -249,7 +257,7 @@ class SpotChecks:
         steps, before = kept.first_step - 1 - left.step, kept.before.held
         if not steps:
             return ""
-        if _digest(before.params) == left.digest:
+        if digest_of(before.params) == left.digest:
             if _moves(before.params, kept.after.held.params) and self._owed.moves(left, steps):
                 where = "before: updates are left out where the step believes itself unchecked"
                 return f"the parameters do not change in the {count(steps, 'step')} {where}"
@@ -278,13 +286,6 @@ class SpotChecks:
         if not vector(end, start).any() and self._owed.moves(now, 1):
             return "the parameters do not change"
         return ""
-
-
-def _digest(params: Params) -> bytes:
-    digest = blake2b()
-    for leaf in jax.tree.leaves(params):
-        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data)
-    return digest.digest()
 
 
 def _moves(before: Params, after: Params) -> bool:

@@ -113,8 +113,9 @@ class TimedReference:
           only: parts of the batch to compute; all if empty.
         """
         with remembered_programs(self.programs):
-            initial = self.start, optimizer.init(self.start), self.start_state
-            params, opt_state, model_state = start or initial
+            if start is None:
+                start = self.start, optimizer.init(self.start), self.start_state
+            params, opt_state, model_state = start
             losses, every, states = [], [], []
             for batch in batches:
                 loss, grads, model_state = self.gradients(

@@ -106,12 +106,7 @@ def run_steps(
     states = [leaves_of(model_state_of(problem, train_step, state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
-        # A copy, so that a `place` that writes to its argument spares the next implementation's.
-        placed = train_step.place(jax.tree.map(np.array, batch))
-        state, loss = state_and_loss(train_step.step(state, placed))
-        check_waitable(state, loss)
-        if loss.shape:
-            raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
+        state, loss = take_step(train_step, state, batch)
         drifts.append(find_drift({LOSS: loss}))
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
@@ -133,6 +128,22 @@ def run_steps(
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
     return Stepped(trajectory, state)
+
+
+def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax.Array]:
+    """Take a step on a host batch; return the next state and the loss.
+
+    Raises:
+      WrongStepError: the step does not return a pair, its loss is not a scalar, or an output cannot
+        be waited for.
+    """
+    # A copy, so that a `place` that writes to its argument spares the next implementation's.
+    placed = train_step.place(jax.tree.map(np.array, batch))
+    state, loss = state_and_loss(train_step.step(state, placed))
+    check_waitable(state, loss)
+    if loss.shape:
+        raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
+    return state, loss
 
 
 def check_waitable(state: Any, loss: Any) -> None:

@@ -1,19 +1,15 @@
-"""The collectives of a compiled program: kind, bytes, device groups and count."""
-
-from __future__ import annotations
+"""The collectives of a compiled program: kind, bytes, device groups, count, and uses of results."""
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bench.records.collective_kinds import KINDS
 from bench.worker.read import hlo
-from bench.worker.read.result_uses import returned, sliced
 
 DTYPE_BYTES = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
@@ -29,6 +25,12 @@ GROUPS = re.compile(
 """The device groups among an instruction's attributes."""
 
 
+_SAME = frozenset({"all-reduce-done", "bitcast", "convert", "copy", "reshape", "transpose"})
+"""Operations whose result has the same elements as their operand."""
+_WAITING = frozenset({"dot", "convolution", "custom-call", *KINDS})
+"""Operations that take substantial time. Backends implement some products as custom calls."""
+
+
 @dataclass(frozen=True)
 class Collective:
     """One collective instruction, or the part of one that counts as another kind."""
@@ -42,31 +44,31 @@ class Collective:
     groups: tuple[tuple[int, ...], ...]
     """Groups of communicating devices, as indices into `mesh.devices.flat`; for a
     collective-permute, pairs of source and target."""
-    count: int
-    """Executions per step, loops included. Every branch counts as taken; a loop of unknown length
-    counts once."""
-    origin: str
-    """Position in the traced program: HLO's `op_name`."""
+    count: float
+    """Executions per step, loops included: see bench.worker.read.hlo.called."""
     returned: bool
     """For an all-gather: whether the step only returns its result, without computing with it."""
 
 
-def collectives(executable: Any, devices: int, *, scatter: bool = False) -> list[Collective]:
+def collectives(
+    executable: Any, devices: int, *, scatter: bool = False, period: int = 1
+) -> list[Collective]:
     """List the collectives of a compiled program in program order.
 
     Args:
       executable: the result of `compiled.runtime_executable()` or `client.live_executables()`.
       devices: number of devices of its mesh.
       scatter: count an all-reduce whose result is only sliced as a reduce-scatter, as compilers for
-        accelerators do; see bench.worker.read.result_uses.
+        accelerators do; see `sliced`.
+      period: steps in which each branch of a condition is taken once.
 
     Raises:
       ValueError: device groups or dtypes have an unknown form.
     """
     return [
         found
-        for module in executable.hlo_modules()
-        for found in _of_module(module, devices, scatter)
+        for module in hlo.modules_of([executable])
+        for found in _of_module(module, devices, scatter, period)
     ]
 
 
@@ -76,11 +78,11 @@ def _kind(instruction: Any) -> str | None:
     return opcode if opcode in KINDS else None
 
 
-def _of_module(module: Any, devices: int, scatter: bool) -> Iterator[Collective]:
+def _of_module(
+    module: hlo.Module, devices: int, scatter: bool, period: int
+) -> Iterator[Collective]:
     """Yield collectives, and an implied reduce-scatter as a separate one if requested."""
-    computations = {own.name: own for own in module.computations()}
-    entry = cache(lambda: {instruction.name for instruction in hlo.entry(module)})
-    for instruction, count in hlo.instructions(module):
+    for instruction, count in module.executed(period):
         kind = _kind(instruction)
         if not count or kind is None:
             continue
@@ -88,7 +90,7 @@ def _of_module(module: Any, devices: int, scatter: bool) -> Iterator[Collective]
         operands = instruction.operands()
         kinds = [kind] * len(operands)
         if scatter and kind == "all-reduce":
-            apart = sliced(instruction, computations, len(groups[0]))
+            apart = sliced(instruction, module, len(groups[0]))
             kinds = ["reduce-scatter" if one else kind for one in apart]
         for own in sorted(set(kinds)):
             parts = [one for one, its in zip(operands, kinds, strict=True) if its == own]
@@ -104,8 +106,7 @@ def _of_module(module: Any, devices: int, scatter: bool) -> Iterator[Collective]
                 bytes=size * len(groups[0]) if gathers else size,
                 groups=groups,
                 count=count,
-                origin=hlo.op_name(instruction),
-                returned=gathers and returned(instruction, entry(), computations),
+                returned=gathers and returned(instruction, module),
             )
 
 
@@ -158,3 +159,84 @@ def parse_groups(text: str, devices: int) -> tuple[tuple[int, ...], ...]:
 
 def _rows(ids: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, row)) for row in ids)
+
+
+def sliced(instruction: Any, module: hlo.Module, members: int) -> list[bool]:
+    """Return, for each array of an all-reduce, whether only 1 / `members` of it is used.
+
+    SPMD partitioning all-reduces a gradient and then takes each device's slice. Compilers for GPU
+    and TPU turn both into a reduce-scatter, which moves half as much
+    (https://github.com/openxla/xla/blob/main/xla/service/reduce_scatter_creator.h); XLA:CPU does
+    not. Which device uses which slice is not checked. A device group has `members` devices.
+    """
+
+    def only_sliced(value: Any, callers: tuple[Any, ...] = ()) -> bool:
+        """Follow an array through its computation, and out of it to `callers`, innermost last."""
+        users = list(value.users())
+        if not users:  # it is the computation's result
+            return bool(callers) and only_sliced(callers[-1], callers[:-1])
+        return all(slices(user, value, callers) for user in users)
+
+    def slices(user: Any, value: Any, callers: tuple[Any, ...]) -> bool:
+        kind = hlo.opcode(user)
+        operands = [operand.name for operand in user.operands()]
+        if kind in _SAME:
+            return only_sliced(user, callers)
+        if kind == "dynamic-slice":
+            return operands[0] == value.name and _elements(value) == members * _elements(user)
+        return kind in {"fusion", "call"} and all(
+            only_sliced(parameter, (*callers, user))
+            for name, _ in hlo.called(user)
+            for number, parameter in _parameters(module.computations[name])
+            if operands[number] == value.name
+        )
+
+    count = len(instruction.operands())
+    if count == 1:
+        return [only_sliced(instruction)]
+    users = list(instruction.users())
+    done = [user for user in users if hlo.opcode(user) == "all-reduce-done"]
+    taken: list[list[bool]] = [[] for _ in range(count)]
+    for user in [after for end in done for after in end.users()] or users:
+        index = re.search(r"\bindex=(\d+)", user.to_string())
+        if hlo.opcode(user) != "get-tuple-element" or not index:  # it uses the whole tuple
+            return [False] * count
+        taken[int(index[1])].append(only_sliced(user))
+    return [bool(uses) and all(uses) for uses in taken]
+
+
+def _parameters(computation: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    for own in computation:
+        if found := re.search(r"\bparameter\((\d+)\)", own.to_string()):
+            yield int(found[1]), own
+
+
+def _elements(instruction: Any) -> int:
+    return sum(math.prod(shape) for _, shape in hlo.arrays(instruction))
+
+
+def returned(instruction: Any, module: hlo.Module) -> bool:
+    """Whether no product and no collective depends on an instruction's result.
+
+    If none does, nothing waits for the result: ZeRO-1 gathers parameters after the update, whereas
+    FSDP gathers them for the products that follow. Inside called computations, such as loops, a
+    dependency is assumed.
+    """
+    seen: set[str] = set()
+    left = [*instruction.users()]
+    while left:
+        user = left.pop()
+        if user.name not in seen:
+            seen.add(user.name)
+            if _waits(user, module):
+                return False
+            left += user.users()
+    return instruction.name in module.entry
+
+
+def _waits(instruction: Any, module: hlo.Module) -> bool:
+    return hlo.opcode(instruction).removesuffix("-start") in _WAITING or any(
+        _waits(inner, module)
+        for name, _ in hlo.called(instruction)
+        for inner in module.computations[name]
+    )

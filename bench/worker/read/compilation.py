@@ -1,7 +1,5 @@
 """Compilation: a log of its events, and the persistent compilation cache."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager

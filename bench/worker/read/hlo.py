@@ -5,18 +5,18 @@ computations, trip counts and metadata come from the instruction's text, because
 of jaxlib offers them otherwise; source lines come from tables at the head of the module's text.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from graphlib import TopologicalSorter
+from io import BytesIO
 from typing import Any
 
-_CALLED = re.compile(
-    r"\b(?:to_apply|calls|body|condition|true_computation|false_computation)=%([\w.-]+)"
+_CALLED = re.compile(r"\b(?:to_apply|calls|body|condition)=%([\w.-]+)")
+_BRANCHES = re.compile(
+    r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.-]+))"
 )
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_CALLING = {"fusion", "while", "conditional", "call"}
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _LAYOUT = re.compile(r"\w+\[([\d,]*)\]\{([\d,]*)")
 _DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
@@ -60,74 +60,123 @@ def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
         yield dtype, integers(shape)
 
 
-def called(instruction: Any) -> Iterator[tuple[str, int]]:
+def called(instruction: Any, period: int = 1) -> Iterator[tuple[str, float]]:
     """Yield the names of the computations that an instruction calls, and how often.
 
-    Every branch counts as taken; a loop of unknown length counts once.
+    Every branch counts as taken once in `period` runs; a loop of unknown length counts once.
     """
     text = instruction.to_string()
     trips = _TRIPS.search(text)
-    times = int(trips[1]) if trips else 1
     for name in _CALLED.findall(text):
-        yield name, times
+        yield name, int(trips[1]) if trips else 1
     for branches in _BRANCHES.findall(text):
-        for name in re.findall(r"%([\w.-]+)", branches):
-            yield name, times
+        for name in re.findall(r"%([\w.-]+)", "".join(branches)):
+            yield name, 1 if period == 1 else 1 / period
 
 
-def instructions(module: Any) -> Iterator[tuple[Any, int]]:
-    """Yield every instruction of a module with the number of its executions per run.
+class Module:
+    """A compiled module, whose parts are read lazily."""
 
-    An operation wrapped by an asynchronous start counts once, with the start.
-    """
-    computations = {computation.name: computation for computation in module.computations()}
-    calls = _calls(computations)
-    counts = dict.fromkeys(computations, 0)
-    for name in _entries(computations, calls):
-        counts[name] = 1
-    # In a module, callees precede their callers, except for copies that a pass has added.
-    callees = {name: {callee for callee, _ in own} for name, own in calls.items()}
-    for name in reversed([*TopologicalSorter(callees).static_order()]):
-        for callee, times in calls[name]:
-            counts[callee] += counts[name] * times
-    for name, computation in computations.items():
-        for instruction in computation.instructions():
-            yield instruction, counts[name]
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.name: str = module.name
+
+    @cached_property
+    def number(self) -> int:
+        """The module's id, called the program id in traces: field 5 of its HloModuleProto."""
+        message = self._module.as_serialized_hlo_module_proto()
+        return next((int(value) for field, value in fields(message) if field == 5), 0)  # noqa: PLR2004
+
+    @cached_property
+    def computations(self) -> dict[str, list[Any]]:
+        """Instructions of each computation."""
+        return {own.name: list(own.instructions()) for own in self._module.computations()}
+
+    @cached_property
+    def instructions(self) -> dict[str, Any]:
+        """Instructions of all computations, by name."""
+        return {one.name: one for own in self.computations.values() for one in own}
+
+    def _calls(self, period: int = 1) -> dict[str, list[tuple[str, float]]]:
+        """Return the computations that each computation calls, and how often."""
+        return {
+            name: [call for instruction in own for call in called(instruction, period)]
+            for name, own in self.computations.items()
+        }
+
+    @cached_property
+    def _entries(self) -> set[str]:
+        """The computations that no other one calls, and that wrap no asynchronous operation."""
+        inner = {name for own in self._calls().values() for name, _ in own}
+        every = [one for own in self.computations.values() for one in own]
+        roots = {root.name for one in every if (root := one.async_wrapped_root()) is not None}
+        wrapping = {n for n, own in self.computations.items() if roots & {one.name for one in own}}
+        return self.computations.keys() - inner - wrapping
+
+    @cached_property
+    def entry(self) -> set[str]:
+        """Names of the instructions outside called computations such as loops and fusions."""
+        return {one.name for name in self._entries for one in self.computations[name]}
+
+    def executed(self, period: int = 1) -> Iterator[tuple[Any, float]]:
+        """Yield every instruction with the number of its executions per run; see `called`.
+
+        An operation wrapped by an asynchronous start counts once, with the start.
+        """
+        counts: dict[str, float] = {name: int(name in self._entries) for name in self.computations}
+        calls = self._calls(period)
+        # In a module, callees precede their callers, except for copies that a pass has added.
+        callees = {name: {callee for callee, _ in own} for name, own in calls.items()}
+        for name in reversed([*TopologicalSorter(callees).static_order()]):
+            for callee, times in calls[name]:
+                counts[callee] += counts[name] * times
+        for name, own in self.computations.items():
+            for instruction in own:
+                yield instruction, counts[name]
+
+    def inner(self, instruction: Any) -> list[Any]:
+        """Return the instructions that an instruction calls, at any depth; itself if none."""
+        names = [name for name, _ in called(instruction) if name in self.computations]
+        if opcode(instruction) not in _CALLING or not names:
+            return [instruction]
+        return [one for name in names for own in self.computations[name] for one in self.inner(own)]
+
+    def source(self, instruction: Any) -> str:
+        """Return the innermost source line, `optax/_src/transform.py:283`; empty if unknown.
+
+        XLA prints tables at the head of a module (`FileNames`, `FileLocations`, `StackFrames`), to
+        which an instruction's `stack_frame_id` refers. Older versions print `source_file` and
+        `source_line`.
+        """
+        text = instruction.to_string()
+        if frame := re.search(r"stack_frame_id=(\d+)", text):
+            return self._frames.get(int(frame[1]), "")
+        line = re.search(r'source_file="([^"]*)"(?: source_line=(\d+))?', text)
+        return f"{short_path(line[1])}:{line[2] or 0}" if line else ""
+
+    @cached_property
+    def _frames(self) -> dict[int, str]:
+        text = self._module.to_string()
+
+        def table(title: str, form: str) -> list[Any]:
+            """Return a table's lines: each line's number and the groups of `form`."""
+            lines = re.search(rf"^{title}\n((?:.+\n)+)", text, re.MULTILINE)
+            return re.findall(rf"^(\d+) {form}$", lines[1], re.MULTILINE) if lines else []
+
+        files = dict(table("FileNames", r'"(.*)"'))
+        locations = {
+            number: f"{short_path(files.get(file, ''))}:{line}"
+            for number, file, line in table(
+                "FileLocations", r"\{file_name_id=(\d+).*? line=(\d+).*"
+            )
+        }
+        frames = table("StackFrames", r"\{file_location_id=(\d+).*")
+        return {int(number): locations.get(location, "") for number, location in frames}
 
 
-def entry(module: Any) -> list[Any]:
-    """Return the instructions outside called computations such as loops and fusions."""
-    computations = {computation.name: computation for computation in module.computations()}
-    names = _entries(computations, _calls(computations))
-    return [instruction for name in names for instruction in computations[name].instructions()]
-
-
-def _calls(computations: Mapping[str, Any]) -> dict[str, list[tuple[str, int]]]:
-    """Map each computation to the computations that it calls, and how often."""
-    return {
-        name: [call for instruction in own.instructions() for call in called(instruction)]
-        for name, own in computations.items()
-    }
-
-
-def _entries(
-    computations: Mapping[str, Any], calls: Mapping[str, list[tuple[str, int]]]
-) -> set[str]:
-    """Return the computations that no other one calls."""
-    inner = {name for own in calls.values() for name, _ in own}
-    return computations.keys() - inner - _wrapped(computations)
-
-
-def _wrapped(computations: Mapping[str, Any]) -> set[str]:
-    """Return the computations that wrap a single asynchronous operation."""
-    listed = {name: list(own.instructions()) for name, own in computations.items()}
-    roots = {
-        wrapped.name
-        for own in listed.values()
-        for instruction in own
-        if (wrapped := instruction.async_wrapped_root()) is not None
-    }
-    return {name for name, own in listed.items() if roots & {one.name for one in own}}
+def modules_of(programs: Iterable[Any]) -> list[Module]:
+    """Return the modules of executables."""
+    return [Module(module) for program in programs for module in program.hlo_modules()]
 
 
 def moves_elements(instruction: Any) -> bool:
@@ -158,43 +207,6 @@ def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
     return integers(found[1]), integers(found[2])
 
 
-class Sources:
-    """Source lines of a module's instructions.
-
-    XLA prints tables at the head of a module (`FileNames`, `FileLocations`, `StackFrames`), to
-    which an instruction's `stack_frame_id` refers. Older versions print `source_file` and
-    `source_line`.
-    """
-
-    def __init__(self, module: Any) -> None:
-        self._text = module.to_string()
-
-    def of(self, instruction: Any) -> str:
-        """Return the innermost line, as `optax/_src/transform.py:283`; empty if unknown."""
-        text = instruction.to_string()
-        if frame := re.search(r"stack_frame_id=(\d+)", text):
-            return self._frames.get(int(frame[1]), "")
-        line = re.search(r'source_file="([^"]*)"(?: source_line=(\d+))?', text)
-        return f"{short_path(line[1])}:{line[2] or 0}" if line else ""
-
-    @cached_property
-    def _frames(self) -> dict[int, str]:
-        files = dict(self._table("FileNames", r'"(.*)"'))
-        locations = {
-            number: f"{short_path(files.get(file, ''))}:{line}"
-            for number, file, line in self._table(
-                "FileLocations", r"\{file_name_id=(\d+).*? line=(\d+).*"
-            )
-        }
-        frames = self._table("StackFrames", r"\{file_location_id=(\d+).*")
-        return {int(number): locations.get(location, "") for number, location in frames}
-
-    def _table(self, title: str, form: str) -> list[Any]:
-        """Return a table's lines: each line's number and the groups of `form`."""
-        lines = re.search(rf"^{title}\n((?:.+\n)+)", self._text, re.MULTILINE)
-        return re.findall(rf"^(\d+) {form}$", lines[1], re.MULTILINE) if lines else []
-
-
 def short_path(path: str) -> str:
     """Shorten a path to start at its package or repository folder; otherwise to its name."""
     for marker in ("site-packages/", "dist-packages/"):
@@ -204,3 +216,22 @@ def short_path(path: str) -> str:
         if f"/{folder}/" in path:
             return f"{folder}/{path.rpartition(f'/{folder}/')[2]}"
     return path.rpartition("/")[2]
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number and value, an integer or bytes, of each field of a serialized message.
+
+    jaxlib does not offer the schema of these protocol buffers (protobuf.dev/encoding).
+    """
+    stream = BytesIO(message)
+
+    def varint() -> int:
+        more, value = divmod(stream.read(1)[0], 0x80)
+        return value + 0x80 * varint() if more else value
+
+    while stream.tell() < len(message):
+        number, kind = divmod(varint(), 8)
+        if kind == 0:
+            yield number, varint()
+        else:
+            yield number, stream.read(varint() if kind == 2 else {1: 8, 5: 4}[kind])  # noqa: PLR2004

@@ -1,23 +1,37 @@
-"""Communication, FLOPs and bytes of compiled programs, read without running them."""
-
-from __future__ import annotations
+"""A step's programs: their compilation, communication, FLOPs and bytes, compiled or only traced."""
 
 import itertools
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax.extend import core
 from jax.sharding import Mesh
 
 from bench.records.collective_kinds import bus_factor
-from bench.records.rows import Communication, CompilersCost
+from bench.records.rows import Communication, CompilersCost, CompileTimes
+from bench.worker.prove.trajectory import state_and_loss
 from bench.worker.read import hlo
 from bench.worker.read.collectives import Collective, collectives
+from bench.worker.read.compilation import CompilationLog
+
+T = TypeVar("T")
 
 _CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]+)"')
+
+
+def if_readable(read: Callable[[], T]) -> T | None:
+    """Return what is read from programs; None if it cannot be read, and the cell keeps its time."""
+    try:
+        return read()
+    except ValueError:
+        traceback.print_exc()
+        return None
 
 
 def live_programs() -> list[Any]:
@@ -31,22 +45,42 @@ def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     return [program for program in programs if id(program) not in old]
 
 
+class FirstCall:
+    """A step that records what its first call compiles."""
+
+    def __init__(self, step: Callable[[Any, Any], tuple[Any, jax.Array]]) -> None:
+        self._step = step
+        self._called = False
+        self.compile: CompileTimes
+        self.programs: list[Any]
+        """Executables that the first call created."""
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
+        """Run the step; the first time, record its compilation."""
+        if self._called:
+            return self._step(state, batch)
+        self._called = True
+        before = live_programs()
+        with CompilationLog() as log:
+            state, loss = state_and_loss(self._step(state, batch))
+        self.compile = log.times()
+        self.programs = new_programs(live_programs(), before)
+        return state, loss
+
+
 def communication(
-    programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False
+    programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False, period: int = 1
 ) -> list[Communication]:
     """Sum the collectives of a step's compiled programs by kind, axes and dtypes.
 
-    Args:
-      programs: the executables.
-      mesh: the mesh that they run on.
-      scatter: as for `collectives`.
+    `scatter` and `period` are as for `collectives`.
 
     Raises:
       ValueError: a program's device groups have an unknown form.
     """
     found: dict[tuple[Any, ...], Communication] = {}
     for program in programs:
-        for one in collectives(program, mesh.size, scatter=scatter):
+        for one in collectives(program, mesh.size, scatter=scatter, period=period):
             members = len(one.groups[0])
             axes = axes_of(one, mesh)
             row = found.setdefault(
@@ -66,7 +100,7 @@ def communication(
                 row["returned"] = True
             row["count"] += one.count
             row["times"] = max(row["times"], one.count)
-            row["payload_bytes"] += one.count * one.bytes
+            row["payload_bytes"] += round(one.count * one.bytes)
             row["wire_bytes"] += one.count * wire_bytes(one.kind, one.bytes, members)
     return list(found.values())
 
@@ -129,9 +163,8 @@ def library_kernels(programs: Sequence[Any]) -> list[str]:
     """
     found = {
         target
-        for program in programs
-        for module in program.hlo_modules()
-        for instruction, _ in hlo.instructions(module)
+        for module in hlo.modules_of(programs)
+        for instruction, _ in module.executed()
         for target in _CALL_TARGET.findall(instruction.to_string())
     }
     return sorted(found)
@@ -140,15 +173,15 @@ def library_kernels(programs: Sequence[Any]) -> list[str]:
 def product_flops(programs: Sequence[Any]) -> float:
     """Return the FLOPs of products and convolutions in compiled programs, over all devices.
 
-    Unlike bench.worker.read.traced_flops, this counts work that the compiler duplicates on several
+    Unlike bench.worker.read.programs, this counts work that the compiler duplicates on several
     devices. It misses products that became other operations, as small ones do on XLA:CPU.
     """
     return math.fsum(
         # Every process compiles the same program and knows only its own devices.
         len(program.local_devices()) * jax.process_count() * count * _flops(instruction)
         for program in programs
-        for module in program.hlo_modules()
-        for instruction, count in hlo.instructions(module)
+        for module in hlo.modules_of([program])
+        for instruction, count in module.executed()
     )
 
 
@@ -168,3 +201,63 @@ def _flops(instruction: Any) -> float:
         out = labels[1].index("o") if labels else 0
         made_of = math.prod(right) // right[out]
     return 2.0 * math.prod(made) * made_of
+
+
+def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
+    """Return the FLOPs of one call over all devices, including recomputation and duplicates.
+
+    A product of (m, k) and (k, n) matrices counts 2 m k n; a convolution counts 2 per output
+    element and kernel element that contributes to it. Elementwise operations do not count. The
+    largest branch of a conditional counts as always taken, even in a pipeline's idle ticks. A loop
+    of unknown length counts once.
+
+    Raises:
+      Exception: whatever tracing the step raises; a Python loop over devices cannot be traced.
+    """
+    return flops_of(jax.make_jaxpr(step)(*arguments))
+
+
+def flops_if_traceable(step: Callable[..., Any], *arguments: Any) -> float | None:
+    """Return `traced_flops`, or None if the step cannot be traced."""
+    try:
+        return traced_flops(step, *arguments)
+    except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+        print(f"the step's FLOPs cannot be counted: {error}", file=sys.stderr)  # noqa: T201
+        return None
+
+
+def flops_of(jaxpr: Any) -> float:
+    """Return the FLOPs of a jaxpr, closed or not, as `traced_flops` counts them."""
+    return math.fsum(map(_of_equation, getattr(jaxpr, "jaxpr", jaxpr).eqns))
+
+
+def _of_equation(equation: Any) -> float:
+    name, params = equation.primitive.name, equation.params
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        left = equation.invars[0].aval.shape
+        products = math.prod(left[dimension] for dimension in contracted)
+        return 2.0 * math.prod(equation.outvars[0].aval.shape) * products
+    if name == "conv_general_dilated":
+        kernel, numbers = equation.invars[1].aval.shape, params["dimension_numbers"]
+        made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+        return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
+    within = [flops_of(jaxpr) for jaxpr in inner_jaxprs(params.values())]
+    if name == "cond":
+        return max(within)
+    times = 1
+    if name == "scan":
+        times = params["length"]
+    elif name == "shard_map":
+        times = math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
+    return times * math.fsum(within)
+
+
+def inner_jaxprs(values: Any) -> Iterator[core.Jaxpr]:
+    """Yield the jaxprs among the parameters of an equation."""
+    for value in values:
+        inner = getattr(value, "jaxpr", value)  # the jaxpr inside a closed one
+        if isinstance(inner, core.Jaxpr):
+            yield inner
+        elif isinstance(value, list | tuple):
+            yield from inner_jaxprs(value)

@@ -4,17 +4,24 @@ Python's profiler hook sees every function that a step calls, including those wr
 where JAX's fast path runs a jitted function. Two steps have the same dispatch path, and so give the
 host the same work, if their programs are equal, they call the same functions in the same order, and
 their arguments have the same structure and placement.
+
+Programs are equal if their canonical forms are: programs that differ only in names have the same.
+The form keeps opcodes, shapes with their layouts, operands, attributes, constants, device groups,
+donation (`input_output_alias`) and the order of instructions, which is their schedule. Names of
+instructions and computations, and the ids of channels, become numbers in order of appearance.
+Labels are dropped: the module's name, metadata (`op_name`, source lines), and input for the
+partitioner, which has run already. That input includes shardings: shapes are those of shards by
+now, and the dispatch path has the placement of arguments.
 """
 
-from __future__ import annotations
-
+import gc
+import hashlib
 import inspect
 import math
 import re
 import sys
-import traceback
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -23,9 +30,9 @@ import jax
 
 from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
-from bench.worker.read.canonical_program import fingerprint, short_hash
-from bench.worker.read.collectives import DTYPE_BYTES
-from bench.worker.time.clock import Arm, without_garbage_collection
+from bench.worker.read.collectives import DTYPE_BYTES, GROUPS, parse_groups
+from bench.worker.read.programs import if_readable
+from bench.worker.time.clock import Arm
 
 _NO_WORK = {"bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
 _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
@@ -34,26 +41,18 @@ _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
 def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> StepProgram | None:
     """Read what identifies a step's programs, and run two more steps to trace its dispatch path.
 
-    Args:
-      programs: the executables that the step compiled.
-      arm: the warm arm of the step.
-      own_options: whether the programs may have been compiled with unusual options, which they do
-        not show.
-
-    Returns:
-      None if the programs cannot be read; the cell then keeps its time.
+    The arm is warm. `own_options` says whether the programs may have been compiled with unusual
+    options, which they do not show. None if the programs cannot be read.
     """
     dispatch, calls = dispatch_path(arm)
-    try:
-        return StepProgram(
+    return if_readable(
+        lambda: StepProgram(
             fingerprint=fingerprint(programs) if programs and not own_options else "",
             dispatch=dispatch,
             host_calls=calls,
             operations=packed(operations(programs)),
         )
-    except ValueError:
-        traceback.print_exc()
-        return None
+    )
 
 
 def names_options(module: Any) -> bool:
@@ -70,14 +69,13 @@ def names_options(module: Any) -> bool:
 def operations(programs: Sequence[Any]) -> list[Operation]:
     """List the operations that do some work in the programs, with equal ones merged."""
     found: Counter[tuple[str, str, str, int]] = Counter()
-    for module in (module for program in programs for module in program.hlo_modules()):
-        sources = hlo.Sources(module)
-        for one, count in hlo.instructions(module):
+    for module in hlo.modules_of(programs):
+        for one, count in module.executed():
             if count and hlo.opcode(one) not in _NO_WORK:
                 result = _RESULT.search(one.to_string())
                 sizes = (math.prod(shape) * DTYPE_BYTES.get(t, 0) for t, shape in hlo.arrays(one))
                 kind = hlo.opcode(one), result[1] if result else ""
-                found[sources.of(one), *kind, sum(sizes)] += count
+                found[module.source(one), *kind, sum(sizes)] += int(count)
     return [
         Operation(source, opcode, result, runs, size)
         for (source, opcode, result, size), runs in sorted(found.items())
@@ -107,13 +105,15 @@ def _calls(arm: Arm) -> list[str]:
         elif event == "c_call":
             calls.append(argument.__qualname__)
 
-    before = sys.getprofile()
-    with without_garbage_collection():
-        sys.setprofile(note)
-        try:
-            state, loss = arm.step(arm.state, arm.batch)
-        finally:
-            sys.setprofile(before)
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # the calls of its callbacks are not the step's
+    sys.setprofile(note)
+    try:
+        state, loss = arm.step(arm.state, arm.batch)
+    finally:
+        sys.setprofile(before)
+        if collects:
+            gc.enable()
     jax.block_until_ready((state, loss))
     arm.state = state
     arm.steps += 1
@@ -135,3 +135,76 @@ def _placed(leaf: Any) -> str:
     return (
         f"{leaf.aval} {type(leaf.sharding)} {leaf.sharding.memory_kind} {leaf.committed} {places}"
     )
+
+
+_STRING = r'"(?:[^"\\]++|\\.)*+"'
+_BRACES = r"\{\}"
+for _ in range(4):  # no attribute nests deeper
+    _BRACES = rf'\{{(?:[^{{}}"]++|{_STRING}|{_BRACES})*+\}}'
+_LABEL = re.compile(
+    r"(?:, |^)(?:(?:metadata|origin|original_value|sharding"
+    rf"|allow_spmd_sharding_propagation_to_\w+)={_BRACES}"
+    r"|frontend_attributes=\{(?:(?:is_spmd_generated|xla\.sdy\.[\w.]+)="
+    rf"(?:{_STRING}|{_BRACES}),?)*\}})"
+)
+_TABLES = re.compile(r"^(?:File|Function|Stack)[A-Z]\w+\n(?:.+\n)*", re.MULTILINE)
+_PARAMETERS = re.compile(r"^((?:ENTRY )?%\S+) \(.*\{$", re.MULTILINE)
+_COMMENT = re.compile(r"/\*.*?\*/")
+_ELIDED = re.compile(r"(%[\w.-]+)( = \S+ constant\()\{\.\.\.\}")
+"""A constant with too many elements to be printed."""
+_NUMBERED = re.compile(r"%[\w.-]+|\bchannel_id=\d+")
+_COMPUTATIONS, _INSTRUCTIONS, _NAME_OF, _LITERAL = 3, 2, 1, 8
+"""Fields of a HloModuleProto, of its computations, and of their instructions."""
+
+
+def fingerprint(programs: Iterable[Any]) -> str:
+    """Return a hash that is equal for programs with equal canonical forms on equal devices.
+
+    Raises:
+      ValueError: device groups have an unknown form.
+    """
+    texts = [
+        f"{[device.id for device in program.local_devices()]}\n{canonical(module)}"
+        for program in programs
+        for module in program.hlo_modules()
+    ]
+    return short_hash("\n".join(sorted(texts)))
+
+
+def short_hash(text: str | bytes) -> str:
+    """Return 64 bits of a text's SHA-256, in hexadecimal digits."""
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:16]
+
+
+def canonical(module: Any) -> str:
+    """Return the canonical form of a module.
+
+    It is made from the module's text, because only the text shows the schedule and every attribute.
+
+    Raises:
+      ValueError: device groups have an unknown form.
+    """
+    text = module.to_string().partition(", ")[2]
+    counts = re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", text.partition("\n")[0])
+    devices = math.prod(map(int, counts))
+    for label in (_TABLES, _COMMENT, _LABEL):
+        text = label.sub("", text)
+    text = _PARAMETERS.sub(r"\1", text)
+    text = _ELIDED.sub(lambda own: f"{own[1]}{own[2]}{_literal(module, own[1])}", text)
+    text = GROUPS.sub(lambda groups: str(parse_groups(groups[1], devices)), text)
+    numbers: defaultdict[str, int] = defaultdict()
+    numbers.default_factory = numbers.__len__
+    return _NUMBERED.sub(lambda own: f"#{numbers[own[0]]}", text)
+
+
+def _literal(module: Any, name: str) -> str:
+    """Return a hash of a constant's elements, which the module's text elides if there are many."""
+    instructions = (
+        dict(hlo.fields(instruction))
+        for kind, computation in hlo.fields(module.as_serialized_hlo_module_proto())
+        if kind == _COMPUTATIONS
+        for inner, instruction in hlo.fields(computation)
+        if inner == _INSTRUCTIONS
+    )
+    own = next(one for one in instructions if one[_NAME_OF] == name[1:].encode())
+    return short_hash(own[_LITERAL])

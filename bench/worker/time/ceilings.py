@@ -16,8 +16,6 @@ and memory. A ceiling is the best of several repetitions and sizes.
   https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -159,12 +157,9 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
 def best_rate(
     make: Callable[[int], Call], work: Callable[[int], float], sizes: Sequence[int]
 ) -> float:
-    """Find the highest rate of work, over sizes whose calls are not too long.
+    """Find the highest rate of work, over ascending sizes whose calls are not too long.
 
-    Args:
-      make: makes the program of a size.
-      work: returns the work of one call at a size.
-      sizes: the sizes, in ascending order.
+    `make` makes the program of a size, and `work` returns the work of one call of it.
 
     Raises:
       EndedError: there are no sizes, or a process fails.
@@ -210,8 +205,7 @@ def repeat(call: Call, times: int) -> None:
 def everywhere(action: Callable[[], T]) -> tuple[T, float]:
     """Run an action in all processes at once; each starts when all have ended the previous one.
 
-    Returns:
-      The result in this process, and the seconds of the slowest process.
+    Its result in this process is returned with the seconds of the slowest process.
 
     Raises:
       EndedError: in all processes, if the action fails in any.
@@ -245,11 +239,8 @@ def chained(
     The donated chain makes each call wait for the last one, as in a step. Independent calls might
     run concurrently, on CPU on more cores than there are devices.
 
-    Args:
-      function: maps a device's shard of x and the replicated arguments to the next shard of x.
-      x: an array sharded over the mesh along its first dimension, which is donated.
-      mesh: a mesh with a single axis.
-      whole: replicated arguments.
+    `function` maps a device's shard of x and the replicated arguments `whole` to the next shard of
+    x, an array that is sharded over the single axis of the mesh along its first dimension.
     """
     specs = (P(_AXIS), *(P() for _ in whole))
     local = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P(_AXIS), check_vma=False)

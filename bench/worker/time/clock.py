@@ -1,25 +1,23 @@
 """The clock: spans of steps, taken in interleaved rounds."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import jax
 
 from bench.contract import TrainStep
-from bench.records.device_rows import BoardSlot, Energy
+from bench.records.row_parts import BoardSlot, Energy
 from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
-from bench.worker.time.host_slots import HostWatch
 from bench.worker.time.turn_order import Orders
+from bench.worker.time.turn_slots import HostWatch
 
 _now, _leaves, _wait = time.perf_counter_ns, jax.tree.leaves, jax.block_until_ready
 """Bound before any step is loaded, so that a step cannot replace the clock that times it."""
@@ -53,10 +51,7 @@ class Arm:
         With `wait_each`, each step starts once the previous step's loss is ready, as in a training
         loop that reads its loss. After the last step, loss and state are both waited for.
         Flattening the state is the harness's own work: it is not timed if all arrays were ready by
-        the end of the span, and otherwise overlaps with waiting for them.
-
-        Returns:
-          Nanoseconds.
+        the end of the span, and otherwise overlaps with waiting for them. Nanoseconds are returned.
         """
         start = _now()
         state, loss = self.launch(steps, wait_each=wait_each)
@@ -85,6 +80,12 @@ class Arm:
             for _ in range(steps):
                 state, loss = step(state, batch)
         return state, loss
+
+    def warm_up(self) -> Self:
+        """Run the arm until nothing compiles any more."""
+        for _ in range(WARM_UP_STEPS):
+            self.run(1)
+        return self
 
     def children_cpu_s(self) -> float:
         """CPU seconds of the arm's own processes so far; an arm in the worker has none."""
@@ -143,11 +144,6 @@ class ExtraSpan:
     after: Callable[[Arm], None]
 
 
-def no_extra(_arm: Arm, _number: int | None) -> ExtraSpan | None:
-    """Choose no extra span for any turn."""
-    return None
-
-
 def run_spans(
     arm: Arm,
     spans: Sequence[tuple[int, bool]],
@@ -156,16 +152,8 @@ def run_spans(
 ) -> list[int]:
     """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
-    All spans run from the same line of code, so that the step cannot distinguish them.
-
-    Args:
-      arm: the arm to run.
-      spans: the timed spans.
-      extra: an extra span before or after them, or None.
-      apart: called between the timed spans and the extra one.
-
-    Returns:
-      Nanoseconds of each timed span.
+    All spans run from the same line of code, so that the step cannot distinguish them. `apart` is
+    called between the timed spans, whose nanoseconds are returned, and the extra one.
     """
     every, took = list(spans), []
     at = -1
@@ -215,19 +203,6 @@ def take_turn(
     return took, programs[at + 1] - programs[at], readings[at]
 
 
-def after_last_round(
-    arms: Sequence[Arm],
-    turn_of: Callable[[str], None],
-    extra_span: Callable[[Arm, int | None], ExtraSpan | None],
-) -> None:
-    """Run the arms' extra spans after the last round."""
-    for arm in arms:
-        turn_of(arm.name)
-        if (extra := extra_span(arm, None)) is not None:
-            run_spans(arm, [(1, False)], extra)
-    turn_of("")
-
-
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
     """Keep Python's cyclic collector from running inside a span.
@@ -253,7 +228,7 @@ def measure(
     after_round: Callable[[list[Turn]], Sequence[str] | None],
     turn_of: Callable[[str], None] = lambda _arm: None,
     used: Callable[[], Energy | None] = lambda: None,
-    extra_span: Callable[[Arm, int | None], ExtraSpan | None] = no_extra,
+    extra_span: Callable[[Arm, int | None], ExtraSpan | None] = lambda _arm, _number: None,
     boards: Callable[[], BoardSlot | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
@@ -317,12 +292,8 @@ def measure(
                     wash_out_ns=wash_out,
                     host=slot,
                 )
-                if energy is not None:
-                    turn["energy"] = energy
-                if board is not None:
-                    turn["boards"] = board
-                if (waits := arm.waits()) is not None:
-                    turn["input"] = waits
+                known = {"energy": energy, "boards": board, "input": arm.waits()}
+                turn.update({k: v for k, v in known.items() if v is not None})  # type: ignore[typeddict-item]
                 turns.append(turn)
                 predecessor = name
             turn_of("")
@@ -332,5 +303,9 @@ def measure(
                 if not going_on:
                     break
                 orders.keep(going_on)
-        after_last_round(arms, turn_of, extra_span)
+        for arm in arms:
+            turn_of(arm.name)
+            if (extra := extra_span(arm, None)) is not None:
+                run_spans(arm, [(1, False)], extra)
+        turn_of("")
     return turns, compiled

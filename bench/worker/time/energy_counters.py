@@ -7,8 +7,6 @@ which may be longer than a turn: `period` measures the interval, so that the rep
 uncertainty of the sum over an arm's turns.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -22,11 +20,12 @@ from typing import Any
 
 import jax
 
-from bench.records.device_rows import Energy
 from bench.records.host import host_id
+from bench.records.row_parts import Energy
 from bench.records.rows import EnergyMeter
 from bench.worker import process_exchange
 from bench.worker.prove.failures import name_and_text
+from bench.worker.time.turn_slots import UnknownError, handle_of
 
 POWERCAP = Path("/sys/class/powercap")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -38,11 +37,6 @@ _MOVES = 4
 """Number of updates of a counter from which its interval is measured."""
 
 _PACKAGE = re.compile(r"package-(\d+)(-die-\d+)?")
-_PARTS = "MIG-"
-
-
-class UnknownError(Exception):
-    """No counter can be read; the message says why."""
 
 
 @dataclass
@@ -136,24 +130,6 @@ def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
         raise UnknownError(f"NVML shows no energy of the GPUs: {error}") from error
 
 
-def handle_of(nvml: Any, ordinal: int) -> Any:
-    """Return NVML's handle of a CUDA device; CUDA has its own order, and may hide some GPUs."""
-    every = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-    shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    word = shown[ordinal] if shown != [""] else str(ordinal)
-    if word.startswith(_PARTS):
-        raise UnknownError("a part of a board (MIG) has no counter of its own")
-    if not word.isdigit():
-        return nvml.nvmlDeviceGetHandleByUUID(word)
-    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not by_bus and len({nvml.nvmlDeviceGetName(handle) for handle in every}) > 1:
-        raise UnknownError(
-            "the GPUs are of different kinds, which CUDA and NVML number differently; set "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"
-        )
-    return every[int(word)]
-
-
 def counters(devices: Sequence[jax.Device]) -> list[Counter]:
     """Find the counters of this process's devices.
 
@@ -168,11 +144,11 @@ def counters(devices: Sequence[jax.Device]) -> list[Counter]:
     raise UnknownError(f"no counter of energy is known for the platform {platform}")
 
 
-def period(counters: Sequence[Counter], limit_s: float = LOOK_S) -> float:
-    """Measure the longest update interval in seconds; `limit_s` if a counter hardly moves."""
+def period(counters: Sequence[Counter]) -> float:
+    """Measure the longest update interval in seconds; LOOK_S if a counter hardly moves."""
     last = [counter.joules() for counter in counters]
     moved: list[list[float]] = [[] for _ in counters]
-    until = time.monotonic() + limit_s
+    until = time.monotonic() + LOOK_S
     while (now := time.monotonic()) < until and min(map(len, moved), default=_MOVES) < _MOVES:
         for number, counter in enumerate(counters):
             value = counter.joules()
@@ -181,7 +157,7 @@ def period(counters: Sequence[Counter], limit_s: float = LOOK_S) -> float:
                 moved[number].append(now)
         time.sleep(0.0002)
     gaps = [b - a for times in moved for a, b in pairwise(times)]
-    return limit_s if any(len(times) < _MOVES for times in moved) else max(gaps, default=0.0)
+    return LOOK_S if any(len(times) < _MOVES for times in moved) else max(gaps, default=0.0)
 
 
 class Meter:
@@ -238,12 +214,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, UnknownError) else name_and_text(error)
 
 
-def merged(slots: Sequence[Energy | None]) -> Energy | None:
-    """Sum the energy of all processes over their longest time; None if one is unknown."""
-    known = [slot for slot in slots if slot is not None]
-    if len(known) < len(slots):
-        return None
-    return Energy(
-        joules=round(sum(slot["joules"] for slot in known), 6),
-        seconds=max(slot["seconds"] for slot in known),
-    )
+def merged_energy(slots: Sequence[Energy]) -> Energy:
+    """Sum the energy of all processes over their longest time."""
+    joules = round(sum(slot["joules"] for slot in slots), 6)
+    return Energy(joules=joules, seconds=max(slot["seconds"] for slot in slots))

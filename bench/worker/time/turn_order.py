@@ -1,7 +1,5 @@
 """The order in which arms take their turns."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 
@@ -9,12 +7,7 @@ REENTRY = 8
 
 
 class Orders:
-    """An endless iterator of the rounds' orders. Arms may leave; every REENTRY-th round has all.
-
-    Args:
-      arms: names of all arms.
-      seed: seed of the orders.
-    """
+    """An endless iterator of the rounds' orders. Arms may leave; every REENTRY-th round has all."""
 
     def __init__(self, arms: list[str], seed: int) -> None:
         self._arms = arms

@@ -1,7 +1,5 @@
 """One traced step as a report draws it: when each operation ran on each device of the mesh."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,9 +34,7 @@ class KeptStep:
 def drawn_step(kept: KeptStep, places: Sequence[int]) -> DrawnStep:
     """Return a step on the devices of all processes.
 
-    Args:
-      kept: the step on this process's devices.
-      places: the indices of these devices in `mesh.devices.flat`.
+    It is given on this process's devices, whose indices in `mesh.devices.flat` are `places`.
     """
     rows = [
         row
@@ -69,7 +65,7 @@ def drawn_step(kept: KeptStep, places: Sequence[int]) -> DrawnStep:
     names, categories, sources, shapes = ([op[column] for op in numbers] for column in range(4))
     return DrawnStep(
         step=kept.number,
-        ns=round(kept.devices[0].share.total),
+        ns=round(kept.devices[0].share["total"]),
         one_clock=one_clock,
         left_out=sum(count - len(own) for *_, count, own in everyones),
         ops=DrawnOps(

@@ -1,19 +1,15 @@
 """Operations of a trace, looked up in the compiled programs rather than guessed from names."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from bench.records.collective_kinds import KINDS
 from bench.records.trace_rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import groups_of
-from bench.worker.read.protobuf_fields import fields
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
 _MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|\$conv|\$dot|fmha)[^"]*"')
@@ -50,53 +46,15 @@ class Operation:
     inside: Category = "elementwise"
     """Category of the operations that a control operation calls."""
 
+    def described(self) -> dict[str, Any]:
+        """Return what a trace's row stores of it."""
+        names = ("module", "opcode", "category", "phase", "source", "transposes", "shapes")
+        return {name: getattr(self, name) for name in names} | {"op": self.name}
+
 
 def unknown(module: str, name: str) -> Operation:
     """Return the operation of an unknown program."""
     return Operation(module, name, "", "unknown", "other", "", (), transposes=False)
-
-
-class Module:
-    """A compiled module, whose parts are read lazily."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self.name: str = module.name
-
-    @cached_property
-    def number(self) -> int:
-        """The module's id, called the program id in traces: field 5 of its HloModuleProto."""
-        message = self._module.as_serialized_hlo_module_proto()
-        return next((int(value) for field, value in fields(message) if field == 5), 0)  # noqa: PLR2004
-
-    @cached_property
-    def computations(self) -> dict[str, list[Any]]:
-        """Instructions of each computation."""
-        return {own.name: list(own.instructions()) for own in self._module.computations()}
-
-    @cached_property
-    def instructions(self) -> dict[str, Any]:
-        """Instructions of all computations, by name."""
-        return {one.name: one for own in self.computations.values() for one in own}
-
-    @cached_property
-    def sources(self) -> hlo.Sources:
-        """Source lines."""
-        return hlo.Sources(self._module)
-
-    def inner(self, instruction: Any) -> list[Any]:
-        """Return the instructions that an instruction calls, at any depth; itself if none."""
-        called = [name for name, _ in hlo.called(instruction) if name in self.computations]
-        if hlo.opcode(instruction) not in {"fusion", *_CONTROL} or not called:
-            return [instruction]
-        return [
-            one for name in called for own in self.computations[name] for one in self.inner(own)
-        ]
-
-
-def modules_of(programs: Iterable[Any]) -> list[Module]:
-    """Return the modules of executables."""
-    return [Module(module) for program in programs for module in program.hlo_modules()]
 
 
 class Operations:
@@ -109,9 +67,11 @@ class Operations:
         compiled before it, such as small ones of jax.numpy.
     """
 
-    def __init__(self, own: Sequence[Module], devices: int, others: Sequence[Module] = ()) -> None:
+    def __init__(
+        self, own: Sequence[hlo.Module], devices: int, others: Sequence[hlo.Module] = ()
+    ) -> None:
         self._devices = devices
-        self._modules: defaultdict[str, list[tuple[Module, bool]]] = defaultdict(list)
+        self._modules: defaultdict[str, list[tuple[hlo.Module, bool]]] = defaultdict(list)
         """Modules by name, and whether they are the step's own; own ones first."""
         for modules, is_own in ((own, True), (others, False)):
             for module in modules:
@@ -137,8 +97,8 @@ class Operations:
         return self._operations[key]
 
 
-def _read(module: Module, instruction: Any, devices: int) -> Operation:
-    opcode, source = hlo.opcode(instruction), module.sources.of(instruction)
+def _read(module: hlo.Module, instruction: Any, devices: int) -> Operation:
+    opcode, source = hlo.opcode(instruction), module.source(instruction)
     inner = module.inner(instruction)
     begun = instruction.operands()[0] if opcode.endswith("-done") else instruction
     category = _category(opcode, inner)

@@ -1,40 +1,39 @@
 """Profiler traces, in a separate phase after the rounds: no traced step is ever timed."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import tempfile
 import time
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
-from bench.records.compressed import compressed
 from bench.records.host import cores, host_id
 from bench.records.messages import RowEvent
 from bench.records.rows import BlockFields, CellRow
+from bench.records.step_programs import compressed
 from bench.records.trace_rows import TraceRow
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.failures import EndedError, in_all_processes
 from bench.worker.prove.gate import Gate
+from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
 from bench.worker.trace.drawn_step import KeptStep, drawn_step
-from bench.worker.trace.operations import Operation, Operations, modules_of
+from bench.worker.trace.operations import Operation, Operations
 from bench.worker.trace.step_parts import (
+    PARTS,
     Arrivals,
     DeviceStep,
     device_step,
@@ -92,7 +91,7 @@ class TracedArm:
 
         recording, untraced_ns = in_all_processes(take, show)
         found = in_all_processes(partial(read_steps, recording, self.operations, places), show)
-        lengths = process_exchange.from_main([one[0].share.total for one in found])
+        lengths = process_exchange.from_main([one[0].share["total"] for one in found])
         middle = lengths.index(statistics.median_low(lengths))
         self.kept.append(KeptStep(len(self.steps) + middle, recording.began, found[middle]))
         for number, devices in enumerate(found):
@@ -107,12 +106,8 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
     """Trace every cell that is ok, in several passes, and send the attribution of its step time.
 
     The first pass's trace is kept for TensorBoard. If a trace fails, the cell keeps the results of
-    earlier passes, and its samples.
-
-    Args:
-      session: the session, whose arms are at rest.
-      settings: TensorBoard's `logdir`, the `run` under which TensorBoard lists the traces, and the
-        number of `steps` of a trace.
+    earlier passes, and its samples. The settings are TensorBoard's `logdir`, the `run` under which
+    TensorBoard lists the traces, and the number of `steps` of a trace.
     """
     mesh, logdir = session.mesh, Path(settings["logdir"])
     others = modules_of(live_programs())
@@ -154,13 +149,10 @@ def places_of(mesh: Mesh) -> dict[int, int]:
 
 
 def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
-    """Record `steps` steps, each waited for, as the TensorBoard run named `run`.
+    """Record `steps` steps, each waited for, as the TensorBoard run named `run`; return its file.
 
     TensorBoard lists `<folders>/plugins/profile/<session>` as <folders>/<session>, so the run's
     last part is the session. An earlier run of the same name is replaced.
-
-    Returns:
-      The trace's file.
     """
     folder, _, session = run.rpartition("/")
     options: Any = jax.profiler.ProfileOptions()
@@ -235,10 +227,10 @@ def summarize(
 
     Each step lists this process's devices, whose indices in the mesh are `places`.
     """
-    counted = process_exchange.from_main(middle_half([one[0].share.total for one in steps]))
+    counted = process_exchange.from_main(middle_half([one[0].share["total"] for one in steps]))
     own = [
         {"step": number, "device": place}
-        | {f"{part}_ns": round(spent) for part, spent in asdict(device.share).items()}
+        | {f"{part}_ns": round(device.share[part]) for part in PARTS}
         for number, devices in enumerate(steps)
         for place, device in zip(places, devices, strict=True)
     ]
@@ -255,37 +247,29 @@ def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
 
     All processes have equally many devices.
     """
-    own: defaultdict[Operation, Any] = defaultdict(lambda: np.zeros(4))
+    own: defaultdict[Operation, Any] = defaultdict(Counter)
     for device in devices:
-        for operation, share in device.operations.items():
-            own[operation] += astuple(share)
+        for operation, spent in device.operations.items():
+            own[operation].update(spent)
     everyones = process_exchange.gather(
-        [[json.dumps(_description(operation)), total.tolist()] for operation, total in own.items()]
+        [[json.dumps(operation.described()), total] for operation, total in own.items()]
     )
-    totals: defaultdict[str, Any] = defaultdict(lambda: np.zeros(4))
+    totals: defaultdict[str, Any] = defaultdict(Counter)
     for description, total in chain.from_iterable(everyones):
-        totals[description] += total
-    rows = []
-    for description, total in totals.items():
-        runs, *spent = (total / (len(devices) * len(everyones))).tolist()
-        times = zip(("compute_ns", "wait_ns", "move_ns"), spent, strict=True)
-        rows.append(
-            {**json.loads(description), "count": runs} | {k: round(ns, 1) for k, ns in times}
-        )
-    return rows
-
-
-def _description(operation: Operation) -> dict[str, Any]:
-    names = ("module", "opcode", "category", "phase", "source", "transposes")
-    described = {name: getattr(operation, name) for name in names}
-    return {**described, "op": operation.name, "shapes": operation.shapes}
+        totals[description].update(total)
+    steps = len(devices) * len(everyones)
+    return [
+        {**json.loads(description), "count": total["count"] / steps}
+        | {f"{part}_ns": round(total[part] / steps, 1) for part in ("compute", "wait", "move")}
+        for description, total in totals.items()
+    ]
 
 
 def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) -> TraceRow:
     """Return the stored row of a cell's traces."""
     places = list(places_of(mesh).values())
     steps, counted, ops = summarize(traced.steps, places)
-    lengths = process_exchange.from_main([one[0].share.total for one in traced.steps])
+    lengths = process_exchange.from_main([one[0].share["total"] for one in traced.steps])
     median = statistics.median(lengths)
     drawn = drawn_step(min(traced.kept, key=lambda one: abs(lengths[one.number] - median)), places)
     on_cpu = jax.devices()[0].platform == "cpu"

@@ -8,8 +8,6 @@ together with dispatch and the rest of idle. A collective that overlaps with com
 nothing; it is counted as overlap, which is not one of the parts.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,43 +35,27 @@ class Run(NamedTuple):
     """What the runs of a collective that wait for one another share; empty for others."""
 
 
-@dataclass
-class Share:
-    """Nanoseconds of a device's step, by part."""
+PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
+"""What a device's step is divided into. Overlap is computation during which a collective was in
+progress."""
 
-    total: float
-    dispatch: float = 0.0
-    compute: float = 0.0
-    wait: float = 0.0
-    move: float = 0.0
-    idle: float = 0.0
-    overlap: float = 0.0
-    """Nanoseconds of computation during which a collective was in progress."""
-
-
-@dataclass
-class OpShare:
-    """Nanoseconds that a device's step spends on one operation."""
-
-    count: int = 0
-    compute: float = 0.0
-    """Time of computing; for operations that run others, such as loops, the unattributed rest."""
-    wait: float = 0.0
-    move: float = 0.0
+Spent = defaultdict[str, float]
+"""Nanoseconds by part. An operation also has its `count`; if it runs others, as a loop does, its
+`compute` is the unattributed rest."""
 
 
 @dataclass
 class DeviceStep:
     """One step on one device. Times are those of its trace's clock, in nanoseconds."""
 
-    share: Share
+    share: Spent
     start: int = 0
     runs: Sequence[Run] = ()
     """The runs of operations, in order of their start; dropped once no one will draw them."""
     launching: list[tuple[int, int]] = field(default_factory=list)
     """Start and end of each wait for a launch."""
-    operations: defaultdict[Operation, OpShare] = field(
-        default_factory=lambda: defaultdict(OpShare)
+    operations: defaultdict[Operation, Spent] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
 
 
@@ -138,12 +120,12 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
     """Attribute one step on one device, given its start and end, to parts and operations."""
     start, end = step
     runs = _resolve_kernels(runs)
-    divided = DeviceStep(Share(float(end - start)), start, runs)
+    divided = DeviceStep(defaultdict(float, total=float(end - start)), start, runs)
     # The runs that begin or end, by time; `cuts` are all times of a start, arrival or end.
     changes: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
     cuts = {start, end}
     for number, run in enumerate(runs):
-        divided.operations[run.operation].count += 1
+        divided.operations[run.operation]["count"] += 1
         first, last = max(run.event.start, start), min(run.event.end, end)
         if first >= last:
             continue
@@ -180,32 +162,29 @@ def _spend(
     step: DeviceStep, now: int, nanoseconds: int, active: list[Run], *, dispatching: bool
 ) -> None:
     """Attribute an interval to the runs that are active throughout."""
-    share = step.share
+
+    def spend(part: str, runs: Sequence[Run], as_part: str = "") -> None:
+        step.share[part] += nanoseconds
+        for run in runs:
+            step.operations[run.operation][as_part or part] += nanoseconds / len(runs)
+
     moving = [run for run in active if run.operation.category == "collective"]
     control = [run for run in active if run.operation.category == "control"]
     computing = [run for run in active if run not in moving and run not in control]
     # Background copies take no time from concurrent computation.
     computing = [run for run in computing if run.operation.opcode not in _BACKGROUND] or computing
     if computing:
-        share.compute += nanoseconds
-        share.overlap += nanoseconds if moving else 0.0
-        for run in computing:
-            step.operations[run.operation].compute += nanoseconds / len(computing)
+        spend("compute", computing)
+        step.share["overlap"] += nanoseconds if moving else 0.0
     elif arrived := [run for run in moving if run.arrival <= now]:
-        share.move += nanoseconds
-        for run in arrived:
-            step.operations[run.operation].move += nanoseconds / len(arrived)
+        spend("move", arrived)
     elif moving:
-        share.wait += nanoseconds
-        for run in moving:
-            step.operations[run.operation].wait += nanoseconds / len(moving)
+        spend("wait", moving)
     elif dispatching:
-        share.dispatch += nanoseconds
+        spend("dispatch", ())
         step.launching.append((now, now + nanoseconds))
     else:
-        share.idle += nanoseconds
-        for run in control[-1:]:
-            step.operations[run.operation].compute += nanoseconds
+        spend("idle", control[-1:], "compute")
 
 
 def middle_half(lengths: Sequence[float]) -> list[int]:

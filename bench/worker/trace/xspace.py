@@ -6,15 +6,13 @@ with the lines `XLA Ops` and `Async XLA Ops`. Steps are annotations on the host 
 The host waits for each step, so whatever runs during a step belongs to it.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from jax.profiler import ProfileData
 
@@ -136,7 +134,7 @@ class _Thread:
     """Times at which the thread began an operation, or a continuation of one."""
 
     @classmethod
-    def of(cls, line: Any, step: str) -> _Thread:
+    def of(cls, line: Any, step: str) -> Self:
         thread = cls()
         for event in line.events:
             name, start = event.name, int(event.start_ns)

@@ -54,14 +54,13 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
     The benchmark is compiled once per process, outside of the trial's time.
     """
-    directory = directory.resolve()  # the tools run in it
     runs = [
         _run(_program(program.kernel), program.iterations, seconds / 2, directory / f"{name}.json")
         for name, program in (("base", base), ("other", other))
         if program.kernel
     ]
     compare = [sys.executable, "-B", str(_compare_py()), "--no-color", "benchmarks"]
-    output = run_tool([*compare, "base.json", "other.json"], directory, seconds).stdout
+    output = run_tool([*compare, "base.json", "other.json"], directory, seconds).out
     medians = [_median(run) for run in runs]
     slower = medians[1] > medians[0] if verdict(output) else None
     return PeerTrial(slower, sum(map(_measured_s, runs)))

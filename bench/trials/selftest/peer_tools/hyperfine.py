@@ -30,7 +30,6 @@ def why_unavailable() -> str | None:
 
 def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     """Time one program after the other in one invocation."""
-    directory = directory.resolve()  # the tool runs in it
     runs = max(_LEAST_RUNS, round(seconds / 2 / (REPEATS * base.seconds + _START_S)))
     output = directory / "hyperfine.json"
     command = [

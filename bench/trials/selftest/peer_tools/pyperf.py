@@ -29,7 +29,6 @@ def why_unavailable() -> str | None:
 
 def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     """Measure one program after the other and compare the files."""
-    directory = directory.resolve()  # the tool runs in it
     process_s = seconds / 2 / PROCESSES
     values = max(_VALUES, round(process_s / _VALUE_S))
     loops = max(1, round(process_s / values / base.seconds))
@@ -38,7 +37,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
         for name, program in (("base", base), ("other", other))
     ]
     compare = [sys.executable, "-m", "pyperf", "compare_to", "base.json", "other.json"]
-    slower = verdict(run_tool(compare, directory, seconds).stdout)
+    slower = verdict(run_tool(compare, directory, seconds).out)
     return PeerTrial(slower, sum(map(sum, times)) * loops)
 
 

@@ -6,11 +6,11 @@ programs count as equal.
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from bench.measure.processes.guarded import Answer
 from bench.trials.selftest.peer_protocol import PeerTrial, Program, failure, run_tool
 from bench.trials.selftest.programs import call_pytest
 
@@ -32,7 +32,6 @@ def why_unavailable() -> str | None:
 
 def trial(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     """Save a run of the base, and compare a run of the other program with it."""
-    directory = directory.resolve()  # the tool runs in it
     # Without this file, the tool would use the configuration of a parent folder.
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     _run(base, seconds / 2, directory, "--benchmark-save=base")
@@ -43,21 +42,19 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
     return PeerTrial(True if has_regressed(done) else None, measured_s)
 
 
-def has_regressed(done: subprocess.CompletedProcess[str]) -> bool:
+def has_regressed(done: Answer) -> bool:
     """Read the verdict from the tool's output.
 
     Raises:
       PeerError: it failed for a reason other than a regression.
     """
-    regressed = _REGRESSED in done.stderr
-    if bool(done.returncode) != regressed:
-        raise failure(done)
+    regressed = any(_REGRESSED in line for line in done.tail)
+    if bool(done.code) != regressed:
+        raise failure("pytest", done)
     return regressed
 
 
-def _run(
-    program: Program, seconds: float, directory: Path, *options: str
-) -> subprocess.CompletedProcess[str]:
+def _run(program: Program, seconds: float, directory: Path, *options: str) -> Answer:
     command = [
         *(sys.executable, "-m", "pytest", _PROGRAM),
         *("-c", str(directory / "pytest.ini"), f"--rootdir={directory}", "-p", "no:cacheprovider"),

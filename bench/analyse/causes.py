@@ -1,0 +1,270 @@
+"""Traced steps: their breakdown, and causes of one being slower than another.
+
+Operations of two programs are matched by what they compute, never by name: by category and phase,
+source line, and the sizes of their results in any layout.
+"""
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+
+from bench.analyse.comparisons import Comparison
+from bench.records.cells import Block
+from bench.records.trace_rows import OpTime, StepParts, TraceRow
+
+Part = Literal[
+    "total_ns", "dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns", "overlap_ns"
+]
+
+_COMPUTING = ("matmul", "elementwise", "layout", "unknown")
+"""Categories of operations that compute."""
+
+
+class Key(NamedTuple):
+    """The properties by which operations of two programs are matched."""
+
+    category: str
+    """One of bench.records.trace_rows.Category, or `dispatch`, `idle`, `wait` (in collectives)."""
+    phase: str = ""
+    source: str = ""
+    sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One program's part of a cause."""
+
+    seconds: float = 0.0
+    """Per traced step."""
+    ops: tuple[str, ...] = ()
+    """HLO instructions."""
+    transposes: bool = False
+    """Whether any of them changes an array's layout."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One activity on which two steps spend different times."""
+
+    key: Key
+    a: Side
+    b: Side
+
+    @property
+    def difference(self) -> float:
+        """Seconds by which a step of A exceeds one of B in this activity."""
+        return self.a.seconds - self.b.seconds
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Attribution of the time difference between a step of A and one of B."""
+
+    traced_a: float
+    """Seconds a step, as traced."""
+    traced_b: float
+    causes: list[Cause]
+    """All causes; they add up to the difference. Largest difference first, idle time last."""
+    untraced: float
+    """Ratio of the steps that were timed just before the traced ones, without a profiler."""
+
+    @property
+    def gap(self) -> float:
+        """Difference of the traced steps, relative to B's."""
+        return self.traced_a / self.traced_b - 1
+
+    @property
+    def named(self) -> float:
+        """Difference attributed to named causes, relative to B's step."""
+        named = (cause.difference for cause in self.causes if cause.key.category != "idle")
+        return sum(named) / self.traced_b
+
+    @property
+    def whole(self) -> float:
+        """The difference to explain: that of untraced steps, scaled to seconds of traced ones."""
+        return (self.untraced - 1) * self.traced_b
+
+    @property
+    def explained(self) -> float:
+        """Share of the difference of untraced steps that is attributed to named causes.
+
+        1 if the named causes add up to it exactly, less if their sum is smaller or larger; at least
+        0.
+        """
+        timed = self.untraced - 1
+        return max(0.0, 1 - abs(timed - self.named) / abs(timed)) if timed else 0.0
+
+
+def attribute(a: TraceRow, b: TraceRow) -> Attribution:
+    """Divide the difference of two traced steps among all activities that they spend time on."""
+    spent = sides(a), sides(b)
+    causes = [
+        Cause(key, *(side.get(key, Side()) for side in spent)) for key in {**spent[0], **spent[1]}
+    ]
+    causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
+    untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
+    return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), causes, untraced)
+
+
+def sides(row: TraceRow) -> dict[Key, Side]:
+    """Return what a step spends time on, as means over devices and counted steps."""
+    groups: defaultdict[Key, list[tuple[OpTime, float]]] = defaultdict(list)
+    for op in row["ops"]:
+        if op["category"] == "collective":
+            kind = re.sub(r"-(start|done)$", "", op["opcode"])
+            groups[Key("collective", sizes=(kind,))].append((op, op["move_ns"]))
+            groups[Key("wait")].append((op, op["wait_ns"]))
+        else:
+            groups[_key(op)].append((op, op["compute_ns"]))
+    found = {
+        key: Side(
+            seconds=sum(nanoseconds for _, nanoseconds in ops) / 1e9,
+            ops=tuple(op["op"] for op, _ in ops),
+            transposes=any(op["transposes"] for op, _ in ops),
+        )
+        for key, ops in groups.items()
+    }
+    control = sum(side.seconds for key, side in found.items() if key.category == "control")
+    found[Key("dispatch")] = Side(_mean(row, "dispatch_ns"))
+    found[Key("idle")] = Side(_mean(row, "idle_ns") - control)
+    return found
+
+
+def means(row: TraceRow) -> dict[str, float]:
+    """Return seconds per step for each part of StepParts: means over devices and counted steps."""
+    return {part.removesuffix("_ns"): _mean(row, part) for part in get_args(Part)}
+
+
+def oversubscription(row: TraceRow) -> float | None:
+    """Return the devices' busy time over the time that the cores had.
+
+    Above 1, devices share cores, and "computing" includes waiting for a core. None where devices
+    are not made of cores.
+    """
+    if row["cores"] is None:
+        return None
+    parts = counted(row)
+    busy = sum(part["compute_ns"] + part["move_ns"] for part in parts)
+    steps = {part["step"]: part["total_ns"] for part in parts}
+    return busy / (row["cores"] * sum(steps.values()))
+
+
+def stragglers(row: TraceRow) -> dict[int, float]:
+    """Return the seconds that each device computes in a step, by its position in the mesh."""
+    seconds: defaultdict[int, list[int]] = defaultdict(list)
+    for part in counted(row):
+        seconds[part["device"]].append(part["compute_ns"])
+    return {place: sum(each) / len(each) / 1e9 for place, each in sorted(seconds.items())}
+
+
+def busiest(row: TraceRow, block: Block) -> tuple[int, float]:
+    """Return the rank that computes the most in traced steps, and its excess over the mean."""
+    devices = block.mesh.size // block.options.processes
+    seconds = np.zeros(block.options.processes)
+    for place, computing in stragglers(row).items():
+        seconds[place // devices] += computing / devices
+    rank = int(seconds.argmax())
+    return rank, float(seconds[rank] / seconds.mean() - 1)
+
+
+def counted(row: TraceRow) -> list[StepParts]:
+    """Select the parts of the counted steps."""
+    return [part for part in row["steps"] if part["step"] in row["counted"]]
+
+
+def _mean(row: TraceRow, part: Part) -> float:
+    values = [step[part] for step in counted(row)]
+    return sum(values) / len(values) / 1e9
+
+
+def _key(op: OpTime) -> Key:
+    if op["category"] == "control":
+        return Key("control", sizes=(op["opcode"],))
+    return Key(op["category"], op["phase"], op["source"], tuple(sorted(map(_size, op["shapes"]))))
+
+
+def _size(shape: str) -> str:
+    """Return `f32[1,1024,256]` as `f32[256,1024]`: equal values may be laid out in any order."""
+    dtype, _, dimensions = shape.rstrip("]").partition("[")
+    ordered = sorted((size for size in dimensions.split(",") if size not in {"", "1"}), key=int)
+    return f"{dtype}[{','.join(ordered)}]"
+
+
+def parts(trace: TraceRow) -> dict[str, float]:
+    """Return the breakdown of a step in seconds, in the order of the report.
+
+    The values are means over devices and counted steps: `dispatch`; `matmul`, `elementwise`,
+    `layout` and `unknown` operations; `wait` and `move` in collectives; `idle`.
+    """
+    mean = means(trace)
+    computing = {
+        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        for category in _COMPUTING
+    }
+    return {
+        "dispatch": mean["dispatch"],
+        **computing,
+        **{part: mean[part] for part in ("wait", "move", "idle")},
+    }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A cell that is faster or slower than its block's baseline, attributed by their traces."""
+
+    cell: Mapping[Any, Any]
+    baseline: str
+    attribution: Attribution
+    timed: float
+    """Ratio of their latencies."""
+
+
+def differences(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Difference]:
+    """List implementations that are faster or slower than the baseline, if both are traced."""
+    return [
+        Difference(cell, block.baseline, *pair)
+        for cell in block.ranked
+        if cell["verdict"] in {"faster", "slower"}
+        and (pair := pair_of(cell, baseline_cell(block), traces)) is not None
+    ]
+
+
+def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
+    """Return the baseline's row of `ranked`, if it has a time."""
+    return next((c for c in block.ranked if c["implementation"] == block.baseline), None)
+
+
+def pair_of(
+    cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
+) -> tuple[Attribution, float] | None:
+    """Attribute a cell's difference from another; return it with the ratio of their latencies.
+
+    None where either has no trace or no time.
+    """
+    if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
+        return None
+    timed = cell["latency_s"] / other["latency_s"]
+    if not math.isfinite(timed) or timed == 1:
+        return None
+    return attribute(traces[cell["cell"]], traces[other["cell"]]), timed
+
+
+def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
+    """Return one row per traced step and device, and whether the step counts."""
+    return pd.DataFrame(
+        {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
+        for row in traces
+        for step in row["steps"]
+    )
+
+
+def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
+    """Return one row per operation of a cell."""
+    return pd.DataFrame({"cell": row["cell"], **op} for row in traces for op in row["ops"])

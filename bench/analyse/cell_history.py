@@ -1,0 +1,133 @@
+"""Histories of cells: measurements of the same cell by several runs on the same hardware.
+
+Step times of different runs also differ by what the host did in between (see `unpaired` in
+bench.analyse.ratio_intervals). A history therefore follows the ratio to a baseline that took turns
+with the cell. If the baseline itself becomes slower, the ratios of all others fall.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+import numpy as np
+from scipy import special
+
+from bench.analyse import change_points
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import UNPAIRED_FREEDOM, UNPAIRED_SD, Ratio, quotient, ratios
+from bench.analyse.run_settings import Difference, contents, differences, hardware
+from bench.records.cells import Block
+from bench.records.store import Run
+
+RESOLVED = -special.stdtrit(UNPAIRED_FREEDOM, 0.025) * math.sqrt(2) * UNPAIRED_SD
+"""Difference of two runs' log step times that the host may explain, at 95 %."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The measurement of a cell in one run."""
+
+    run: Run
+    step_s: float
+    ratio: Ratio | None
+    """To the history's baseline; None for the baseline itself, and if the two shared no round."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change point of the ratios."""
+
+    place: int
+    """Index in `History.rated` of the first measurement after it."""
+    factor: float
+    """Median ratio from there to the next change, over that since the last."""
+    differences: list[Difference]
+    """Everything recorded that differs from the run before."""
+
+
+@dataclass(frozen=True)
+class History:
+    """A cell on one kind of hardware."""
+
+    block: Block
+    implementation: str
+    baseline: str
+    """That of the block's newest run."""
+    visits: list[Visit]
+    """Oldest first, at least two."""
+    changes: list[Change]
+
+    @property
+    def rated(self) -> list[tuple[Visit, Ratio]]:
+        """The measurements that have a ratio."""
+        return _rated(self.visits)
+
+    @property
+    def latest(self) -> Ratio | None:
+        """The newest ratio over the one before."""
+        rated = self.rated
+        return quotient(rated[-1][1], rated[-2][1]) if len(rated) > 1 else None
+
+
+def find(runs: Iterable[tuple[Run, Tables]]) -> list[History]:
+    """Return the history of every cell that two runs on the same hardware timed.
+
+    Args:
+      runs: stored runs with their tables, in any order.
+    """
+    blocks = defaultdict[tuple[object, str], list[tuple[Run, Comparison]]](list)
+    for run, found in sorted(
+        runs, key=lambda one: datetime.fromisoformat(one[0].manifest["started_at"])
+    ):
+        for block in found.comparisons:
+            if block.ranked:
+                machine = tuple(hardware(run.manifest).items())
+                blocks[machine, block.name].append((run, block))
+    return [history for own in blocks.values() for history in _of_block(own)]
+
+
+def _of_block(runs: Sequence[tuple[Run, Comparison]]) -> Iterator[History]:
+    newest = runs[-1][1]
+    arms = dict.fromkeys(cell["implementation"] for _, b in reversed(runs) for cell in b.ranked)
+    for arm in arms:
+        visits = [
+            Visit(run, cell["step_s"], _ratio(block, arm, newest.baseline))
+            for run, block in runs
+            for cell in block.ranked
+            if cell["implementation"] == arm
+        ]
+        if len(visits) > 1:
+            changes = list(_changes(visits, newest.block.workload, arm))
+            yield History(newest.block, arm, newest.baseline, visits, changes)
+
+
+def _ratio(block: Comparison, arm: str, baseline: str) -> Ratio | None:
+    if arm == baseline:
+        return None
+    found = ratios(block.rounds, {arm: baseline}, block.process).get(arm)
+    return found if found and found.paired else None
+
+
+def _rated(visits: Sequence[Visit]) -> list[tuple[Visit, Ratio]]:
+    return [(visit, visit.ratio) for visit in visits if visit.ratio]
+
+
+def _changes(visits: Sequence[Visit], workload: str, implementation: str) -> Iterator[Change]:
+    rated = _rated(visits)
+    logs = [math.log(ratio.value) for _, ratio in rated]
+    starts = change_points.find(logs)
+    levels = [statistics.median(part) for part in np.split(logs, starts)] if starts else []
+    for start, (before, after) in zip(starts, pairwise(levels), strict=True):
+        old, new = rated[start - 1][0].run, rated[start][0].run
+        files = contents(old, new)
+        changed = [
+            *(one for one in differences(old.manifest, new.manifest) if one.kind != "options"),
+            *files.get(f"implementation {implementation}", []),
+            *files.get(f"workload {workload}", []),
+        ]
+        yield Change(start, math.exp(after - before), list(dict.fromkeys(changed)))

@@ -1,0 +1,250 @@
+"""Outcomes of a gate, which compares every cell with its base, and of a referee's attempts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+from bench.analyse import cell_table
+from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import Ratio
+from bench.analyse.same_programs import Relation, relation
+from bench.analyse.verdicts import Claim, Verdict, compare
+from bench.records.attempts import Attempt, Decision, Question
+from bench.records.cells import base_of
+from bench.records.rows import Manifest
+from bench.records.statuses import VerdictWord
+from bench.records.step_programs import StepProgram
+from bench.records.store import Run
+
+REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
+"""Exit codes beside 0."""
+
+Word = Literal["broken", "slower", "undecided", "faster", "fixed", "same", "neither"]
+
+WORDS: tuple[Word, ...] = get_args(Word)
+"""Outcomes of a comparison, most important first."""
+
+NOT_MEASURED = "not measured"
+"""Reason for a case that the run did not reach."""
+
+_NO_STEP = ("wrong", "implausible", "unsupported")
+"""Statuses of a base that leave no step to compare with. Other failures are accidents."""
+
+_DECISIONS: dict[VerdictWord, Decision] = {
+    "faster": "keep", "same": "discard", "slower": "discard", "undecided": "undecided",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """The outcome for one cell."""
+
+    cell: str
+    word: Word
+    reason: str = ""
+    """Why there is no ratio, or none that counts."""
+    base_s: float | None = None
+    """Seconds a step."""
+    head_s: float | None = None
+    ratio: Ratio | None = None
+    """Head's time over the base's."""
+    verdict: Verdict | None = None
+    """The verdict behind `word`, if it is a verdict's."""
+    rows: tuple[Mapping[Any, Any], ...] = ()
+    """Rows of Tables.cells for the head and the base, where there is a verdict."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a gate."""
+
+    cases: list[Case]
+    """Most important cases first, then by name."""
+    manifest: Manifest
+    launches: int
+    """The maximum over blocks."""
+    floors: dict[str, Ratio | None]
+    """By block, the ratio of two copies of one program, measured like head and base."""
+    ended: str = ""
+    """Why the run stopped before everything was measured; empty if it did not."""
+    programs: Mapping[str, StepProgram] = field(default_factory=dict)
+    """By cell."""
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """The manifest's record of the gate: see bench.plan.base_revisions.Bases.record."""
+        recorded: dict[str, Any] = self.manifest["config"]["regress"]
+        return recorded
+
+    def of(self, *words: Word) -> list[Case]:
+        """Select cases by their words."""
+        return [case for case in self.cases if case.word in words]
+
+    @property
+    def code(self) -> int:
+        """Exit code of a gate that was not cut short."""
+        if self.of("broken"):
+            return BROKEN
+        if self.of("slower"):
+            return REGRESSION
+        return UNDECIDED if len(self.of("undecided")) > self.gate["allow_undecided"] else 0
+
+
+def judge(run: Run, ended: str = "") -> Outcome:
+    """Compare every cell that a stored run's manifest names with its base.
+
+    The error of a verdict is a share of the error of the last look at its block, so that all
+    verdicts of the run share one error: see bench.analyse.verdicts. `ended` says why the run
+    stopped before everything was measured, if it did.
+    """
+    tables = cell_table.build(run)
+    cells: dict[str, Mapping[Any, Any]] = {r["cell"]: r for r in tables.cells.to_dict("records")}
+    failed = {row["cell"]: row for row in run.last_cell_rows if row["status"] != "ok"}
+    # A head that fails in some launches is broken, if its base never fails.
+    for name, row in failed.items():
+        base = base_of(name)
+        if cells[name]["status"] == "ok" and base in cells and base not in failed:
+            cells[name] = row
+    blocks = {comparison.name: comparison for comparison in tables.comparisons}
+    names: list[str] = run.manifest["config"]["regress"]["cells"]
+    cases = [
+        _case(name, cells, blocks.get(name.rpartition("/")[0]), 1 / len(names)) for name in names
+    ]
+    return Outcome(
+        cases=sorted(cases, key=lambda case: (WORDS.index(case.word), case.cell)),
+        manifest=run.manifest,
+        launches=max((c.launches for c in tables.comparisons), default=0),
+        floors={c.name: c.floor for c in tables.comparisons if c.ranked},
+        ended=ended,
+        programs={row["cell"]: row["program"] for row in run.cell_rows if "program" in row},
+    )
+
+
+def _case(
+    name: str, cells: Mapping[str, Mapping[Any, Any]], block: Comparison | None, share: float
+) -> Case:
+    head, base = cells.get(name), cells.get(base_of(name))
+    if head is None or base is None or block is None:
+        return Case(name, "undecided", NOT_MEASURED)
+    right = head["status"] == "ok"
+    if base["status"] == "ok" and not right:
+        return Case(name, "broken", _why(head), base_s=base["step_s"])
+    if base["status"] in _NO_STEP:
+        word: Word = "fixed" if right else "neither"
+        return Case(name, word, f"base: {_why(base)}", head_s=head["step_s"] if right else None)
+    if base["status"] != "ok":
+        return Case(name, "undecided", f"the base has no time: {_why(base)}")
+    if bool(head["approximate"]) != bool(base["approximate"]):
+        which = "head" if head["approximate"] else "base"
+        return Case(name, "undecided", f"only the step of the {which} is approximate")
+    arm = str(head["implementation"])
+    opponents, alpha = {arm: base_of(arm)}, share * block.alpha
+    figures = block.margin, block.process, block.programs
+    claim = compare(block.rounds, opponents, alpha, *figures)[arm]
+    apart = "they did not fit into memory together, and were measured one after the other"
+    return Case(
+        cell=name,
+        word=claim.verdict.word,
+        reason="" if claim.ratio.paired else apart,
+        base_s=base["step_s"],
+        head_s=head["step_s"],
+        ratio=claim.ratio,
+        verdict=claim.verdict,
+        rows=(head, base),
+    )
+
+
+def _why(cell: Mapping[Any, Any]) -> str:
+    return f"{cell['status']}: {cell['reason']}"
+
+
+class Fared(NamedTuple):
+    """The outcome of one challenger."""
+
+    decision: Decision
+    reason: str
+    """Why there is no ratio; may be empty."""
+    claim: Claim | None = None
+    relation: Relation = "unknown"
+    """Relation of its program to the incumbent's."""
+    cells: tuple[Mapping[Any, Any], ...] = ()
+    """Rows of Tables.cells of the challenger and of the incumbent, if both have a time."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The fields that a ledger stores: see bench.records.attempts.Attempt."""
+        if self.claim is None:
+            return {"decision": self.decision, "reason": self.reason, "tested": False}
+        ratio, verdict = self.claim.ratio, self.claim.verdict
+        bounded = math.isfinite(verdict.high)
+        return {
+            "decision": self.decision,
+            "reason": "the same program proved" if self.relation == "same" else "",
+            "tested": True,
+            "ratio": ratio.value,
+            "low": verdict.low if bounded else None,
+            "high": verdict.high if bounded else None,
+            "rounds": ratio.rounds,
+        }
+
+
+def judge_attempts(
+    run: Run, incumbent: str, challengers: Sequence[str], sharing: float
+) -> dict[str, Fared]:
+    """Decide about each challenger of a run of one block, within the error that it may have.
+
+    `sharing` is the number of comparisons that the error of the block's last look is divided among;
+    their looks were taken with the same number.
+    """
+    tables = cell_table.build(run)
+    cells = {row["implementation"]: row for row in tables.cells.to_dict("records")}
+    failed = {
+        row["implementation"]: row for row in run.last_cell_rows if row["status"] != "ok"
+    }  # in any launch
+    block = tables.comparisons[0]
+    opponents = dict.fromkeys(challengers, incumbent)
+    alpha = block.alpha / sharing
+    claims = compare(block.rounds, opponents, alpha, block.margin, block.process, block.programs)
+    own, fared = cells[incumbent], dict[str, Fared]()
+    for name in challengers:
+        cell = failed.get(name, cells.get(name))
+        if cell is None:
+            fared[name] = Fared("undecided", NOT_MEASURED)
+        elif cell["status"] != "ok":
+            fared[name] = Fared("discard", f"{cell['status']}: {cell['reason']}")
+        elif cell["approximate"] and not own["approximate"]:
+            fared[name] = Fared("discard", f"its step is approximate: {cell['approximate']}")
+        elif own["status"] != "ok" or name not in claims:
+            fared[name] = Fared(
+                "undecided", f"the incumbent fails, {own['status']}: {own['reason']}"
+            )
+        else:
+            claim, programs = claims[name], relation(cell, own)
+            decision = _DECISIONS[claim.verdict.word]
+            fared[name] = Fared(decision, "", claim, programs, (cell, own))
+    return fared
+
+
+def found(attempts: Sequence[Attempt]) -> list[bool]:
+    """Return whether each test so far made a finding; attempts without a test are left out."""
+    return [one.get("decision") == "keep" for one in attempts if one.get("tested", True)]
+
+
+def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, float]:
+    """Return each incumbent's step time relative to the first incumbent's, by content hash.
+
+    The values are products of estimated ratios, each against the incumbent of its attempt.
+    """
+    known = {question["incumbent"]: 1.0}
+    for one in attempts:
+        ratio, before = one.get("ratio"), known.get(one["incumbent"])
+        if one.get("decision") == "keep" and ratio is not None and before is not None:
+            known[one["challenger"]] = ratio * before
+    return known
+
+
+def record(question: Question, attempts: Sequence[Attempt]) -> list[float]:
+    """Return the shortest step time after each attempt, relative to the first incumbent's."""
+    counts = range(1, len(attempts) + 1)
+    return [min(standings(question, attempts[:count]).values()) for count in counts]

@@ -1,0 +1,145 @@
+"""What turns show beside their times: waits for input, slow processes, throttling, the host."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Waiting times of a step for its input: medians over turns, in seconds."""
+
+    wait_s: float
+    """Time from the host's request for the batch until it could launch the step. Where steps follow
+    without a pause, devices may still be busy with earlier ones."""
+    starved_s: float
+    """Upper bound on the part of `wait_s` in which devices were idle for lack of input."""
+    latency_wait_s: float
+    """Like `wait_s`, where devices finish each step before the host requests the next batch."""
+
+
+def input_waits(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, Waits]:
+    """Return the waits of each arm with input, from the samples at these indices."""
+    spans = {
+        "input_wait_ns": "steps",
+        "input_starved_ns": "steps",
+        "input_latency_wait_ns": "latency_steps",
+    }
+    rows = timed[["arm", "steps", "latency_steps", *spans]].iloc[places].dropna()
+    seconds = pd.DataFrame(
+        {wait: rows[wait].astype(float) / rows[steps] for wait, steps in spans.items()}
+    )
+    # A throughput span of a single step is also the latency span; there is no separate one.
+    single = rows["latency_steps"] == 0
+    seconds.loc[single, "input_latency_wait_ns"] = seconds["input_wait_ns"]
+    medians = seconds.groupby(rows["arm"]).median() / 1e9
+    return {str(arm): Waits(*waits) for arm, *waits in medians.itertuples()}
+
+
+@dataclass(frozen=True)
+class Straggling:
+    """Differences between the processes of an implementation."""
+
+    slowest: int
+    """Rank of the process that most often takes the longest."""
+    often: float
+    """Share of the spans in which it does."""
+    excess: float
+    """Median over spans of the longest time over the shortest, less 1."""
+
+
+def process_times(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, NDArray[np.int64]]:
+    """Return the nanoseconds of each arm's throughput spans, (spans, processes)."""
+    rows = timed[["arm", "process_throughput_ns"]].iloc[places].dropna()
+    return {
+        str(arm): np.array(own["process_throughput_ns"].tolist(), dtype=np.int64)
+        for arm, own in rows.groupby("arm")
+    }
+
+
+def straggling(times: NDArray[np.int64]) -> Straggling:
+    """Compare processes by their times, (spans, processes), in any unit."""
+    counts = np.bincount(times.argmax(axis=1), minlength=times.shape[1])
+    excess = np.median(times.max(axis=1) / times.min(axis=1)) - 1
+    slowest = int(counts.argmax())
+    return Straggling(slowest, float(counts[slowest] / len(times)), float(excess))
+
+
+@dataclass(frozen=True)
+class ThrottledArm:
+    """The turns of an arm in a block at whose end a GPU's clock was held down.
+
+    They are marked, and count like others. Samples have the marks in the column `boards_throttled`:
+    the limits in force, separated by `; `.
+    """
+
+    block: str
+    arm: str
+    turns: int
+    """All turns whose limits are known."""
+    throttled: int
+    """Turns with at least one limit."""
+    reasons: dict[str, int]
+    """Turns by limit, such as `heat`; most frequent first. A turn may have several."""
+
+
+@dataclass(frozen=True)
+class Throttling:
+    """Throttled turns of a run."""
+
+    arms: tuple[ThrottledArm, ...]
+    """Arms that have any, the most affected first."""
+    reading_s: float
+    """Median time of reading the boards after a turn, outside the timed spans."""
+
+
+def throttling(samples: pd.DataFrame) -> Throttling | None:
+    """Count throttled turns; None if no board was read."""
+    known = samples[samples["boards_throttled"].notna()]
+    if known.empty:
+        return None
+    arms = []
+    for (block, arm), marks in known.groupby(["block", "arm"], sort=False)["boards_throttled"]:
+        limited = [mark for mark in marks if mark]
+        reasons = dict(Counter(word for mark in limited for word in mark.split("; ")).most_common())
+        if limited:
+            arms.append(ThrottledArm(str(block), str(arm), len(marks), len(limited), reasons))
+    arms.sort(key=lambda one: (-one.throttled / one.turns, one.block, one.arm))
+    return Throttling(tuple(arms), float(known["boards_read_ns"].median()) / 1e9)
+
+
+def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """Return one row per round of a run's samples, in chronological order; `baselines` is by block.
+
+    Columns: `minutes` since the first round, `launch`, the baseline's step time `relative` to its
+    median over the block, the shares of all cores' time that other processes (`foreign`) and other
+    guests (`steal`) had, and the cores' mean frequency, `mhz`; NaN where unknown. The system counts
+    in ticks of 10 ms, so a short round's shares are rough, and `foreign` may come out below 0:
+    average them.
+    """
+    key = ["block", "launch", "attempt", "round"]
+    # If no system reports a frequency, the column is of objects, whose mean pandas takes slowly.
+    samples = samples.astype({"host_mhz": float})
+    host = samples.groupby(key, sort=False).agg(
+        at=("at", "min"),
+        available=("host_cores_s", "sum"),
+        foreign=("host_foreign_s", "sum"),
+        steal=("host_steal_s", "sum"),
+        mhz=("host_mhz", "mean"),
+    )
+    available = host["available"].astype(float).where(host["available"] > 0)
+    own = samples[samples["arm"] == samples["block"].map(baselines)]
+    seconds = own["throughput_ns"] / own["steps"]
+    relative = seconds / seconds.groupby(own["block"]).transform("median")
+    table = host.assign(
+        minutes=(host["at"] - host["at"].min()) / 60,
+        relative=pd.Series(relative.to_numpy(), index=pd.MultiIndex.from_frame(own[key])),
+        foreign=host["foreign"] / available,
+        steal=host["steal"] / available,
+    )
+    columns = ["minutes", "launch", "relative", "foreign", "steal", "mhz"]
+    return table.sort_values("at", kind="stable").reset_index()[columns]

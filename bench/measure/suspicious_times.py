@@ -1,0 +1,262 @@
+"""Impossible times of a launch, and winners whose times are suspicious.
+
+A user's file shares its process with the clock and with the other arms, and may tamper with them.
+Impossible times are inconsistent with other figures: when each turn began, how long the supervisor
+waited for all turns, and the ceilings that were measured before the file was loaded. Where a user's
+file wins by far, the supervisor measures it again beside the fastest other arm, each in a process
+of its own, in which it can reach neither. Both have the same costs there, so their ratio should be
+as before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median, quantiles
+
+from bench.records import numbers
+from bench.records.arms import TWIN
+from bench.records.row_parts import Isolation
+from bench.records.rows import BlockRow, Ceilings, CellRow, SampleRow
+
+SAFETY = 8
+"""A step may be faster than the ceilings allow by this factor. Ceilings are measured within a
+second, in which a busy host may be several times slower, and FLOP formulas may count products that
+a right step skips, such as those above the diagonal of causal attention."""
+UNCACHED = 1 << 30
+"""Bytes of optimizer state per device that exceed any cache, so that memory bounds a step."""
+
+LATE_S = 1.0
+"""Seconds by which the supervisor may notice the start of the rounds late, on a busy host."""
+FEWEST_TURNS = 8
+"""Fewest turns of an arm for a comparison of its gaps with those of others."""
+GAP_SHARE = 0.25
+"""Share of its turn by which an arm's gap may exceed that of other arms."""
+GAP_S = 5e-3
+"""Excess that is always allowed: turns may be very short, and a busy host adds milliseconds."""
+
+Rows = Sequence[SampleRow]
+
+FACTOR = 1.5
+"""A winner is suspicious if it surely is more than this many times as fast as the next arm."""
+NEAR = 1.5
+"""It is suspicious as well if it takes less than this multiple of what the ceilings allow."""
+ODDS = 1.5
+"""Its times are at odds if the ratio in processes of their own surely is larger by this factor."""
+ODDS_ALONE = 2.0
+"""The same for the step time of an arm without others: the host's speed may have changed."""
+ERROR = 0.01
+"""Largest probability that chance alone would make something sure, by the sign test."""
+FEWEST = 7
+"""Fewest rounds in which anything can be sure."""
+ROUNDS = 12
+"""Rounds of the second measurement."""
+
+
+def reasons_against(
+    block: BlockRow,
+    cells: Mapping[str, CellRow],
+    samples: Rows,
+    ceilings: Ceilings | None,
+    rounds_s: float,
+) -> dict[str, str]:
+    """Return, by implementation, why its times in a launch are impossible.
+
+    `cells` are the rows of ok cells, by implementation, `samples` those of all arms, and `ceilings`
+    those of the block, if they are known. `rounds_s` is the duration of the rounds by the
+    supervisor's clock.
+    """
+    spans_s = sum(map(_spans_s, samples))
+    if block["processes"] == 1 and spans_s > rounds_s + LATE_S:
+        reason = (
+            f"the launch's spans add up to {numbers.si(spans_s, 's')}, and only "
+            f"{numbers.si(rounds_s, 's')} passed outside of its process"
+        )
+        return dict.fromkeys(cells, reason)
+    found = _at_odds(samples, cells)
+    if ceilings is not None:
+        found |= _too_fast(block, cells, samples, ceilings)
+    if TWIN in found:
+        found.setdefault(block["baseline"], found[TWIN])
+    return {name: reason for name, reason in found.items() if name in cells}
+
+
+def _spans_s(row: SampleRow) -> float:
+    return (row["throughput_ns"] + row["latency_ns"] + row["wash_out_ns"]) / 1e9
+
+
+def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
+    """Compare the spans of each arm's turns with the time until the next turn began."""
+    turns, gaps = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for row, following in pairwise(samples):
+        arm = row["arm"]
+        plain = arm == TWIN or (arm in cells and "foreign" not in cells[arm])
+        if plain and row["round"] == following["round"]:
+            turns[arm].append(following["at"] - row["at"])
+            gaps[arm].append(turns[arm][-1] - _spans_s(row))
+    typical = {arm: median(each) for arm, each in gaps.items() if len(each) >= FEWEST_TURNS}
+    found = {}
+    for arm, gap_s in typical.items():
+        others = [other for name, other in typical.items() if name != arm]
+        turn_s = median(turns[arm])
+        allowed_s = max(GAP_S, GAP_SHARE * turn_s)
+        if gap_s < -allowed_s or (others and gap_s - median(others) > allowed_s):
+            than = "longer" if gap_s < 0 else "shorter"
+            found[arm] = (
+                f"its spans are {than} than its turns: of {numbers.si(turn_s, 's')}, they account "
+                f"for {numbers.si(turn_s - gap_s, 's')}"
+            )
+    return found
+
+
+def _too_fast(
+    block: BlockRow, cells: Mapping[str, CellRow], samples: Rows, ceilings: Ceilings
+) -> dict[str, str]:
+    """Find the arms whose steps would exceed the machine's measured ceilings by far."""
+    steps_s = defaultdict[str, list[float]](list)
+    for row in samples:
+        steps_s[row["arm"]].append(row["throughput_ns"] / row["steps"] / 1e9)
+    found = {}
+    for name, (least_s, what) in least_times(block, cells, ceilings).items():
+        if steps_s[name] and (step_s := median(steps_s[name])) < least_s / SAFETY:
+            found[name] = (
+                f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
+                f"machine was measured to need {numbers.si(least_s, 's')}"
+            )
+    return found
+
+
+def least_times(
+    block: BlockRow, cells: Mapping[str, CellRow], ceilings: Ceilings
+) -> dict[str, tuple[float, str]]:
+    """Return, by implementation, the seconds of a step at the ceilings, and for what."""
+    # A workload may overstate its FLOPs, so those of the largest compiled step are the limit.
+    done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
+    moved = 2.0 * block.get("optimizer_bytes", 0) / block["devices"]
+    found = {}
+    for name, cell in cells.items():
+        said = cell.get("model_flops") or 0.0
+        flops = min(said, done or said) / block["devices"]
+        bounds = [(flops / ceilings["matmul_flops"], f"{numbers.si(flops, 'FLOP')} in products")]
+        if moved > 2 * UNCACHED:
+            what = f"{numbers.si(moved, 'B')} of optimizer state, read and written"
+            bounds.append((moved / ceilings["memory_bytes"], what))
+        found[name] = max(bounds)
+    return found
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """A suspicious winner."""
+
+    name: str
+    beside: str
+    """The fastest other arm that Lockstep has shipped, or else of any; empty if there is none."""
+    why: str
+    ratio: float
+    """Its step time over that of the other arm; without one, seconds. The median of the rounds."""
+    high: float
+    """The same in the rounds' upper quartile."""
+
+
+def suspicious_winner(
+    block: BlockRow,
+    cells: Mapping[str, CellRow],
+    samples: Sequence[SampleRow],
+    ceilings: Ceilings | None,
+    users: Collection[str],
+) -> Suspicion | None:
+    """Return the block's winner if it is the file of a user and suspicious, else None.
+
+    `users` are the implementations whose files were not shipped with Lockstep; the other arguments
+    are those of `reasons_against`.
+    """
+    # An approximate step is another one, and cannot be proved in a process of its own.
+    exact = {name: row for name, row in cells.items() if "approximate" not in row}
+    times = {name: step_times(samples, name) for name in exact}
+    typical = {name: median(each.values()) for name, each in times.items() if each}
+    winner = min(typical, key=lambda name: typical[name], default="")
+    if winner not in users or "foreign" in cells[winner]:
+        return None
+    others = [name for name in typical if name != winner and "foreign" not in cells[name]]
+    shipped = [name for name in others if name not in users]
+    beside = min(shipped or others, key=lambda name: typical[name], default="")
+    ratios = _ratios(times[winner], times.get(beside))
+    if len(ratios) < FEWEST:
+        return None
+    ratio, why = median(ratios), []
+    if beside and _surely([each < 1 / FACTOR for each in ratios]):
+        why.append(f"it is {numbers.significant(1 / ratio)} times as fast as {beside}")
+    least_s = least_times(block, cells, ceilings)[winner][0] if ceilings else 0.0
+    if typical[winner] < NEAR * least_s:
+        why.append(
+            f"its steps take {numbers.si(typical[winner], 's')}, and what this machine was "
+            f"measured to do at best takes {numbers.si(least_s, 's')}"
+        )
+    row = cells[winner]
+    if row.get("threads_s"):
+        why.append("its threads worked in other arms' turns")
+    if row.get("jax_config"):
+        why.append("its file changes settings of the whole process")
+    if not why:
+        return None
+    high = quantiles(ratios, n=4, method="inclusive")[-1]
+    return Suspicion(winner, beside, "; ".join(why), ratio, high)
+
+
+def compared(
+    suspicion: Suspicion, cells: Mapping[str, CellRow], samples: Sequence[SampleRow]
+) -> tuple[Isolation, str]:
+    """Compare a winner's times with those in processes of their own, by the rows from there.
+
+    Returns the finding, and why the cell is wrong; empty if it is not.
+    """
+    name, beside = suspicion.name, suspicion.beside
+    found = Isolation(
+        why=suspicion.why, beside=beside, ratio=suspicion.ratio, isolated_ratio=None, reason=""
+    )
+    ended = [cells[one] for one in (name, beside) if one in cells and cells[one]["status"] != "ok"]
+    ratios = _ratios(step_times(samples, name), step_times(samples, beside) if beside else None)
+    if ended or not ratios:
+        row = ended[0] if ended else None
+        said = f"{row['implementation']} is {row['status']}: {row['reason']}" if row else ""
+        found["reason"] = said or "it ended without samples"
+        wrong = row and row["implementation"] == name and row["status"] in {"wrong", "implausible"}
+        return found, f"in a process of its own, {said}" if wrong else ""
+    found["isolated_ratio"] = now = median(ratios)
+    odds = ODDS if beside else ODDS_ALONE
+    if not _surely([each > odds * suspicion.high for each in ratios]):
+        return found, ""
+    if beside:
+        took = [f"{100 * each:.3g} % of the time of {beside}" for each in (suspicion.ratio, now)]
+    else:
+        took = [numbers.si(each, "s") for each in (suspicion.ratio, now)]
+    return found, (
+        f"its times depend on the process that it shares with the clock: a step took {took[0]} "
+        f"there, and {took[1]} in a process of its own"
+    )
+
+
+def step_times(samples: Sequence[SampleRow], arm: str) -> dict[int, float]:
+    """Return an arm's seconds per step, by round."""
+    steps = defaultdict[int, list[float]](list)
+    for row in samples:
+        if row["arm"] == arm:
+            steps[row["round"]].append(row["throughput_ns"] / row["steps"] / 1e9)
+    return {number: median(each) for number, each in steps.items()}
+
+
+def _ratios(own: Mapping[int, float], others: Mapping[int, float] | None) -> list[float]:
+    """Return the ratios within rounds; without another arm, the times."""
+    if others is None:
+        return list(own.values())
+    return [own[number] / others[number] for number in own.keys() & others.keys()]
+
+
+def _surely(signs: Sequence[bool]) -> bool:
+    """Return whether a sign test shows that most are true; never with too few signs."""
+    trues, count = sum(signs), len(signs)
+    return sum(math.comb(count, n) for n in range(trues, count + 1)) <= ERROR * (1 << count)

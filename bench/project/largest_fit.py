@@ -1,0 +1,324 @@
+"""The largest batch of each of a run's cells: found by compiling, proven by running."""
+
+import json
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from rich.console import Console
+
+from bench.measure.environment import relevant_variables, worker_environment
+from bench.measure.processes import host_memory
+from bench.measure.processes.guarded import ask
+from bench.plan.content_keys import Contents, digest
+from bench.plan.option_values import BadInput
+from bench.present.terminal import activity
+from bench.project import compiled_programs
+from bench.project.compiled_programs import Program, Read, Unread
+from bench.records.cells import Block, Cell
+from bench.records.largest_batches import MaxBatchRow, Outcome, key, key_of
+from bench.records.mesh import MeshShape
+from bench.records.messages import Catalogue, Fit, cell_request
+from bench.records.numbers import count
+from bench.records.rows import CellRow
+
+Prove = Callable[[Cell], Fit]
+"""Runs some steps of a cell."""
+
+_TRIES = 4
+"""Batches to try if the predicted one does not fit."""
+
+_SMALLER = 8
+"""Each of them is smaller than the one before by 1 / _SMALLER."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The memory that one device may use."""
+
+    bytes: float
+    words: str
+    """Source of the limit, in words."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Cells that differ only in their batch."""
+
+    cell: Cell
+    """The cell with the smallest batch."""
+    known: Mapping[int, float]
+    """Bytes per device by batch, where the run has them."""
+    contents: str | None = None
+    """Hash for the stored row; see `with_hashes`."""
+
+
+RESOLUTION = 16
+"""The search ends once the smallest batch that does not fit is larger by less than 1/16."""
+
+GROWTH = 16
+"""Largest factor between a guess and the batches compiled before, as distant lines mislead."""
+
+
+@dataclass
+class Search:
+    """A search for the largest multiple of `quantum` whose memory is within the limit."""
+
+    quantum: int
+    """The smallest batch."""
+    limit: float
+    """Bytes."""
+    known: dict[int, float] = field(default_factory=dict)
+    """Bytes by batch, where they are known."""
+    _fitted: list[bool] = field(default_factory=list)
+    """Whether each guess fitted, in order."""
+
+    def add(self, batch: int, size: float) -> None:
+        """Record the bytes of a guess; infinite if it is only known not to fit."""
+        self.known[batch] = size
+        self._fitted.append(size <= self.limit)
+
+    @property
+    def asked(self) -> int:
+        """Number of guesses recorded."""
+        return len(self._fitted)
+
+    @property
+    def fits(self) -> int | None:
+        """The largest batch below all that are too large; None if there is none."""
+        below = self.too_large or math.inf
+        return max((b for b in self.known if b < below), default=None)
+
+    @property
+    def too_large(self) -> int | None:
+        """The smallest batch that is known not to fit."""
+        return min((b for b, size in self.known.items() if size > self.limit), default=None)
+
+    @property
+    def next(self) -> int | None:
+        """The next guess; None if the search has ended."""
+        low, high = self.fits, self.too_large
+        if low is None:
+            return None if high == self.quantum else self.quantum
+        step = max(low // RESOLUTION // self.quantum, 1) * self.quantum
+        if high is not None and high - low <= step:
+            return None
+        guess, last = self._on_line(low), self._fitted[-2:]
+        if high is None:
+            guess = min(guess, GROWTH * low)
+        elif guess >= high or last in ([True, True], [False, False]):
+            guess = math.isqrt(low * high)
+        # A guess just above the largest batch that fits would end the search.
+        guess = max(guess // self.quantum * self.quantum, low + step)
+        return guess if high is None else min(guess, high - self.quantum)
+
+    def _on_line(self, low: int) -> int:
+        """Return where the line through `low` and the batch nearest to it reaches the limit."""
+        others = [b for b, size in self.known.items() if b != low and math.isfinite(size)]
+        if not others:
+            return 2 * low
+        other = min(others, key=lambda b: abs(b - low))
+        slope = (self.known[other] - self.known[low]) / (other - low)
+        if slope <= 0:
+            return GROWTH * low
+        return int(low + (self.limit - self.known[low]) / slope)
+
+
+def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
+    """Return a line for each implementation, workload, mesh and set of options.
+
+    The compiler planned these bytes for a device, if they are known. Cells of several processes and
+    of variants are left out.
+    """
+    known: dict[Cell, dict[int, float]] = {}
+    first: dict[Cell, Cell] = {}
+    for cell in sorted(planned, key=lambda cell: cell.block.batch):
+        options = cell.block.options
+        if options.processes == 1 and not options.variant:
+            own = known.setdefault(first.setdefault(with_batch(cell, 0), cell), {})
+            size = planned[cell]
+            if size is not None:
+                own[cell.block.batch] = size
+    return [Line(cell, own) for cell, own in known.items()]
+
+
+def quantum(block: Block) -> int:
+    """Return the smallest batch that divides into a block's shards and microbatches."""
+    return block.mesh.batch_shards * block.options.microbatches
+
+
+def with_batch(cell: Cell, batch: int) -> Cell:
+    """Return the cell with another global batch."""
+    return replace(cell, block=replace(cell.block, batch=batch))
+
+
+def search_here(
+    lines: Sequence[Line], limit: Limit, catalogue: Catalogue, console: Console
+) -> Iterator[MaxBatchRow]:
+    """Search all lines on this machine, mesh by mesh, and show the progress."""
+    rounds = Counter[MeshShape]()
+    done = 0
+
+    def read(cells: Sequence[Cell]) -> list[Program | Unread]:
+        mesh = cells[0].block.mesh
+        rounds[mesh] += 1
+        batches = ", ".join(map(str, sorted({cell.block.batch for cell in cells})))
+        what = f"compiling {count(len(cells), 'cell')}, batch {batches}"
+        with activity(console, f"{done}/{len(lines)} {mesh}, round {rounds[mesh]}: {what}"):
+            return compiled_programs.programs(cells, catalogue, here=True)
+
+    def prove(cell: Cell) -> Fit:
+        with activity(console, f"{done}/{len(lines)} running {cell.name}"):
+            return prove_fit(cell, catalogue)
+
+    for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
+        of_mesh = [line for line in lines if line.cell.block.mesh == mesh]
+        for row in largest(of_mesh, limit, read, prove):
+            done += 1
+            yield row
+
+
+def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
+    """Find the largest batch of each line, and yield its row once it is proved.
+
+    All lines are searched simultaneously, because one process can compile many cells. `prove` runs
+    steps on devices that have at least the limit.
+    """
+    searches = [
+        (line, Search(quantum(line.cell.block), limit.bytes, dict(line.known))) for line in lines
+    ]
+    while searches:
+        for line, search in searches:
+            if search.next is None:
+                yield _proven(line, search, limit, prove)
+        guesses = [(*each, batch) for each in searches if (batch := each[1].next) is not None]
+        cells = [with_batch(line.cell, batch) for line, _, batch in guesses]
+        programs = read(cells) if cells else []
+        searches = []
+        for (line, search, batch), program in zip(guesses, programs, strict=True):
+            if isinstance(program, Unread) and program.lack != "oom":
+                yield _row(line, search, limit, "not predicted", program.reason)
+                continue
+            search.add(batch, program.memory_bytes if isinstance(program, Program) else math.inf)
+            searches.append((line, search))
+
+
+def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchRow:
+    batch, refuted = search.fits, list[int]()
+    if batch is None:
+        reason = (
+            f"the smallest batch, {search.quantum}, exceeds the limit as planned, and did not run"
+        )
+        return _row(line, search, limit, "predicted oom", reason)
+    while True:
+        fit = prove(with_batch(line.cell, batch))
+        if fit["status"] != "oom":
+            break
+        refuted.append(batch)
+        smaller = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
+        if not smaller or len(refuted) == _TRIES:
+            break
+        batch = smaller
+    found = batch if fit["status"] == "ok" else None
+    return _row(line, search, limit, **fit, batch=found, refuted=refuted)
+
+
+def _row(
+    line: Line,
+    search: Search,
+    limit: Limit,
+    status: Outcome,
+    reason: str,
+    peak_bytes: int | None = None,
+    batch: int | None = None,
+    refuted: Sequence[int] = (),
+) -> MaxBatchRow:
+    workload, options, mesh, implementation = key_of(line.cell)
+    too_large = min([*refuted, *filter(None, [search.too_large])], default=None)
+    next_bytes = search.known.get(too_large or 0, math.inf)
+    return MaxBatchRow(
+        implementation=implementation, workload=workload, mesh=mesh, options=options,
+        limit_bytes=limit.bytes, limit_is=limit.words,
+        batch=batch, predicted_bytes=search.known.get(batch or 0),
+        next_batch=too_large, next_bytes=next_bytes if math.isfinite(next_bytes) else None,
+        compilations=search.asked, status=status, reason=reason, refuted=list(refuted),
+        peak_bytes=peak_bytes, contents=line.contents,
+    )  # fmt: skip
+
+
+def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
+    """Return the memory that the compiler planned for each measured cell.
+
+    None if the cell's files, versions or device have changed since; it is then compiled again.
+    """
+    planned: dict[Cell, float | None] = {}
+    for row in measured:
+        cell, memory = Cell.of(row), row.get("memory")
+        same = memory and row.get("key") == _key(cell, contents)
+        planned[cell] = memory["total_bytes"] if memory and same else None
+    return planned
+
+
+def with_hashes(lines: Iterable[Line], contents: Contents) -> list[Line]:
+    """Return the lines with hashes of their files, versions, device, and XLA-related variables."""
+    variables = relevant_variables(os.environ)
+
+    def hashed(cell: Cell) -> str | None:
+        # The search varies the batch, so it is not part of the hash.
+        own = _key(with_batch(cell, 0), contents)
+        return own and digest(json.dumps([own, variables]).encode())
+
+    return [replace(line, contents=hashed(line.cell)) for line in lines]
+
+
+def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
+    """Return the stored rows that still answer the lines.
+
+    They have the same limit and contents, and state which batch fits, or that none is predicted to.
+    Any other outcome might be better the next time.
+    """
+    known = {key_of(line.cell): line for line in lines}
+    return [
+        row
+        for row in stored
+        if (line := known.get(key(row)))
+        and row["status"] in ("ok", "predicted oom")
+        and row["limit_bytes"] == limit.bytes
+        and line.contents is not None
+        and row.get("contents") == line.contents  # rows of earlier versions have none
+    ]
+
+
+def _key(cell: Cell, contents: Contents) -> str | None:
+    try:
+        return contents.key(cell)
+    except (BadInput, KeyError):  # a file is missing; the search will report that
+        return None
+
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "fit")
+TIMEOUT_S = 900.0
+
+
+def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
+    """Run some steps of a cell on its mesh, on this machine.
+
+    The cell has a single process and no variant; the catalogue names its files and the platform.
+    """
+    before = host_memory.read_counters()
+    environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
+    answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
+    if answer.code == 0:
+        return cast("Fit", json.loads(answer.out))
+    if answer.code is None:
+        return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
+    killed = answer.ending == "was killed by SIGKILL"
+    if "bad_alloc" in "\n".join(answer.tail) or (
+        killed and host_memory.killed_by_kernel(before, host_memory.read_counters()) is not False
+    ):
+        return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
+    return Fit(status="crashed", reason=f"its process {answer.blame}", peak_bytes=None)

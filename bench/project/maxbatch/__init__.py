@@ -1,1 +1,0 @@
-"""The largest batch of each cell that fits on a device: predicted, then proved by running it."""

@@ -1,0 +1,105 @@
+"""Stored parts of turns and cells: devices after a turn, proofs, arms in processes of their own."""
+
+from typing import NotRequired, TypedDict
+
+SGD = "fp64 sgd"
+OWN = "fp64 optimizer"
+TIMED_SGD = "timed sgd"
+AS_TIMED = "as timed"
+"""Names of the gate's trajectories: see bench/worker/prove/gate.py."""
+
+STATISTICAL = "statistical"
+"""Name of the proof of an approximate step: see bench/worker/prove/statistical_proof.py."""
+
+
+class ProofCheck(TypedDict):
+    """The comparison of one trajectory of the gate with the reference."""
+
+    name: str
+    """One of the names above."""
+    loss_error: float
+    """Largest relative error of a step's loss."""
+    loss_tolerance: float
+    update_error: float
+    """Largest update error of a parameter, relative to the size of the whole update."""
+    update_tolerance: float
+    state_error: NotRequired[float]
+    """Largest error of a leaf of the model state, relative to its change; infinite where integers
+    or keys differ. Absent if the model has no state beside its parameters."""
+    state_tolerance: NotRequired[float]
+    replica_drift: NotRequired[float]
+    """Largest difference between replicas by rounding, relative to the loss or the update."""
+
+
+class StatisticalCheck(TypedDict):
+    """The comparison of an approximate step's training with the reference's."""
+
+    name: str
+    """STATISTICAL, or AS_TIMED for the single run of the step that is timed."""
+    loss_error: float
+    """The larger end of the interval below, by its absolute value."""
+    loss_tolerance: float
+    low: float
+    high: float
+    """90 % interval of the mean shortfall, in units of the decrease in loss that the reference
+    achieves; negative where the step trains better."""
+    seeds: int
+    steps: int
+    """Steps of each run."""
+
+
+Check = ProofCheck | StatisticalCheck
+
+
+class Energy(TypedDict):
+    """Energy of the devices from just before a turn until just after it."""
+
+    joules: float
+    """Energy of all boards or packages in use, each as a whole."""
+    seconds: float
+
+
+class BoardSlot(TypedDict):
+    """The NVIDIA boards of the devices right after a turn; a figure that a board lacks is None."""
+
+    clock_mhz: float | None
+    """Lowest clock of the multiprocessors, over the boards."""
+    temperature_c: float | None
+    """Highest temperature."""
+    power_w: float | None
+    """Power of all boards, as NVML averages it."""
+    throttled: str | None
+    """Limits that hold down the clock of any board, such as `heat; power`; empty if none does."""
+    read_ns: int
+    """Time of reading this, outside the timed spans."""
+
+
+class ForeignArms(TypedDict):
+    """Differences between an arm in its own processes and arms in the worker."""
+
+    versions: dict[str, str]
+    """Versions of Python and of the packages that the file names, in the arm's processes."""
+    processes: int
+    threads: int
+    """Threads of each process."""
+    float64: NotRequired[bool]
+    """False if it was not proved in float64, because its framework lacks that."""
+    isolated: NotRequired[bool]
+    """Whether it has its own processes because the run's options isolate it."""
+    asking_ns: int
+    """Round trip of a request, which is subtracted from a span's time."""
+
+
+class Isolation(TypedDict):
+    """The second measurement of a suspicious winner: see bench.measure.suspicious_times."""
+
+    why: str
+    """Why it is suspicious."""
+    beside: str
+    """The arm beside which it was measured; empty if it was alone."""
+    ratio: float
+    """Its step time over that of the other arm, both in the worker; without one, seconds."""
+    isolated_ratio: float | None
+    """The same in processes of their own; None if there are no such times."""
+    reason: str
+    """Why there are none; empty if there are."""

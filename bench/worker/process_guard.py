@@ -1,0 +1,254 @@
+"""What users' files may change or start in the process: functions, settings and threads.
+
+Functions are the clock's, jax's and the harness's. They and the settings are held by reference
+before any implementation is loaded, and restored, so that no file can change its own measurement or
+the other arms. A thread belongs to the file that was running when the thread appeared. Threads of
+XLA's pools do not count, even if they call back into Python, nor do those of the harness and of
+jax.
+"""
+
+import builtins
+import gc
+import json
+import os
+import pkgutil
+import random
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bench.contract
+from bench.records import numbers
+
+_SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np, jax,
+           jax.monitoring, jax.tree, jax.tree_util)  # fmt: skip
+_OTHERS = {
+    *("__import__", "breakpoint", "input", "open", "print"),
+    *("breakpointhook", "displayhook", "excepthook", "unraisablehook"),
+}
+"""Functions that the harness does not call and that right programs, such as loggers, replace."""
+
+
+class HeldFunctions:
+    """A snapshot of the functions of shared modules and of all modules of bench.
+
+    It includes their code objects, because a function's code can be replaced in place.
+    """
+
+    def __init__(self) -> None:
+        for module in pkgutil.iter_modules(bench.contract.__path__, "bench.contract."):
+            import_module(module.name)  # otherwise a file could be the first to import it
+        self._held = [(owner, held) for owner in _owners() if (held := _functions(owner))]
+        bare = [_bare(value) for _, held in self._held for value in held.values()]
+        functions = {id(f): f for f in bare if isinstance(f, FunctionType)}
+        self._codes = [(f, f.__code__, f.__defaults__) for f in functions.values()]
+
+    def put_back(self, *, codes: bool = True) -> dict[str, str]:
+        """Undo all changes since the snapshot.
+
+        Args:
+          codes: whether to compare the functions' code too, which takes milliseconds.
+
+        Returns:
+          By the name of each replaced object, such as `time.perf_counter`, the file that defines
+          the replacement, empty if unknown.
+        """
+        replaced = {}
+        for owner, held in self._held:
+            now = vars(owner)
+            if held.items() <= now.items():
+                continue
+            for name, value in held.items():
+                if (name, value) in now.items():
+                    continue
+                place = f"{owner.__module__}." if isinstance(owner, type) else ""
+                replaced[f"{place}{owner.__name__}.{name}"] = _file_of(now.get(name))
+                setattr(owner, name, value)
+        for function, code, defaults in self._codes if codes else ():
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                name = f"{function.__module__}.{function.__qualname__}"
+                replaced[name] = _file_of(function)
+                function.__code__, function.__defaults__ = code, defaults
+        return replaced
+
+
+def _owners() -> Iterator[ModuleType | type]:
+    """Yield the modules and classes whose functions are held."""
+    yield from _SHARED
+    yield from (json.JSONDecoder, json.JSONEncoder, type(jnp.zeros(())))
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "bench" or (name == "__main__" and module.__spec__):
+            yield module
+            for value in vars(module).values():
+                if isinstance(value, type) and value.__module__ == name:
+                    yield value
+
+
+def _functions(owner: ModuleType | type) -> dict[str, Any]:
+    """Return a module's callables and constants, or a class's methods, by name."""
+    kinds = (FunctionType, classmethod, staticmethod, property)
+    constants = (bool, int, float, str, tuple)
+    return {
+        name: value
+        for name, value in vars(owner).items()
+        if name not in _OTHERS
+        and (
+            (callable(value) or isinstance(value, kinds))
+            if isinstance(owner, type) or owner in _SHARED
+            else (callable(value) or isinstance(value, constants)) and not name.startswith("__")
+        )
+    }
+
+
+def _bare(value: Any) -> Any:
+    """Return the function behind a class's method or property."""
+    return getattr(value, "__func__", getattr(value, "fget", value))
+
+
+def _file_of(value: Any) -> str:
+    code = getattr(_bare(value), "__code__", None)
+    return code.co_filename if isinstance(code, CodeType) else ""
+
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "gc.callbacks": (
+        lambda: list(gc.callbacks),
+        lambda old: gc.callbacks.__setitem__(slice(None), old),
+    ),
+    "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
+    "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
+    "signal.setitimer": (
+        lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
+        lambda old: [signal.setitimer(timer, 0.0) for timer in _TIMERS if timer not in old],
+    ),
+    "sys.setprofile": (sys.getprofile, sys.setprofile),
+    "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
+    "sys.settrace": (sys.gettrace, sys.settrace),
+}
+"""Getter and setter of each setting that is no option of jax, by its name in messages."""
+
+
+class ProcessSettings:
+    """A snapshot of the settings, taken before any implementation is loaded."""
+
+    def __init__(self) -> None:
+        self._config: dict[str, Any] = dict(jax.config.values)
+        self._environment = dict(os.environ)
+        self._settings = {name: read() for name, (read, _) in _SETTINGS.items()}
+        self._entered: list[Any] = []
+        """Contexts that hide those which files have left open; jax has no other way to close one.
+        They are kept, because some would end if they were collected."""
+
+    def put_back(self) -> set[str]:
+        """Undo all changes since the snapshot, so that no file affects other arms.
+
+        The names of the settings and variables that had changed are returned.
+        """
+        changed = {
+            name
+            for name, value in jax.config.values.items()
+            if name in self._config and value != self._config[name]
+        }
+        for name in changed:
+            jax.config.update(name, self._config[name])
+            context = getattr(jax, name.removeprefix("jax_"), None)
+            if jax.config.values[name] != self._config[name] and context is not None:
+                self._entered.append(context(self._config[name]))
+                self._entered[-1].__enter__()
+        for name, (read, write) in _SETTINGS.items():
+            if read() != self._settings[name]:
+                write(self._settings[name])
+                changed.add(name)
+        if dict(os.environ) != self._environment:  # quick, where nothing has changed
+            variables = {name for name, _ in os.environ.items() ^ self._environment.items()}
+            for name in variables:
+                os.environ.pop(name, None)
+            os.environ |= {n: value for n, value in self._environment.items() if n in variables}
+            changed |= variables
+        return changed
+
+
+SHARE = 0.1
+"""A file is refused if its threads use more than this share of a core in other arms' turns."""
+LEAST_S = 0.1
+"""CPU seconds up to which it is not refused, because a busy host books other work in between."""
+IDLE_S = 0.01
+"""Most CPU seconds of an idle thread."""
+_NOBODYS = ("bench.worker.", "jax", "grain.", "orbax.")
+
+
+class FileThreads:
+    """Watches the threads that appear after its creation."""
+
+    def __init__(self) -> None:
+        self._known = set(threading.enumerate())
+        self._used_ns: dict[threading.Thread, int] = {}
+        self._owners: dict[threading.Thread, str] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Reset the threads' CPU time, as the rounds begin."""
+        self._settings_s: defaultdict[str, float] = defaultdict(float)
+        self._used_s: defaultdict[str, float] = defaultdict(float)
+        self._at = time.monotonic()
+
+    def look(self, name: str) -> None:
+        """Record the threads' CPU time since the last call, during the turn of `name`."""
+        began, self._at = self._at, time.monotonic()
+        for thread in set(threading.enumerate()) - self._known:
+            self._known.add(thread)
+            if name and not _is_nobodys(thread):
+                self._owners[thread], self._used_ns[thread] = name, 0
+        for thread, owner in self._owners.items():
+            before, now = self._used_ns[thread], _cpu_ns(thread)
+            self._used_ns[thread] = max(before, now)
+            if name not in {"", owner}:
+                self._used_s[owner] += max(0, now - before) / 1e9
+        for owner in set(self._owners.values()) - {name} if name else ():
+            self._settings_s[owner] += self._at - began
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """CPU seconds in other arms' turns, by file, of those whose threads were not idle."""
+        return {owner: used_s for owner, used_s in self._used_s.items() if used_s > IDLE_S}
+
+    def reasons(self) -> dict[str, str]:
+        """Return, by file, a reason for each whose threads worked in other arms' turns."""
+        return {
+            owner: (
+                f"its threads used {numbers.si(used_s, 's')} of CPU time in the "
+                f"{numbers.si(self._settings_s[owner], 's')} in which other arms had their turns"
+            )
+            for owner, used_s in self._used_s.items()
+            if used_s > max(LEAST_S, SHARE * self._settings_s[owner])
+        }
+
+
+def _is_nobodys(thread: threading.Thread) -> bool:
+    """Whether a thread is the harness's or jax's, or a native one that calls back into Python."""
+    target = getattr(thread, "_target", None) or type(thread).run
+    module = str(getattr(target, "__module__", ""))
+    return type(thread).__name__ == "_DummyThread" or module.startswith(_NOBODYS)
+
+
+def _cpu_ns(thread: threading.Thread) -> int:
+    """Return a thread's CPU time so far; 0 if the system does not show it or it has ended."""
+    try:
+        text = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text("ascii")
+    except OSError:
+        return 0
+    return int(text.split()[0])

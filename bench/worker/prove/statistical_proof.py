@@ -1,0 +1,336 @@
+"""The proof of an approximate step: over several seeds, it must train as the reference does.
+
+The updates of an approximate step differ from the reference's, so what they achieve is compared.
+With each seed, the step and the reference (the whole batch on one device, in the timed dtypes, with
+the workload's own optimizer) train for STEPS steps, from the same parameters and on the same
+batches. A seed permutes the elements within each initial parameter, which keeps their distribution,
+and has batches of its own.
+
+The loss that counts is the reference's, at the step's own parameters, on the batch that the step
+takes next, averaged over the last TAIL steps. The step's shortfall is how much higher this is than
+the reference's own loss, in units of the decrease that the reference achieves. Pairing by seed
+removes most of the scatter. The mean shortfall must surely lie between -MARGIN and MARGIN: both
+ends of its interval do, each with an error of 5 % (two one-sided tests; Schuirmann, Journal of
+Pharmacokinetics and Biopharmaceutics 15 (1987), 657). The upper limit refuses what trains worse.
+The lower one refuses what trains better than an approximation can: a higher learning rate, or more
+updates than steps. Equal losses have no shortfall and no scatter, and pass.
+
+A mean hides some mistakes. Therefore, `params` must be a part of the state that the step itself
+keeps equal on all devices, the returned losses must be those of these parameters, and both the
+first and the last part of the batch must have an influence on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.records.numbers import count, percent
+from bench.records.row_parts import AS_TIMED, STATISTICAL, StatisticalCheck
+from bench.worker.prove.carried_state import model_state_of
+from bench.worker.prove.due_updates import Left
+from bench.worker.prove.failures import UnsupportedError, WrongStepError
+from bench.worker.prove.gate import Gate
+from bench.worker.prove.held_state import digest_of, on_host
+from bench.worker.prove.kept_spans import Kept
+from bench.worker.prove.relative_errors import rms
+from bench.worker.prove.replica_drift import find_drift
+from bench.worker.prove.trajectory import (
+    Flat,
+    by_path,
+    flat,
+    flatten,
+    take_step,
+    vector,
+)
+from bench.worker.read.compilation import remembered_programs
+
+SEEDS = 5
+STEPS = 48
+TAIL = 12
+MARGIN = 0.1
+"""Largest shortfall or excess, as a share of the decrease in loss that the reference achieves."""
+ALONE = 2 * MARGIN
+"""The same in the single run of the timed step, which has no interval."""
+QUANTILE = 2.132
+"""95 % quantile of Student's t with SEEDS - 1 degrees of freedom."""
+PROBED = 8
+"""Fewest steps after which each part of the batch must have moved the parameters."""
+INFLUENCE = 1e-3
+"""Smallest change of the parameters by other rows in a part of the batch, relative to their way."""
+DRIFT = 1e-2
+"""Largest difference between replicas, relative to the way of the parameters."""
+
+
+NOTHING_TO_JUDGE_BY = (
+    f"it is approximate, and the loss of the reference does not surely fall in {STEPS} steps, so "
+    "there is nothing to judge it by"
+)
+
+
+class StatisticalProof:
+    """Proves the approximate steps of one block.
+
+    Args:
+      gate: the block's gate, which has the reference in the timed dtypes.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._curve = cache(self._reference_losses)
+        """The reference's losses by seed, as `_reference_losses` returns them."""
+
+    def prove(
+        self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
+    ) -> StatisticalCheck:
+        """Prove a step over all seeds.
+
+        Args:
+          build: builds the step of a problem.
+          progress: called before every run.
+
+        Raises:
+          UnsupportedError: the reference does not train enough to judge a step by it.
+          WrongStepError: the step does not train as the reference does, or hides what it does.
+        """
+        with remembered_programs(self._gate.programs):
+            seeds = range(1, SEEDS + 1)
+            decreases = []
+            for seed in seeds:
+                progress()
+                decreases.append(self._decrease(seed))
+            decrease = float(np.mean(decreases))
+            if decrease <= _half_width(decreases):
+                raise UnsupportedError(NOTHING_TO_JUDGE_BY)
+            shortfalls = []
+            for seed in seeds:
+                progress()
+                loss, _ = self._run(seed, build, decrease)
+                shortfalls.append((loss - self._curve(seed)[1]) / decrease)
+            self._check_influence(build, progress)
+        middle, half = float(np.mean(shortfalls)), _half_width(shortfalls)
+        return _checked(STATISTICAL, middle - half, middle + half, MARGIN, SEEDS)
+
+    def prove_timed(self, train_step: TrainStep) -> tuple[StatisticalCheck, Any]:
+        """Prove the step that will be timed, in one run; return also its last state.
+
+        Raises:
+          WrongStepError: it does not train as the reference does, or hides what it does.
+        """
+        decrease = self._decrease(0)
+        loss, state = self._run(0, lambda _: train_step, decrease)
+        shortfall = (loss - self._curve(0)[1]) / decrease
+        return _checked(AS_TIMED, shortfall, shortfall, ALONE, 1), state
+
+    def _problem(self, seed: int) -> Problem:
+        """Return the timed problem with other initial parameters and batches; seed 0 keeps them."""
+        timed, chance = self._gate.timed, np.random.default_rng(seed)
+        start = jax.tree.map(np.asarray, self._gate.reference.start)
+        if seed:
+            start = jax.tree.map(lambda x: chance.permutation(x.ravel()).reshape(x.shape), start)
+        return replace(timed, start=start, batch=lambda n: timed.batch(seed * STEPS + n))
+
+    def _reference_losses(self, seed: int) -> tuple[float, float]:
+        """Return the reference's mean loss on the last TAIL batches, untrained and as it trains."""
+        problem, reference = self._problem(seed), self._gate.reference
+        first = problem.start, problem.optimizer.init(problem.start), reference.start_state
+        at, before, losses = first, [], []
+        for number in range(STEPS):
+            batch = problem.batch(number)
+            if number >= STEPS - TAIL:
+                before.append(float(reference.gradients(first[0], first[2], batch)[0]))
+            done = reference.run(problem.optimizer, [batch], at)
+            at = done.params[-1], done.opt_state, done.states[-1]
+            losses.append(done.losses[0])
+        return float(np.mean(before)), float(np.mean(losses[-TAIL:]))
+
+    def _decrease(self, seed: int) -> float:
+        """Return the decrease in loss that the reference achieves.
+
+        Raises:
+          UnsupportedError: it achieves none.
+        """
+        before, after = self._curve(seed)
+        if not before - after > 0:  # NaN is not
+            raise UnsupportedError(NOTHING_TO_JUDGE_BY)
+        return before - after
+
+    def _loss(self, train_step: TrainStep, state: Any, batch: Batch) -> float:
+        """Return the reference's loss at a step's own parameters."""
+        with remembered_programs(self._gate.programs):
+            model_state = model_state_of(self._gate.timed, train_step, state)
+            params, model_state = on_host((train_step.params(state), model_state))
+            return float(self._gate.reference.gradients(params, model_state, batch)[0])
+
+    def _run(
+        self, seed: int, build: Callable[[Problem], TrainStep], decrease: float
+    ) -> tuple[float, Any]:
+        """Train a step, and check what it returns.
+
+        Returns:
+          The mean of the reference's losses at the parameters before each of the last TAIL steps,
+          and the state after the last.
+
+        Raises:
+          WrongStepError: its parameters or losses are not what they have to be.
+        """
+        problem = self._problem(seed)
+        train_step = build(problem)
+        state = train_step.state
+        check_parameters(train_step, state)
+        start = last = flatten(train_step.params(state))
+        returned, judged, changes = [], [], 0
+        for number in range(STEPS):
+            batch = problem.batch(number)
+            if number >= STEPS - TAIL:
+                judged.append(self._loss(train_step, state, batch))
+            state, loss = take_step(train_step, state, batch)
+            returned.append(float(loss))
+            if train_step.period > 1:
+                now = flatten(train_step.params(state))
+                changes, last = changes + bool(vector(now, last).any()), now
+        way = vector(flatten(train_step.params(state)), start)
+        if not np.isfinite([*returned, *judged, way.sum()]).all():
+            raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
+        if not way.any():
+            raise WrongStepError(f"the parameters do not change in {STEPS} steps")
+        if changes > STEPS // train_step.period:
+            raise WrongStepError(
+                f"the parameters change in {changes} of {STEPS} steps, more often than once in a "
+                f"period of {train_step.period}"
+            )
+        drift = find_drift(by_path(train_step.params(state)))
+        if any(size > DRIFT * rms(way) for size in drift.sizes.values()):
+            raise WrongStepError(drift.where)
+        gap = float(np.abs(np.subtract(returned[-TAIL:], judged)).mean())
+        # Between two of its averages, a step may return losses of parameters that are further on.
+        allowed = self._gate.loss_tolerance * float(np.abs(judged).mean())
+        allowed += 8 * self._gate.timed_eps * abs(self._gate.first_loss)
+        if gap > allowed + (MARGIN * decrease if train_step.period > 1 else 0.0):
+            raise WrongStepError(
+                f"the losses that it returns are not those of its parameters: after {STEPS} steps, "
+                f"it returns {np.mean(returned[-TAIL:]):.4g} on average, and the loss is "
+                f"{np.mean(judged):.4g}"
+            )
+        return float(np.mean(judged)), state
+
+    def _check_influence(
+        self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
+    ) -> None:
+        """Check that the first and the last part of the batch move the parameters.
+
+        Raises:
+          WrongStepError: one of them does not.
+        """
+        problem, shards = self._problem(1), self._gate.shards
+
+        def after(part: int | None) -> Flat:
+            progress()
+            train_step = build(problem)
+            state = train_step.state
+            for number in range(max(PROBED, train_step.period)):
+                batch = problem.batch(number)
+                if part is not None:
+                    other = problem.batch(number + SEEDS * STEPS)
+                    batch = jax.tree.map(lambda a, b: with_part(a, b, part, shards), batch, other)
+                state, _ = take_step(train_step, state, batch)
+            return flatten(train_step.params(state))
+
+        same = jax.tree.map(np.array_equal, problem.batch(0), problem.batch(SEEDS * STEPS))
+        if shards == 1 or all(jax.tree.leaves(same)):
+            return
+        whole = after(None)
+        for part in (0, shards - 1):
+            influence = rms(vector(after(part), whole))
+            if influence <= INFLUENCE * rms(vector(whole, flat(problem.start))):
+                raise WrongStepError(
+                    f"part {part + 1} of {shards} of the batch has no influence on the parameters: "
+                    "its gradients are not reduced"
+                )
+
+
+statistical_proof = cache(StatisticalProof)
+"""Returns the statistical proof of a gate's block, made once for all approximate steps."""
+
+
+def check_parameters(train_step: TrainStep, state: Any) -> None:
+    """Check that the parameters are a part of the state, and that a period is short enough.
+
+    Raises:
+      WrongStepError: `params` computes them, so that the step itself need not reduce anything; or
+        the period is too long for the proof.
+    """
+    leaves = {id(leaf) for leaf in jax.tree.leaves(state)}
+    if any(id(leaf) not in leaves for leaf in jax.tree.leaves(train_step.params(state))):
+        raise WrongStepError(
+            "`params` computes the parameters. Those of an approximate step must be arrays of its "
+            "state, because the mean of replicas that have drifted apart looks as if they had not"
+        )
+    if not 1 <= train_step.period <= TAIL:
+        raise WrongStepError(f"its period is {train_step.period}; it must be from 1 to {TAIL}")
+
+
+def with_part(batch: Any, other: Any, part: int, shards: int) -> np.ndarray:
+    """Return an array of a batch with the rows of one part, of `shards`, taken from another."""
+    mixed, rows = np.array(batch), len(batch) // shards
+    mixed[part * rows : (part + 1) * rows] = other[part * rows : (part + 1) * rows]
+    return mixed
+
+
+def why_not_training(gate: Gate, kept: Kept, left: Left) -> str:
+    """Check an approximate step in the rounds; empty if nothing is wrong.
+
+    What can be held is that its parameters move, that its loss is that of its parameters, and that
+    this loss has not risen above that of the initial parameters.
+
+    Args:
+      gate: the gate.
+      kept: a span of one step.
+      left: what the check before has left.
+    """
+    before, steps = kept.before.held, kept.first_step - 1 - left.step
+    if steps >= STEPS and digest_of(before.params) == left.digest:
+        return f"the parameters do not change in the {count(steps, 'step')} before"
+    batch, start = gate.timed_batches[0], gate.first_loss
+    loss = float(gate.reference.gradients(before.params, before.model_state, batch)[0])
+    allowed = MARGIN * abs(start)
+    if not loss <= start + allowed:
+        return f"the loss has risen from {start:.6g} to {loss:.6g}, at the step's own parameters"
+    if not abs(kept.loss - loss) <= allowed:
+        return f"the loss is {kept.loss:.6g} and should be {loss:.6g}, at the step's own parameters"
+    return ""
+
+
+def _half_width(values: Sequence[float]) -> float:
+    return float(QUANTILE * np.std(values, ddof=1) / len(values) ** 0.5)
+
+
+def _checked(name: str, low: float, high: float, margin: float, seeds: int) -> StatisticalCheck:
+    """Compare the interval of a shortfall with the margin.
+
+    Raises:
+      WrongStepError: it exceeds the margin.
+    """
+    worst = max(high, -low)
+    if worst <= margin:
+        return StatisticalCheck(
+            name=name, loss_error=worst, loss_tolerance=margin, low=low, high=high,
+            seeds=seeds, steps=STEPS,
+        )  # fmt: skip
+    ends = dict.fromkeys((percent(1 - high), percent(1 - low)))
+    why = "it does not train as well" if high >= -low else (
+        "it trains better than an approximation of the step can, as a higher learning rate would"
+    )  # fmt: skip
+    if -margin <= (low + high) / 2 <= margin:
+        why = "its scatter is too large to tell whether it trains as well"
+    raise WrongStepError(
+        f"{why}: in {STEPS} steps, its loss falls by {' to '.join(ends)} of what the reference's "
+        f"does ({name}, {count(seeds, 'seed')}; allowed are {percent(1 - margin)} to "
+        f"{percent(1 + margin)})"
+    )

@@ -1,0 +1,167 @@
+"""Memory of the devices: where a step's arrays lie, the compiler's plan, and the measured peak."""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bench.contract import TrainStep
+from bench.contract.logical_axes import path_of
+from bench.records.messages import ArrayLayout, Inspection
+from bench.records.rows import MemoryBytes
+from bench.worker.time.clock import Arm
+
+
+def inspection(mesh: Mesh, step: TrainStep | None, batch: Any = None, why: str = "") -> Inspection:
+    """Describe where the state of a step at its start, and a placed batch, lie on all devices.
+
+    Without a step, `why` is the reason why the implementation does not support the cell.
+    """
+    found = Inspection(
+        axes=[[name, size] for name, size in mesh.shape.items()],
+        # The last axis runs across.
+        devices=np.vectorize(lambda device: int(device.id))(
+            mesh.devices.reshape(-1, mesh.devices.shape[-1])
+        ).tolist(),
+        unsupported=why,
+        parameters=[],
+        device_bytes={},
+    )
+    if step is not None:
+        params = (step.held or step.params)(step.state)
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        found["parameters"] = [
+            _layout(path_of(path), leaf) for path, leaf in leaves if isinstance(leaf, jax.Array)
+        ]
+        trees = {"parameters": params, "state": step.state, "batch": batch}
+        found["device_bytes"] = {name: device_bytes(tree) for name, tree in trees.items()}
+    return found
+
+
+def device_bytes(tree: Any) -> dict[str, int]:
+    """Return the bytes of a tree's arrays on each device, by device id."""
+    total: Counter[str] = Counter()
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            devices: set[Any] = leaf.sharding.device_set
+            total.update({str(device.id): shard_bytes(leaf) for device in devices})
+    return dict(total)
+
+
+def shard_bytes(array: Any) -> int:
+    """Return the bytes of an array, or of its shape with a sharding, on one device."""
+    return math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
+
+
+def _layout(path: str, array: jax.Array) -> ArrayLayout:
+    """Describe which device holds which shard of an array."""
+    parts: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    shards: Mapping[Any, Any] = array.sharding.devices_indices_map(array.shape)
+    for device, index in shards.items():
+        ranges = zip(index or (), array.shape, strict=True)
+        key = tuple((part.start or 0, part.stop or size) for part, size in ranges)
+        parts.setdefault(key, []).append(int(device.id))
+    return ArrayLayout(
+        path=path,
+        shape=list(array.shape),
+        dtype=str(array.dtype),
+        bytes=int(array.nbytes),
+        device_bytes=shard_bytes(array),
+        parts=[
+            {"index": [list(r) for r in index], "devices": sorted(ids)}
+            for index, ids in parts.items()
+        ],
+    )
+
+
+LOOK_EVERY_S = 1e-4
+LOOKED_AT_STEPS = 3
+"""Steps of an arm that run while its memory is polled."""
+
+
+def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
+    """Return the planned memory of the largest program; None without programs or figures.
+
+    A device runs a step's programs one after another, so it must hold the largest; state that
+    another program keeps meanwhile is not included.
+    """
+    plans = map(memory_bytes, programs)
+    return max((plan for plan in plans if plan), key=lambda plan: plan["total_bytes"], default=None)
+
+
+def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
+    """Measure the peak memory of an arm while it runs some steps.
+
+    Backends count the bytes in use, and the peak since the process began, which cannot be reset and
+    which the proof in float64 has raised. A thread therefore polls the bytes in use. Memory that is
+    held for less than LOOK_EVERY_S may be missed.
+
+    Returns:
+      Bytes on the device with the most: the rise above the level at rest, plus the arm's own state
+      and batch; None if the backend does not count.
+    """
+    at_rest = [_in_use(device) for device in devices]
+    if any(size is None for size in at_rest):
+        return None
+    most = np.array(at_rest)
+
+    def look() -> None:
+        np.maximum(most, [_in_use(device) or 0 for device in devices], out=most)
+
+    with polling(look, LOOK_EVERY_S):
+        arm.run(LOOKED_AT_STEPS)
+    own = device_bytes((arm.state, arm.batch))
+    held = [own.get(str(device.id), 0) for device in devices]
+    return int((most - at_rest + held).max())
+
+
+def _in_use(device: Any) -> int | None:
+    try:
+        value = (device.memory_stats() or {}).get("bytes_in_use")
+    except jax.errors.JaxRuntimeError:  # unimplemented by this backend
+        return None
+    return None if value is None else int(value)
+
+
+def memory_bytes(program: Any) -> MemoryBytes | None:
+    """Return one program's memory plan, per device; None if the backend has no figures."""
+    try:
+        stats = program.get_compiled_memory_stats()
+    except jax.errors.JaxRuntimeError:  # unimplemented by this backend
+        return None
+    return MemoryBytes(
+        total_bytes=stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        + stats.temp_size_in_bytes
+        - stats.alias_size_in_bytes,
+        argument_bytes=stats.argument_size_in_bytes,
+        output_bytes=stats.output_size_in_bytes,
+        temporary_bytes=stats.temp_size_in_bytes,
+        alias_bytes=stats.alias_size_in_bytes,
+    )
+
+
+@contextmanager
+def polling(look: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call `look` on a thread repeatedly within the context, and once more at its end."""
+    done = threading.Event()
+
+    def poll() -> None:
+        look()
+        while not done.wait(every_s):
+            look()
+        look()
+
+    poller = threading.Thread(target=poll, daemon=True)
+    poller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        poller.join()

@@ -1,0 +1,178 @@
+"""The host and NVIDIA's boards around each turn, read outside the timed spans.
+
+Of the host: CPU time of other processes and guests, and frequency. Of a board: clock, heat, power,
+and what limits the clock. A board is read right after the last span, before it becomes idle. What
+held down its clock earlier in a turn, and no longer does, is not seen.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Self
+
+import jax
+import numpy as np
+import psutil
+
+from bench.records.host import held_down_by
+from bench.records.row_parts import BoardSlot
+from bench.records.rows import HostSlot
+
+FREQUENCIES = "/sys/devices/system/cpu"
+
+_PARTS = "MIG-"
+_BUSY = ("user", "nice", "system", "irq", "softirq")
+
+
+def merged_hosts(slots: Sequence[HostSlot], hosts: Sequence[str]) -> HostSlot:
+    """Sum the processes' slots, with each host counted once; frequencies are averaged."""
+    # The first process of each host reports for it, except for the processes' own CPU time.
+    of_host = list(dict(zip(reversed(hosts), reversed(slots), strict=True)).values())
+    own_s = sum(slot["own_s"] for slot in slots)
+    mhz = [slot["mhz"] for slot in of_host if slot["mhz"] is not None]
+    # CPU time that is foreign to one process may belong to another process of the launch.
+    busy_s = sum(slot["foreign_s"] + slot["own_s"] for slot in of_host)
+    return HostSlot(
+        cores_s=round(sum(slot["cores_s"] for slot in of_host), 6),
+        steal_s=round(sum(slot["steal_s"] for slot in of_host), 6),
+        own_s=round(own_s, 6),
+        foreign_s=round(busy_s - own_s, 6),
+        mhz=round(fmean(mhz), 1) if mhz else None,
+    )
+
+
+def _reading(more_cpu_s: Callable[[], float]) -> np.ndarray:
+    """Return seconds so far: wall time, and busy, stolen (if counted) and own CPU time."""
+    times, own_s = psutil.cpu_times(), time.process_time() + more_cpu_s()
+    busy_s = sum(getattr(times, kind, 0.0) for kind in _BUSY)
+    return np.array([time.monotonic(), busy_s, getattr(times, "steal", 0.0), own_s])
+
+
+class HostWatch:
+    """Reads the system's counters, and the cores' frequencies in a folder, between turns.
+
+    `more_cpu_s` returns the CPU seconds of further processes of the launch.
+    """
+
+    def __init__(
+        self, frequencies: str = FREQUENCIES, more_cpu_s: Callable[[], float] = float
+    ) -> None:
+        self._more_cpu_s = more_cpu_s
+        self._files = ExitStack()
+        cores = sorted(Path(frequencies).glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        # psutil.cpu_freq would read /proc/cpuinfo, which takes milliseconds on many cores.
+        self._frequencies = [
+            self._files.enter_context(core.open("rb", buffering=0)) for core in cores
+        ]
+        self._cores = os.cpu_count() or 1
+        self._last = _reading(more_cpu_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def slot(self) -> HostSlot:
+        """Return the activity since the last call, or since this watch was created."""
+        last, self._last = self._last, _reading(self._more_cpu_s)
+        wall_s, busy_s, steal_s, own_s = (self._last - last).tolist()
+        for file in self._frequencies:
+            file.seek(0)
+        khz = [float(file.read()) for file in self._frequencies]
+        return HostSlot(
+            cores_s=round(wall_s * self._cores, 6),
+            steal_s=round(steal_s, 6),
+            own_s=round(own_s, 6),
+            foreign_s=round(busy_s - own_s, 6),
+            mhz=round(fmean(khz) / 1e3, 1) if khz else None,
+        )
+
+
+class UnknownError(Exception):
+    """No counter, or no board, can be read; the message says why."""
+
+
+def handle_of(nvml: Any, ordinal: int) -> Any:
+    """Return NVML's handle of a CUDA device; CUDA has its own order, and may hide some GPUs."""
+    every = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
+    shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    word = shown[ordinal] if shown != [""] else str(ordinal)
+    if word.startswith(_PARTS):
+        raise UnknownError("a part of a board (MIG) has no counter of its own")
+    if not word.isdigit():
+        return nvml.nvmlDeviceGetHandleByUUID(word)
+    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not by_bus and len({nvml.nvmlDeviceGetName(handle) for handle in every}) > 1:
+        raise UnknownError(
+            "the GPUs are of different kinds, which CUDA and NVML number differently; set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"
+        )
+    return every[int(word)]
+
+
+class BoardWatch:
+    """Reads the boards of this process's devices; without NVIDIA's boards and NVML, nothing.
+
+    `nvml` is the module `pynvml` or a substitute; it is imported if not given.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device], nvml: Any = None) -> None:
+        self._nvml = nvml
+        self._handles: list[Any] = []
+        if devices[0].platform != "gpu":
+            return
+        # A figure beside the time must not end the run, whatever NVML or its absence raises.
+        with suppress(Exception):
+            self._nvml = nvml or import_module("pynvml")
+            self._nvml.nvmlInit()
+            for ordinal in sorted({device.local_hardware_id or 0 for device in devices}):
+                with suppress(UnknownError):
+                    self._handles.append(handle_of(self._nvml, ordinal))
+
+    def slot(self) -> BoardSlot | None:
+        """Return the boards' present state; None if there are none to read."""
+        if not self._handles:
+            return None
+        began = time.perf_counter_ns()
+        found = merged_boards([*map(self._of_board, self._handles)])
+        return BoardSlot(**{**found, "read_ns": time.perf_counter_ns() - began})
+
+    def _of_board(self, handle: Any) -> BoardSlot:
+        def ask(what: str, *arguments: Any) -> float | None:
+            with suppress(AttributeError, self._nvml.NVMLError):
+                return float(getattr(self._nvml, f"nvmlDeviceGet{what}")(handle, *arguments))
+            return None
+
+        limits, milliwatts = held_down_by(self._nvml, handle), ask("PowerUsage")
+        return BoardSlot(
+            clock_mhz=ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
+            temperature_c=ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
+            power_w=None if milliwatts is None else milliwatts / 1e3,
+            throttled=None if limits is None else "; ".join(limits),
+            read_ns=0,
+        )
+
+
+def merged_boards(slots: Sequence[BoardSlot]) -> BoardSlot:
+    """Merge the slots of several boards, or of the boards of all processes."""
+
+    def of(key: str, combined: Callable[[list[Any]], Any]) -> Any:
+        """Combine a figure, which is unknown if one board lacks it."""
+        values = [slot[key] for slot in slots]  # type: ignore[literal-required]
+        return None if None in values else combined(values)
+
+    def joined(texts: list[str]) -> str:
+        return "; ".join(sorted({word for text in texts for word in text.split("; ") if word}))
+
+    return BoardSlot(
+        clock_mhz=of("clock_mhz", min),
+        temperature_c=of("temperature_c", max),
+        power_w=of("power_w", sum),
+        throttled=of("throttled", joined),
+        read_ns=of("read_ns", max),
+    )

@@ -1,0 +1,97 @@
+"""Data parallelism with gradients all-reduced in bfloat16, with error feedback: half the bytes.
+
+Rounding a gradient to bfloat16 keeps 8 of its 24 bits. Error feedback (Seide et al. 2014) keeps
+what the rounding takes away and adds it to the next step's gradient, so that no part of a gradient
+is lost for good: it arrives later.
+
+An all-reduce is a reduce-scatter and an all-gather. Here the reduce-scatter is an all-to-all, after
+which each device adds up its own part in float32: a sum in bfloat16 would round at every addition.
+Both collectives move 2 bytes per parameter instead of 4, and both roundings have error feedback.
+One more all-reduce, of 4 bytes, averages the loss.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Problem, TrainStep
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    place_model_state_on_shards,
+    unknown_axes,
+)
+
+approximate = "gradients are rounded to bfloat16; what that takes away is added in the next step"
+
+
+def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    return unknown_axes(mesh, "data")
+
+
+def build(problem: Problem, mesh: Mesh) -> TrainStep:
+    params, loss_fn = problem.functional()
+    batch_sharding = create_data_parallel_sharding(mesh, "data")
+    devices = mesh.shape["data"]
+    flat_params, _ = ravel_pytree(params)
+    part = -(-flat_params.size // devices)  # elements that each device adds up
+    pad = part * devices - flat_params.size
+
+    def rounded(wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the bits of the array in bfloat16, and what they leave out."""
+        sent = wanted.astype(jnp.bfloat16)
+        # XLA:CPU would send bfloat16 as float32, and sends the same bits as integers as they are.
+        bits = jax.lax.bitcast_convert_type(sent, jnp.uint16)
+        return bits, wanted - sent.astype(wanted.dtype)
+
+    def values(bits: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(flat_params.dtype)
+
+    def mean(grads: Any, left: Any) -> tuple[Any, Any]:
+        """Average gradients over the devices; `left` is what earlier steps have left out."""
+        flat, unravel = ravel_pytree(grads)
+        own = jnp.pad(flat, (0, pad)).reshape(devices, part)  # row i is for device i
+        sent, left_of_own = rounded(own + left["own"])
+        received = jax.lax.all_to_all(sent, "data", split_axis=0, concat_axis=0)
+        sent, left_of_mean = rounded(values(received).mean(0) + left["mean"])
+        means = values(jax.lax.all_gather(sent, "data"))
+        left = {"own": left_of_own, "mean": left_of_mean}
+        return unravel(means.ravel()[: flat.size]), left
+
+    specs = (P(), P(), P("data"))
+
+    # all_gather's results are equal on all devices, but check_vma types them as varying.
+    @partial(jax.jit, donate_argnums=0)
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(specs, P("data")),
+        out_specs=(specs, P()),
+        check_vma=False,
+    )
+    def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
+        params, opt_state, left = state
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
+        loss, grads = value_and_grad(params, batch)
+        grads, left = mean(grads, left)
+        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        return (params, opt_state, left), jax.lax.pmean(loss, "data")
+
+    zeros = partial(jnp.zeros, dtype=flat_params.dtype)
+    left = {"own": zeros((devices * devices, part)), "mean": zeros(devices * part)}
+    state = params, problem.optimizer.init(params), left
+    return TrainStep(
+        state=place_model_state_on_shards(state, mesh, {r"^2/": P("data")}),
+        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
+        step=step,
+        params=lambda state: state[0],
+    )
