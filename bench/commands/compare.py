@@ -1,7 +1,6 @@
 """`python -m bench compare RUN_A RUN_B`: compare two stored runs."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -11,26 +10,20 @@ from bench.measure.run_folder import find_run
 from bench.records.paths import REPORTS
 
 
-def compare(
-    a: Annotated[str, typer.Argument(metavar="RUN_A", help="Stored run to compare with.")],
-    b: Annotated[str, typer.Argument(metavar="RUN_B", help="Stored run to compare.")],
-    margin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Step-time difference that is too small to matter (default: the runs' margin).",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the pages (default: one in reports/)."),
-    ] = None,
-) -> None:
-    """Compare two stored runs, cell by cell: which cells became faster or slower in RUN_B?"""
+def compare(a: str, b: str, margin: str | None = None, output: Path | None = None) -> None:
+    """Compare two stored runs, cell by cell: which cells became faster or slower in RUN_B?
+
+    Args:
+      a (RUN_A): Stored run to compare with.
+      b (RUN_B): Stored run to compare.
+      margin (PERCENT): Step-time difference that is too small to matter (default: the runs'
+        margin).
+      output (DIR): Folder for the pages (default: one in reports/).
+    """
     from rich.console import Console
 
     from bench.plan.option_values import BadInput, share
-    from bench.present.comparison import comparison_page, comparison_terminal
+    from bench.present import comparison_report
 
     with refusing(OSError):
         try:
@@ -39,6 +32,6 @@ def compare(
             raise BadInput([f"--margin: {error}"]) from error
         names = (find_run(name).resolve().name for name in (a, b))
         folder = output or REPORTS / "_".join(["compare", *names])
-        compared = comparison_page.build(load_run(a), load_run(b), folder, ignored)
-    comparison_terminal.show(Console(highlight=False), compared)
+        compared = comparison_report.build(load_run(a), load_run(b), folder, ignored)
+    comparison_report.show(Console(highlight=False), compared)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 
-def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print all that was found as JSON instead.")
-    ] = False,
-) -> None:
-    """Show this machine's devices, drivers, clocks, limits and users, and what they allow."""
+def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """Show this machine's devices, drivers, clocks, limits and users, and what they allow.
+
+    Args:
+      as_json: Print all that was found as JSON instead.
+    """
     from rich.console import Console
 
     from bench.measure.machine_check import examine

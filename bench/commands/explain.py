@@ -29,28 +29,18 @@ _LISTED = 3
 
 
 def explain(
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="CELL_A", help="Name of a cell, or its end where no other has that."
-        ),
-    ],
-    b: Annotated[str, typer.Argument(metavar="CELL_B", help="Cell to compare it with.")],
-    run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Stored run (default: the newest unpublished one with traces of both cells, or "
-            "else with their programs).",
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Show every cause, and not only a screen of them.")
-    ] = False,
+    a: str, b: str, run: str | None = None, every: Annotated[bool, typer.Option("--all")] = False
 ) -> None:
     """Explain why a step of CELL_A takes longer or shorter than one of CELL_B.
 
     Compares their compiled programs by source line, and their traces if both cells have one.
+
+    Args:
+      a (CELL_A): Name of a cell, or its end where no other has that.
+      b (CELL_B): Cell to compare it with.
+      run (RUN): Stored run (default: the newest unpublished one with traces of both cells, or
+        else with their programs).
+      every: Show every cause, and not only a screen of them.
     """
     from rich.console import Console
 
@@ -102,8 +92,7 @@ def explain_cells(
     """
     from bench.analyse import cell_table
     from bench.analyse.causes import attribute
-    from bench.present.cause_table import causes_frame
-    from bench.present.explanation import Explanation
+    from bench.present.explanation import Explanation, causes_frame
     from bench.records import frames
 
     if a == b:

@@ -30,32 +30,26 @@ SETTINGS = {"epilog": exit_codes({0: "all ended as expected", DEVIATED: "somethi
 
 
 def faults(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FAULT]...", help="Faults to inject (default: all)."),
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Only list the faults.")] = False,
-    jobs: Annotated[
-        int, typer.Option(min=1, help="Number of faults to inject at the same time.")
-    ] = JOBS,
-    run: Annotated[str, typer.Option(help="Name of the folder in reports/.")] = "",
-    right: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="LAUNCHES",
-            help="Instead of injecting faults, measure the shipped implementations on a loaded "
-            "machine, and count false convictions in at least this many launches.",
-        ),
-    ] = 0,
-    limit: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="With --right: begin no run after this.")
-    ] = 7200.0,
+    names: Annotated[list[str] | None, typer.Argument()] = None,
+    list_: Annotated[bool, typer.Option("--list")] = False,
+    jobs: Annotated[int, typer.Option(min=1)] = JOBS,
+    run: str = "",
+    right: Annotated[int, typer.Option(min=0)] = 0,
+    limit: Annotated[float, typer.Option(min=0)] = 7200.0,
 ) -> None:
     """Inject faults into real runs, and check that no result is lost.
 
     The resulting page shows the outcome of each fault. Faults that cannot be injected on this
     machine are skipped and reported as such.
+
+    Args:
+      names ([FAULT]...): Faults to inject (default: all).
+      list_: Only list the faults.
+      jobs: Number of faults to inject at the same time.
+      run: Name of the folder in reports/.
+      right (LAUNCHES): Instead of injecting faults, measure the shipped implementations on a
+        loaded machine, and count false convictions in at least this many launches.
+      limit (SECONDS): With --right: begin no run after this.
     """
     from rich.console import Console
     from rich.text import Text

@@ -1,21 +1,16 @@
 """`python -m bench inspect CELL`: the layout of a cell's arrays over the devices."""
 
-from typing import Annotated
-
-import typer
-
 from bench.commands.shared_options import ImplementationFiles, WorkloadFiles
 
 
 def inspect(
-    cell: Annotated[
-        str,
-        typer.Argument(metavar="CELL", help="Name of a cell, as --dry-run and reports show it."),
-    ],
-    implementation_path: ImplementationFiles = None,
-    workload_path: WorkloadFiles = None,
+    cell: str, implementation_path: ImplementationFiles = None, workload_path: WorkloadFiles = None
 ) -> None:
-    """Show the layout of a cell's arrays: mesh, every parameter's shards, bytes per device."""
+    """Show the layout of a cell's arrays: mesh, every parameter's shards, bytes per device.
+
+    Args:
+      cell (CELL): Name of a cell, as --dry-run and reports show it.
+    """
     from rich.console import Console
 
     from bench.measure.array_layout import read_layout

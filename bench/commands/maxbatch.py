@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -37,18 +37,8 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 def maxbatch(
     run: RunName,
     expression: Keyword = "",
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BYTES",
-            help="Memory limit of one device, such as 16GiB (default: what the device offers to a "
-            "program; required on CPU).",
-        ),
-    ] = None,
-    again: Annotated[
-        bool,
-        typer.Option("--again", help="Repeat searches whose results are stored for this limit."),
-    ] = False,
+    memory: str | None = None,
+    again: bool = False,
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
 ) -> None:
@@ -57,6 +47,11 @@ def maxbatch(
     Compiling the step predicts the memory that a device would need; the largest batch within the
     limit then runs for a few steps. Every result is stored at once, a later call continues with the
     remaining cells, and `report` shows the results.
+
+    Args:
+      memory (BYTES): Memory limit of one device, such as 16GiB (default: what the device offers to
+        a program; required on CPU).
+      again: Repeat searches whose results are stored for this limit.
     """
     from rich.console import Console
 

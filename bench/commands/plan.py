@@ -20,36 +20,30 @@ from bench.records.printable import closest
 
 
 def plan(
-    workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD-SIZE", help="Workload and size, as gpt2-124m.")
-    ],
-    hardware: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Chip, named by its file in bench/project/hardware/."),
-    ] = "h100-sxm",
-    chips: Annotated[int, typer.Option(help="Number of chips.")] = 8,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Global batch (default: the workload's default batch for each chip)."
-        ),
-    ] = None,
-    precision: Annotated[str, typer.Option(help="Precision of the step.")] = "bf16",
-    microbatches: Annotated[
-        int, typer.Option(min=1, help="Microbatches that a batch is split into.")
-    ] = 1,
-    remat: Annotated[
-        str,
-        typer.Option(metavar="POLICY", help="What the backward pass recomputes: none, dots, full."),
-    ] = "none",
-    scan_layers: Annotated[
-        bool, typer.Option("--scan-layers", help="Take a model's equal layers in a loop.")
-    ] = False,
+    workload: str,
+    hardware: str = "h100-sxm",
+    chips: int = 8,
+    batch: Annotated[int | None, typer.Option(min=1)] = None,
+    precision: str = "bf16",
+    microbatches: Annotated[int, typer.Option(min=1)] = 1,
+    remat: str = "none",
+    scan_layers: bool = False,
     keyword: Keyword = "",
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
 ) -> None:
-    """Rank mesh shapes and implementations of a workload by predicted step time."""
+    """Rank mesh shapes and implementations of a workload by predicted step time.
+
+    Args:
+      workload (WORKLOAD-SIZE): Workload and size, as gpt2-124m.
+      hardware (NAME): Chip, named by its file in bench/project/hardware/.
+      chips: Number of chips.
+      batch: Global batch (default: the workload's default batch for each chip).
+      precision: Precision of the step.
+      microbatches: Microbatches that a batch is split into.
+      remat (POLICY): What the backward pass recomputes: none, dots, full.
+      scan_layers: Take a model's equal layers in a loop.
+    """
     from rich.console import Console
 
     from bench.present.terminal import counter

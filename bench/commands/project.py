@@ -21,35 +21,26 @@ COMPILING = "compiling steps", "compiled {} of {} steps"
 
 
 def project(
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Name or folder of a stored run.")
-    ] = None,
-    hardware: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES", help="Chips, named by their files in bench/project/hardware/."
-        ),
-    ] = "h100-sxm,h200",
-    chips: Annotated[
-        str,
-        typer.Option(metavar="COUNTS", help="Numbers of chips: 8,16,24, or 8..65536 (doubling)."),
-    ] = "8..1024",
-    scaling: Annotated[
-        str,
-        typer.Option(help="weak: the batch per shard stays constant; strong: the global batch."),
-    ] = "weak",
-    precision: Annotated[
-        str | None, typer.Option(help="Precision of the steps (default: that of the run).")
-    ] = None,
+    run: Annotated[str | None, typer.Argument()] = None,
+    hardware: str = "h100-sxm,h200",
+    chips: str = "8..1024",
+    scaling: str = "weak",
+    precision: str | None = None,
     keyword: Keyword = "",
-    check_published: Annotated[
-        bool,
-        typer.Option("--check-published", help="Only compare predictions with published results."),
-    ] = False,
+    check_published: bool = False,
     implementation_path: ImplementationFiles = None,
     workload_path: WorkloadFiles = None,
 ) -> None:
-    """Predict a run's steps on other hardware and more chips, based on its measurements here."""
+    """Predict a run's steps on other hardware and more chips, based on its measurements here.
+
+    Args:
+      run (RUN): Name or folder of a stored run.
+      hardware (NAMES): Chips, named by their files in bench/project/hardware/.
+      chips (COUNTS): Numbers of chips: 8,16,24, or 8..65536 (doubling).
+      scaling: weak: the batch per shard stays constant; strong: the global batch.
+      precision: Precision of the steps (default: that of the run).
+      check_published: Only compare predictions with published results.
+    """
     from rich.console import Console
 
     from bench.present import predicted_curves

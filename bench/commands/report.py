@@ -1,19 +1,16 @@
 """`python -m bench report RUN`: build a run's report again."""
 
-from typing import Annotated
-
 import typer
 
 from bench.commands.shared_options import RunName, load_run
 
 
-def report(
-    run: RunName,
-    all_plots: Annotated[
-        bool, typer.Option("--all-plots", help="Draw every print plot, even if that takes minutes.")
-    ] = False,
-) -> None:
-    """Build a run's report again from its stored measurements, and print its answer."""
+def report(run: RunName, all_plots: bool = False) -> None:
+    """Build a run's report again from its stored measurements, and print its answer.
+
+    Args:
+      all_plots: Draw every print plot, even if that takes minutes.
+    """
     from rich.console import Console
 
     from bench.present.closing_summary import print_summary

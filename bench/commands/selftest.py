@@ -27,23 +27,9 @@ SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 
 
 def selftest(
-    processes: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Worker processes for real train steps under each load; half as many spin."
-        ),
-    ] = DEFAULTS.processes,
-    trials: Annotated[
-        int, typer.Option(min=1, help="Trials in each worker process that spins.")
-    ] = DEFAULTS.trials,
-    peer_trials: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Trials of each peer for each slowdown and load, half as many with a real step; "
-            "0 leaves peers out.",
-        ),
-    ] = DEFAULTS.peer_trials,
+    processes: Annotated[int, typer.Option(min=1)] = DEFAULTS.processes,
+    trials: Annotated[int, typer.Option(min=1)] = DEFAULTS.trials,
+    peer_trials: Annotated[int, typer.Option(min=0)] = DEFAULTS.peer_trials,
     seconds: Annotated[
         float,
         typer.Option(
@@ -52,31 +38,31 @@ def selftest(
             "real steps.",
         ),
     ] = DEFAULTS.seconds,
-    report_cells: Annotated[
-        int, typer.Option(min=0, help="Cells of the run whose report is timed; 0 times no report.")
-    ] = DEFAULTS.report_cells,
+    report_cells: Annotated[int, typer.Option(min=0)] = DEFAULTS.report_cells,
     load: Annotated[
         list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")
     ] = None,
     peer: Annotated[
         list[str] | None, typer.Option(help=f"Peer: {', '.join(peer_names())}; repeatable.")
     ] = None,
-    run: Annotated[str, typer.Option(help="Name of the folder in reports/.")] = "",
-    again: Annotated[
-        str, typer.Option(metavar="RUN", help="Only build the pages of this self-test again.")
-    ] = "",
-    samples: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|RUN",
-            help="Only judge stored samples of equal arms: a Parquet or CSV file, all arms of "
-            "which are equal, or a run's twin and copies of its baseline.",
-        ),
-    ] = "",
+    run: str = "",
+    again: str = "",
+    samples: str = "",
 ) -> None:
     """Measure the false alarms, detection and coverage of Lockstep and of other tools.
 
     This takes about 25 minutes with all tools. Nothing else should run on the machine.
+
+    Args:
+      processes: Worker processes for real train steps under each load; half as many spin.
+      trials: Trials in each worker process that spins.
+      peer_trials: Trials of each peer for each slowdown and load, half as many with a real step; 0
+        leaves peers out.
+      report_cells: Cells of the run whose report is timed; 0 times no report.
+      run: Name of the folder in reports/.
+      again (RUN): Only build the pages of this self-test again.
+      samples (FILE|RUN): Only judge stored samples of equal arms: a Parquet or CSV file, all arms
+        of which are equal, or a run's twin and copies of its baseline.
     """
     from bench.trials.selftest.background_load import LoadError
     from bench.trials.selftest.planted_kernel import KernelError

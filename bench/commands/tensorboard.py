@@ -15,16 +15,13 @@ from bench.records.paths import PROFILES, PROGRAM
 SETTINGS = {"epilog": exit_codes({0: "TensorBoard was ended", 1: "TensorBoard failed"})}
 
 
-def tensorboard(
-    port: Annotated[int, typer.Option(help="Port of TensorBoard's page.")] = 6006,
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="First delete the traces of all but the N newest runs."
-        ),
-    ] = None,
-) -> None:
-    """Show the recorded traces in TensorBoard, on this machine only."""
+def tensorboard(port: int = 6006, keep: Annotated[int | None, typer.Option(min=0)] = None) -> None:
+    """Show the recorded traces in TensorBoard, on this machine only.
+
+    Args:
+      port: Port of TensorBoard's page.
+      keep (N): First delete the traces of all but the N newest runs.
+    """
     if keep is not None:
         for folder in prune(PROFILES, keep):
             typer.echo(f"deleted {folder.as_posix()}/")

@@ -19,18 +19,11 @@ _BAR_COLUMNS = 60
 def diagnosis(
     fared: Fared, name: str, other: str, programs: Mapping[str, StepProgram]
 ) -> list[str]:
-    """Explain the outcome of a challenger.
-
-    Args:
-      fared: its outcome.
-      name: name of the challenger.
-      other: name of the incumbent.
-      programs: stored programs, by cell.
-    """
+    """Explain the outcome of a challenger against another, from their programs by cell."""
     if not fared.cells:
         return []
-    said = [program_sentences.told(name, other, fared.relation)]
-    return [*said, *program_sentences.changes(fared.cells, "incumbent", programs)]
+    said = program_sentences.told(name, other, fared.relation)
+    return [said, *program_sentences.changes(fared.cells, "incumbent", programs)]
 
 
 def sentence(attempt: Attempt) -> str:

@@ -14,7 +14,7 @@ from bench.analyse.process_spread import PROCESS
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
-from bench.present import loss_sentences, program_sentences
+from bench.present import phase_tables, program_sentences
 from bench.present.cell_columns import framework
 from bench.present.sentences import listing
 from bench.records import numbers
@@ -312,8 +312,8 @@ def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:
             "affected."
         )
     trainings = loss_curves.find(content)
-    said["Loss curves part early"] = loss_sentences.parted(trainings)
-    said["Unfinished loss curves"] = loss_sentences.unfinished(trainings, manifest)
+    said["Loss curves part early"] = phase_tables.parted_losses(trainings)
+    said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, manifest)
     reasons = {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
     failed = {name: reasons.get(name, "no reason is known") for name in timed}
     unsaved = [f"{name}: {reason}" for name, reason in failed.items() if reason]

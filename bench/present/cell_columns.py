@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.analyse import causes
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
@@ -27,7 +26,7 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
     reasons = {
         f"{block.name}/{name}": reason
         for block in found.comparisons
-        for name, reason in trace_tables.reasons(causes.differences(block, found.traces)).items()
+        for name, reason in trace_tables.reasons(block, found.traces).items()
     }
     records = found.cells.astype(object).to_dict("records") if len(found.cells) else []
     return {
@@ -62,20 +61,17 @@ def is_baseline(cell: Row) -> bool:
 
 def _standing(cell: Row) -> str:
     """Return whether it is the baseline, is approximate, and was measured apart."""
-    parts = ["baseline"] if is_baseline(cell) else []
-    if cell["approximate"]:
-        parts.append("approximate")
-    if not cell["interleaved"]:
-        parts.append("measured apart")
-    return ", ".join(parts)
+    known = {
+        "baseline": is_baseline(cell),
+        "approximate": cell["approximate"],
+        "measured apart": not cell["interleaved"],
+    }
+    return ", ".join(word for word, applies in known.items() if applies)
 
 
-def _sure(cell: Row) -> str:
-    return sure(cell["verdict_low"], cell["verdict_high"]) if cell["verdict"] else ""
-
-
-def _behind(cell: Row) -> str:
-    return "" if missing(cell["behind_high"]) else f"at most {outward(cell['behind_high'] - 1)}"
+def _where_known(key: str, text: Callable[[Any], str]) -> Callable[[Row], str]:
+    """Return a formatter of an item; empty where the item is missing."""
+    return lambda cell: "" if missing(cell[key]) else text(cell[key])
 
 
 def _step(cell: Row) -> str:
@@ -102,22 +98,12 @@ def _compile(cell: Row) -> str:
     return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}{where}"
 
 
-def _measured(cell: Row) -> str:
-    peak = cell["high_water_bytes"]
-    return "" if missing(peak) else f"{numbers.bytes_(peak)} measured"
-
-
 def framework(foreign: Mapping[str, Any]) -> str:
     """Return `torch 2.13.0, python 3.11.7; 2 processes of 1 thread`, and any isolation."""
     versions = ", ".join(f"{name} {version}" for name, version in foreign["versions"].items())
     processes = numbers.count(foreign["processes"], "process", "processes")
     apart = "isolated; " if foreign.get("isolated") else ""
     return f"{apart}{versions}; {processes} of {numbers.count(foreign['threads'], 'thread')}"
-
-
-def _host_calls(cell: Row) -> str:
-    calls = cell["host_calls"]
-    return "" if missing(calls) else f"the host calls {numbers.count(int(calls), 'function')}"
 
 
 def _idle(cell: Row) -> str:
@@ -195,11 +181,13 @@ COLUMNS = (
         "status", "Status", "", "status", filter=True, only="page",
         detail=lambda cell: cell["reason"][:120],
     ),
-    Column("verdict", "Verdict", detail=_sure, filter=True,
+    Column("verdict", "Verdict", filter=True,
+           detail=lambda c: sure(c["verdict_low"], c["verdict_high"]) if c["verdict"] else "",
            value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),
     Column(
         "behind_low", "Behind the fastest", "at least", "percent",
-        value=lambda cell: cell["behind_low"] - 1, detail=_behind,
+        value=lambda cell: cell["behind_low"] - 1,
+        detail=_where_known("behind_high", lambda high: f"at most {outward(high - 1)}"),
     ),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
     Column(
@@ -229,7 +217,8 @@ COLUMNS = (
         "compile_total_s", "Compile", "trace + lower + compile", "seconds",
         value=lambda cell: sum(cell[name] for name in _COMPILING), detail=_compile,
     ),
-    Column("memory_bytes", "Memory", "per device, as planned", "bytes", detail=_measured),
+    Column("memory_bytes", "Memory", "per device, as planned", "bytes",
+           detail=_where_known("high_water_bytes", lambda b: f"{numbers.bytes_(b)} measured")),
     *(
         Column(f"{part}_bytes", title, "per device, as planned", "bytes", only="cell")
         for part, title in (
@@ -257,7 +246,12 @@ COLUMNS = (
     Column("roof", "Of the roof", "measured", "percent", only="page"),
     Column("mfu", "MFU", "", "percent", optional=True),
     *(replace(column, only="cell") for column in ENERGY),
-    Column("fingerprint", "Program", "equal for equal programs", only="cell", detail=_host_calls),
+    Column(
+        "fingerprint", "Program", "equal for equal programs", only="cell",
+        detail=_where_known(
+            "host_calls", lambda n: f"the host calls {numbers.count(int(n), 'function')}"
+        ),
+    ),
     Column("proof_error", "Proof", "largest error, of the allowed", "percent", only="cell"),
     Column("again", "Measure again", "", "command", _again, only="page"),
 )  # fmt: skip

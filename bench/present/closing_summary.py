@@ -1,6 +1,6 @@
-"""The closing lines of a run on the terminal: the answer, and what failed."""
+"""The closing lines of a run on the terminal: the answer, what failed, and what to do next."""
 
-from collections import Counter
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -9,18 +9,15 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from bench.analyse import arms_beside, cell_table, checkpoint_costs, loss_curves
-from bench.present import (
-    checkpoint_tables,
-    input_tables,
-    loss_sentences,
-    next_steps,
-    run_tables,
-    sentences,
-)
-from bench.present.sentences import Summary
+from bench.analyse import cell_table, loss_curves
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.analyse.verdicts import Claim
+from bench.present import phase_tables, run_tables, sentences
+from bench.present.sentences import Summary, bound_of, within
 from bench.present.terminal import table
 from bench.records import numbers
+from bench.records.paths import PROGRAM
 from bench.records.printable import shortened
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
@@ -34,6 +31,15 @@ MOST_SUBJECTS = 12
 MOST_FAILURES = 12
 """Reasons that are shown."""
 
+BUSY = 0.05
+"""Share of the cores' time from which on other processes are named as the reason."""
+
+INDENT = "  "
+"""Indentation of a command."""
+
+LONGEST_S = 6 * 3600.0
+"""Longest expected duration of a command that is suggested."""
+
 
 def print_answers(console: Console, run: Run) -> None:
     """Print only the answer for each workload."""
@@ -44,21 +50,22 @@ def print_answers(console: Console, run: Run) -> None:
 def print_summary(console: Console, run: Run) -> None:
     """Print the answers, the failures and the counts; no line is wider than the console."""
     found = cell_table.build(run)
-    saved = checkpoint_costs.find(found.comparisons, found.checkpoints)
+    ended = sentences.counted(found.cells["status"] if len(found.cells) else (), STATUSES)
+    phases = phase_tables.find(found, found.comparisons)
     lines = (
-        *input_tables.sentences(arms_beside.input_costs(found.comparisons)),
-        *checkpoint_tables.sentences(saved),
-        loss_sentences.sentence(loss_curves.find(found)),
+        *phase_tables.input_sentences(phases["inputs"]),
+        *phase_tables.checkpoint_sentences(phases["checkpoints"]),
+        phase_tables.loss_sentence(loss_curves.find(found)),
     )
     for part in (
         *_answers(sentences.summaries(found)),
         *map(Text, filter(None, lines)),
         *_failures(found.cells),
-        _counts(found.cells),
+        Text(f"{numbers.count(len(found.cells), 'cell')}: {ended or 'none'}"),
     ):
         console.print(part)
-    for line in next_steps.lines(found, run):
-        console.print(line, soft_wrap=line.startswith(next_steps.INDENT), markup=False)
+    for line in next_steps(found, run):
+        console.print(line, soft_wrap=line.startswith(INDENT), markup=False)
 
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
@@ -92,7 +99,60 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
         yield Text(f"\nand {len(failed) - MOST_FAILURES} reasons more in the report", style="dim")
 
 
-def _counts(cells: pd.DataFrame) -> Text:
-    counts = Counter(cells["status"]) if len(cells) else Counter()
-    parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
-    return Text(f"{numbers.count(len(cells), 'cell')}: {', '.join(parts) or 'none'}")
+def next_steps(found: Tables, run: Run) -> Iterator[str]:
+    """Yield the reason why comparisons are undecided, and commands; nothing if all are decided.
+
+    Commands are on indented lines of their own, which must not be wrapped.
+    """
+    left = [
+        (block, claims)
+        for block in found.comparisons
+        if (claims := [one for one in block.claims.values() if not one.verdict.decided])
+    ]
+    every = [claim for _, claims in left for claim in claims]
+    if not every:
+        return
+    bound = max(bound_of(claim.verdict.low, claim.verdict.high) for claim in every)
+    sure = "some without any bound" if math.isinf(bound) else f"all {within(bound)}"
+    count = numbers.count(len(every), "comparison is", "comparisons are")
+    yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
+    resume = f"{INDENT}{PROGRAM} run --resume {run.directory.name}"
+    seconds = _needed(left, run)
+    if seconds <= LONGEST_S:
+        yield "To decide more, by an estimate of the time that it takes:"
+        yield f"{resume} --budget {seconds:.0f}"
+    else:
+        yield "More rounds are unlikely to decide. To measure for one more minute anyway:"
+        yield f"{resume} --budget 60"
+    if 1 < bound < 2:  # noqa: PLR2004 - a margin of 100 % says nothing
+        percent = math.ceil(round(1000 * (bound - 1), 6)) / 10
+        yield f"To decide now, treating differences below {percent:g} % as equal:"
+        yield f"{resume} --margin {percent:g}"
+
+
+def _why(blocks: list[Comparison]) -> str:
+    """Return why comparisons are undecided: the largest disturbance, or small differences."""
+    known = [block.conditions for block in blocks if block.conditions]
+    shares = {
+        "other processes": max((one.foreign for one in known), default=0.0),
+        "other guests of the host": max((one.steal for one in known), default=0.0),
+    }
+    worst = max(shares, key=lambda name: shares[name])
+    if shares[worst] > BUSY:
+        return f"{worst} took up to {numbers.percent(shares[worst])} of the cores' time"
+    return "the differences are small for so few rounds"
+
+
+def _needed(left: list[tuple[Comparison, list[Claim]]], run: Run) -> float:
+    """Return the seconds that would probably decide all claims that have an interval."""
+    seconds = {block.name: 0.0 for block, _ in left}
+    for row in run.block_rows:
+        if row["block"] in seconds:
+            seconds[row["block"]] += sum(row["seconds"].values())
+    total = sum(
+        # Rounds are added by whole launches, at least one.
+        max([1.0, *(one.to_decide - 1 for one in claims if math.isfinite(one.to_decide))])
+        * seconds[block.name]
+        for block, claims in left
+    )
+    return max(60.0, math.ceil(total / 10) * 10)

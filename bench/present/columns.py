@@ -138,15 +138,6 @@ def item(row: Any, key: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row as text: its first column, and the others."""
-
-    name: str
-    note: str
-    figures: list[Figure]
-
-
-@dataclass(frozen=True)
 class Table:
     """Columns and rows. The first column names the row. A table without rows is not shown."""
 
@@ -186,20 +177,15 @@ class Table:
         return [column.format in texts for column in self.shown("text")]
 
     @property
-    def body(self) -> list[Line]:
+    def body(self) -> list[list[Figure]]:
         """The rows of a text."""
-        first, *others = self.shown("text")
-        return [
-            Line(name.main, name.note, [column.figure(row) for column in others])
-            for row in self.rows
-            for name in [first.figure(row)]
-        ]
+        shown = self.shown("text")
+        return [[column.figure(row) for column in shown] for row in self.rows]
 
     def for_page(self, cells: Mapping[str, int]) -> dict[str, Any]:
         """Return columns and values, column by column, as bench/present/web/table.js shows them.
 
-        Args:
-          cells: numbers of cells on the page, by name.
+        `cells` are the numbers of cells on the page, by name.
         """
         shown = self.shown("page", "cell")
         details = {c.key: [c.detail_of(row) for row in self.rows] for c in shown}

@@ -1,17 +1,18 @@
-"""The difference between two cells of a run, as a sentence and a table on the terminal."""
+"""The difference between two cells of a run: a sentence and tables on the terminal, and CSV."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
 from bench.analyse.arms_beside import ablation_shares
-from bench.analyse.causes import Attribution, Cause, means, parts
+from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
-from bench.present import ablation_tables, program_sentences, sentences
+from bench.present import phase_tables, program_sentences, sentences
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
 from bench.present.charts import PARTS
 from bench.present.terminal import table
@@ -43,6 +44,44 @@ class Explanation:
         (block_a, _, name_a), (block_b, _, name_b) = (c.rpartition("/") for c in (self.a, self.b))
         names = (name_a, name_b) if block_a == block_b else (self.a, self.b)
         return reason(*names, self.attribution, self.timed_ratio).sentence
+
+
+_COLUMNS = (
+    "a", "b", "timed_ratio", "untraced_ratio", "explained", "what", "source", "sizes", "a_ops",
+    "b_ops", "a_transposes", "b_transposes", "a_s", "b_s", "difference_s",
+)  # fmt: skip
+
+
+def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
+    """Return one row per cause of a difference between cells `a` and `b`.
+
+    `timed_ratio` is from the rounds, `untraced_ratio` from the steps just before the traced ones,
+    and `explained` is the share of the latter that all causes but idle time account for. `a_ops`
+    and `b_ops` are HLO instructions, `a_transposes` is whether any of them changes an array's
+    layout, and `a_s`, `b_s` and `difference_s` are seconds per traced step.
+    """
+    rows = [
+        (
+            *(pair.a, pair.b, pair.timed_ratio, found.untraced, found.explained),
+            *(called(one.key), one.key.source, " ".join(one.key.sizes)),
+            *(" ".join(one.a.ops), " ".join(one.b.ops), one.a.transposes, one.b.transposes),
+            *(one.a.seconds, one.b.seconds, one.difference),
+        )
+        for pair in pairs
+        for found in [pair.attribution]
+        for one in found.causes
+    ]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def baseline_pairs(
+    blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]
+) -> Iterator[Explanation]:
+    """Yield each traced cell with the baseline of its block."""
+    for block in blocks:
+        for cell in block.ranked:
+            if (pair := pair_of(cell, baseline_cell(block), traces)) is not None:
+                yield Explanation(cell["cell"], f"{block.name}/{block.baseline}", *pair)
 
 
 def show(console: Console, explanation: Explanation, *, every: bool = False) -> None:
@@ -106,7 +145,7 @@ def show_times(
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took}{known}.")
     for row in ablation_shares(blocks, traces):
-        if row["cell"] in cells and (said := ablation_tables.sentence(row)):
+        if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
             console.print(said)
 
 

@@ -6,8 +6,7 @@ code spans, in which GitHub renders no links, mentions or markup.
 
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -43,9 +42,6 @@ FINDINGS: dict[Word, str] = {
 
 QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
-
-_ABSENT = {"new": "new in the head", "removed": "removed in the head"}
-"""Why the gate's `new` and `removed` implementations are not compared."""
 
 _HEADINGS = ("Cell", "Base, ms", "Head, ms", "Ratio (95 % interval)", "Verdict")
 
@@ -96,14 +92,8 @@ def show(outcome: Outcome, console: Console) -> None:
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
     console.print(Text(tally(outcome.cases)))
-    for repository in outcome.gate["repositories"]:
-        changes = " with uncommitted changes" if repository["dirty"] else ""
-        head, base = (repository[end][:_SHORT] or "nothing" for end in ("head", "base"))
-        console.print(Text(f"head {head}{changes}, base {base}", style="dim"))
-    for word in ("new", "removed"):
-        names = ", ".join(map(_plain, outcome.gate[word]))
-        if names:
-            console.print(Text(f"not compared, {_ABSENT[word]}: {names}", style="dim"))
+    for line in _compared(outcome, _plain):
+        console.print(Text(line, style="dim"))
 
 
 def headline(outcome: Outcome, revision: str) -> str:
@@ -124,8 +114,7 @@ def headline(outcome: Outcome, revision: str) -> str:
 
 def tally(cases: Sequence[Case]) -> str:
     """Count the cases of each kind: `1 slower, 12 same`."""
-    counts = Counter(case.word for case in cases)
-    return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    return sentences.counted((case.word for case in cases), WORDS)
 
 
 def command(outcome: Outcome) -> str:
@@ -175,11 +164,9 @@ def _figures(case: Case) -> list[str]:
     ]
     if case.ratio is None:
         return [*times, numbers.MISSING]
-    value, interval = (
-        numbers.ratio(case.ratio.value),
-        numbers.interval(case.ratio.low, case.ratio.high),
-    )
-    return [*times, value if interval == numbers.MISSING else f"{value} ({interval})"]
+    value, low, high = case.ratio.value, case.ratio.low, case.ratio.high
+    interval = "" if low is None else f" ({numbers.interval(low, high)})"
+    return [*times, f"{numbers.ratio(value)}{interval}"]
 
 
 def _note(case: Case) -> str:
@@ -200,11 +187,8 @@ def _changes(outcome: Outcome) -> Iterator[str]:
 
 def _reading(outcome: Outcome) -> Iterator[str]:
     margin = numbers.percent(margin_of(outcome.manifest))
-    where = (
-        ", the base's in processes of their own"
-        if "versions" in outcome.gate
-        else (" in the same processes")
-    )
+    apart = "versions" in outcome.gate
+    where = ", the base's in processes of their own" if apart else " in the same processes"
     yield (
         f"Ratio: the head's step time over its base's, measured in turns{where}; "
         f"below 1, the head is faster. Differences under the margin of {margin} do not matter. The "
@@ -223,18 +207,23 @@ def _reading(outcome: Outcome) -> Iterator[str]:
     yield " ".join(f"*{word.capitalize()}*: {FINDINGS[word]}." for word in said)
 
 
-def _setting(outcome: Outcome) -> Iterator[str]:
-    gate, manifest = outcome.gate, outcome.manifest
+def _compared(outcome: Outcome, name: Callable[[str], str]) -> Iterator[str]:
+    """Describe the compared revisions and what only one of them has; `name` displays a name."""
+    gate = outcome.gate
     several = len(gate["repositories"]) > 1
     for repository in gate["repositories"]:
-        head = code(repository["head"][:_SHORT]) if repository["head"] else "no commit"
+        head = name(repository["head"][:_SHORT]) if repository["head"] else "no commit"
         changes = " with uncommitted changes" if repository["dirty"] else ""
-        files = f" ({', '.join(map(code, repository['files']))})" if several else ""
-        yield f"Head {head}{changes}, base {code(repository['base'][:_SHORT])}{files}."
+        files = f" ({', '.join(map(name, repository['files']))})" if several else ""
+        yield f"Head {head}{changes}, base {name(repository['base'][:_SHORT])}{files}."
     for word in ("new", "removed"):
         if gate[word]:
-            names = ", ".join(map(code, gate[word]))
-            yield f"Not compared, because {_ABSENT[word]}: {names}."
+            yield f"Not compared, because {word} in the head: {', '.join(map(name, gate[word]))}."
+
+
+def _setting(outcome: Outcome) -> Iterator[str]:
+    gate, manifest = outcome.gate, outcome.manifest
+    yield from _compared(outcome, code)
     if "versions" in gate:
         told = ", ".join(f"{name} {number}" for name, number in gate["versions"].items())
         yield f"The base ran with {code(told)}."

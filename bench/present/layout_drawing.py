@@ -1,7 +1,7 @@
 """The layout of a cell's arrays on the terminal: mesh, parameters, shards, bytes per device."""
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from itertools import product
 
 from rich.console import Console
 from rich.table import Table
@@ -87,20 +87,15 @@ def _drawing(array: ArrayLayout) -> Table:
     divided = [d for d, own in enumerate(starts) if len(own) > 1]
     across = divided[-1] if divided[-1] == len(starts) - 1 or len(divided) > 1 else None
     down = next((d for d in reversed(divided) if d != across), None)
-    holders = {
-        tuple(part["index"][d][0] for d in divided): part["devices"] for part in array["parts"]
+    # Of the other dimensions, the first shard is drawn.
+    drawn = [_drawn(own) if d in (down, across) else own[:1] for d, own in enumerate(starts)]
+    holders: dict[tuple[int | None, ...], str] = {
+        tuple(start for start, _ in part["index"]): " ".join(map(str, part["devices"]))
+        for part in array["parts"]
     }
-    rows = []
-    for row in _drawn(starts[down]) if down is not None else [None]:
-        cells = []
-        for column in _drawn(starts[across]) if across is not None else [None]:
-            key = tuple(
-                column if d == across else row if d == down else starts[d][0] for d in divided
-            )
-            devices = holders.get(cast("tuple[int, ...]", key))
-            cells.append("..." if devices is None else " ".join(map(str, devices)))
-        rows.append(cells)
-    return _grid(rows)
+    texts = [holders.get(shard, "...") for shard in product(*drawn)]
+    columns = len(drawn[across]) if across is not None else 1
+    return _grid([texts[at : at + columns] for at in range(0, len(texts), columns)])
 
 
 def _drawn(starts: Sequence[int]) -> list[int | None]:

@@ -9,17 +9,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.analyse import arms_beside, block_ratios, causes, checkpoint_costs, loss_curves
+from bench.analyse import block_ratios, loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import (
-    ablation_tables,
     block_tables,
     cell_columns,
-    checkpoint_tables,
     command_lines,
-    energy_sentences,
-    input_tables,
+    phase_tables,
     placing_table,
     run_environment,
     run_tables,
@@ -52,14 +49,7 @@ REASON = 120
 def content(
     found: Tables, manifest: Manifest, drawn: Figures, projected: Projected | None = None
 ) -> dict[str, Any]:
-    """Return everything that the template shows, by the names it uses.
-
-    Args:
-      found: the run's tables.
-      manifest: the run's manifest.
-      drawn: its plots.
-      projected: its projection, if it has one.
-    """
+    """Return everything that the template shows of a run, by the names it uses."""
     noted = caveats(found, manifest)
     endings = run_tables.endings(found.cells)
     return {
@@ -67,7 +57,7 @@ def content(
         "subjects": _subjects(found, manifest, drawn),
         "caveats": noted,
         "endings": endings,
-        "environment": run_environment.environment(manifest, energy_sentences.sentence(found)),
+        "environment": run_environment.environment(manifest, found),
         "command": command_lines.of_run(manifest),
         "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,
@@ -116,9 +106,7 @@ def _failure(row: Mapping[str, Any]) -> dict[str, str]:
 def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[str, Any]]:
     """Render tables of whole subjects before those of single blocks, which share the rest."""
     cells = cell_columns.rows(found, manifest)
-    blocks = {
-        name: list(own) for name, own in groupby(found.comparisons, lambda block: block.subject)
-    }
+    blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
     room = BYTES
 
     def take(texts: Sequence[Markup], most: int, left: int = 0) -> Iterator[Markup]:
@@ -131,7 +119,8 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
                 yield text
 
     general = {
-        name: _general(name, found, cells, drawn.subjects[name], manifest) for name in blocks
+        name: _general(own, found, cells, drawn.subjects[name], manifest)
+        for name, own in blocks.items()
     }
     kept = {name: list(take(texts, SECTION)) for name, texts in general.items()}
     subjects = []
@@ -154,25 +143,21 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
 
 
 def _left_out(blocks: int, others: int) -> str:
-    parts = [
-        numbers.count(count, what)
-        for count, what in ((others, "table of all blocks"), (blocks, "block"))
-        if count
-    ]
-    if not parts:
-        return ""
-    return f"Left out here, but in cells.csv, to keep this page short: {sentences.listing(parts)}."
+    counts = {"table of all blocks": others, "block": blocks}
+    parts = [numbers.count(count, what) for what, count in counts.items() if count]
+    why = "Left out here, but in cells.csv, to keep this page short"
+    return f"{why}: {sentences.listing(parts)}." if parts else ""
 
 
 def _general(
-    subject: str,
+    blocks: Sequence[Comparison],
     found: Tables,
     cells: Mapping[str, Row],
     charts: Sequence[PrintedChart],
     manifest: Manifest,
 ) -> list[Markup]:
     """Render the tables of a whole subject."""
-    blocks = [block for block in found.comparisons if block.subject == subject]
+    subject = blocks[0].subject
     effects = block_ratios.option_effects(found.comparisons)
     effects = [effect for effect in effects if effect.block.subject == subject]
     trained = [each for each in loss_curves.find(found) if each.block.subject == subject]
@@ -192,14 +177,12 @@ def _of_block(
     block: Comparison, found: Tables, cells: Mapping[str, Row], manifest: Manifest
 ) -> Iterator[Table]:
     """Render the tables of one block, its times first."""
-    reasons = trace_tables.reasons(causes.differences(block, found.traces))
-    said = [*reasons.values(), *trace_tables.against_fastest(block, found.traces).values()]
+    reasons = (trace_tables.reasons, trace_tables.against_fastest)
+    said = [one for find in reasons for one in find(block, found.traces).values()]
     yield block_tables.comparison(block, cells, manifest)
     for table in (
         run_tables.processes([block], found.traces),
-        input_tables.table(arms_beside.input_costs([block])),
-        ablation_tables.table(arms_beside.ablation_shares([block], found.traces)),
-        checkpoint_tables.table(checkpoint_costs.find([block], found.checkpoints)),
+        *phase_tables.tables(found, [block]),
         trace_tables.breakdown(block, found.traces, said),
     ):
         if table:

@@ -13,16 +13,15 @@ from markupsafe import Markup, escape
 
 from bench.analyse.cell_table import Tables
 from bench.present import (
-    energy_sentences,
     page_data,
     placing_table,
     run_environment,
     run_tables,
     sentences,
-    vega,
 )
 from bench.present.caveats import caveats
 from bench.present.charts import CHARTS
+from bench.present.plots import vega_plot
 from bench.present.predicted_curves import Projected
 from bench.present.rendering import environment, reading_guide, stylesheet
 from bench.records import numbers
@@ -32,16 +31,9 @@ from bench.records.statuses import STATUSES
 WEB = Path(__file__).with_name("web")
 
 SCRIPTS = (
-    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js"),
-    *(
-        "chart_style.js",
-        "chart_figure.js",
-        "focused_cell.js",
-        "chart_groups.js",
-        "compared_pair.js",
-        "compared_programs.js",
-        "traced_step.js",
-    ),
+    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js", "chart_style.js"),
+    *("chart_figure.js", "focused_cell.js", "chart_groups.js", "compared_pair.js"),
+    *("compared_programs.js", "traced_step.js"),
     *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
     *("cell.js", "tables.js", "controls.js", "chooser.js", "app.js"),
 )
@@ -52,13 +44,7 @@ FIRST = 8
 
 
 def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
-    """Return the page of a run.
-
-    Args:
-      found: the run's tables.
-      manifest: the run's manifest.
-      projected: the run's projection, if it has one.
-    """
+    """Return the page of a run, with the predicted curves if it has any."""
     template = environment(WEB, markdown=False).get_template("page.html.j2")
     return template.render(page=content(found, manifest, projected), charts=CHARTS)
 
@@ -66,7 +52,7 @@ def html(found: Tables, manifest: Manifest, projected: Projected | None = None) 
 def content(
     found: Tables, manifest: Manifest, projected: Projected | None = None
 ) -> dict[str, Any]:
-    """Return everything that the template shows, by the names it uses; arguments as in `html`."""
+    """Return everything that the template shows, by the names it uses."""
     cells = found.cells
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     predicted = projected.charts if projected else []
@@ -77,7 +63,9 @@ def content(
     ]
     # Everything here is either our own or escaped for its context.
     style = Markup(stylesheet() + _read("page.css"))  # noqa: S704
-    library = Markup(_inert(vega.library()))  # noqa: S704
+    # No string of the library may close the element that contains it.
+    inert = vega_plot.library().replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    library = Markup(inert)  # noqa: S704
     code = Markup("\n".join(map(_read, SCRIPTS)))  # noqa: S704
     return {
         "run": manifest["run"],
@@ -99,13 +87,13 @@ def content(
         ],
         "caveats": caveats(found, manifest),
         "machine": run_environment.machine(manifest),
-        "environment": run_environment.environment(manifest, energy_sentences.sentence(found)),
+        "environment": run_environment.environment(manifest, found),
         "endings": run_tables.endings(cells),
         "tables": data["tables"],
         "timed": not found.timeline.empty,
         "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,
-        "licence": vega.LICENCE,
+        "licence": vega_plot.LICENCE,
         "policy": _policy(style, library, code),
         "style": style,
         "data": Markup(page_data.encode(data)),  # noqa: S704
@@ -144,11 +132,6 @@ def _marked(text: str, names: list[str]) -> Markup:
 
 def _read(name: str) -> str:
     return (WEB / name).read_text("utf-8")
-
-
-def _inert(script: str) -> str:
-    """Return a script whose strings cannot close the element that contains it."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _source(text: str) -> str:

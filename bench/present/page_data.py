@@ -7,6 +7,9 @@ bench/present/web/data.js is the only reader.
 """
 
 import json
+import math
+import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, zip_longest
@@ -16,36 +19,29 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import (
-    arms_beside,
-    block_ratios,
-    causes,
-    checkpoint_costs,
-    loss_curves,
-    scaling_curves,
-)
+from bench.analyse import block_ratios, loss_curves, scaling_curves
+from bench.analyse.causes import means, parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import (
-    ablation_tables,
     block_tables,
     cell_columns,
     charts,
-    checkpoint_tables,
-    input_tables,
-    pair_data,
+    phase_tables,
     run_tables,
     trace_tables,
 )
+from bench.present.cause_sentences import called
 from bench.present.cell_columns import Row
-from bench.present.columns import Table, packed, shortened
+from bench.present.columns import packed, shortened
 from bench.present.plots.plot_plan import sample
 from bench.records import printable
 from bench.records.arms import implementation_of
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 from bench.records.step_programs import compressed, unpacked
+from bench.records.trace_rows import TraceRow
 
 MOST_ROUNDS = 200
 """Rounds of a block whose samples the page has, evenly spaced in time; samples.csv has all."""
@@ -72,59 +68,9 @@ FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in 
 Columns = dict[str, Any]
 
 
-def tables(found: Tables, cells: Mapping[str, Row], manifest: Manifest) -> list[Table]:
-    """Return the non-empty tables of a run, except that of all cells.
-
-    Args:
-      found: the run's tables.
-      cells: its cells, as from `cell_columns.rows`.
-      manifest: its description.
-    """
-    every = (
-        run_tables.losses(loss_curves.find(found)),
-        run_tables.variants(block_ratios.option_effects(found.comparisons), manifest),
-        cell_columns.energy(list(cells.values())),
-        run_tables.processes(found.comparisons, found.traces),
-        input_tables.table(arms_beside.input_costs(found.comparisons)),
-        ablation_tables.table(arms_beside.ablation_shares(found.comparisons, found.traces)),
-        checkpoint_tables.table(checkpoint_costs.find(found.comparisons, found.checkpoints)),
-        run_tables.largest(found.largest),
-    )
-    return [table for table in every if table]
-
-
 def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
     """Return all data of the page, ready for `encode`."""
-    cells = cell_columns.rows(found, manifest)
-    names = sorted({cell["implementation"] for cell in cells.values()})
-    arms = {name: number for number, name in enumerate(names)}
-    subjects = list(dict.fromkeys(block.subject for block in found.comparisons))
-    of_block = {block.name: number for number, block in enumerate(found.comparisons)}
-    of_cell = {name: number for number, name in enumerate(cells)}
-    rows = list(cells.values())
-    causes, spent = pair_data.spent(found.traces)
-    steps = drawn_steps(found)
-    return {
-        "statuses": {name: asdict(status) for name, status in STATUSES.items()},
-        "implementations": names,
-        "approximate": sorted({arms[c["implementation"]] for c in rows if c["approximate"]}),
-        **charts.for_page(names),
-        "subjects": subjects,
-        "blocks": _blocks(found, manifest, subjects, arms),
-        "cells": {
-            **cell_columns.all_cells(rows, manifest["run"]).for_page(of_cell),
-            "figures": _figures(rows, of_block, arms),
-        },
-        "tables": [table.for_page(of_cell) for table in tables(found, cells, manifest)],
-        "curves": _curves(found, subjects, of_cell),
-        "traced": _traced(found, cells, of_cell, spent, steps),
-        "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
-        "causes": causes,
-        "layouts": packed(found.layouts.get(name) for name in cells),
-        "programs": _programs(found, of_cell),
-        "losses": _losses(loss_curves.find(found), of_block, of_cell),
-        "timeline": _timeline(found.timeline),
-    }
+    return _PageData(found, manifest).all()
 
 
 def encode(value: dict[str, Any]) -> str:
@@ -135,46 +81,193 @@ def encode(value: dict[str, Any]) -> str:
     return text
 
 
-def _figures(rows: Sequence[Row], of_block: Mapping[str, int], arms: Mapping[str, int]) -> Columns:
-    return {
-        "block": [of_block[cell["block"]] for cell in rows],
-        "arm": [arms[cell["implementation"]] for cell in rows],
-        "paired": [cell["paired"] for cell in rows],
-        "unit": packed(cell["unit"] or "" for cell in rows),
-        "reason": packed(printable.shortened(cell["reason"]) for cell in rows),
-        **{name: shortened(cell[name] for cell in rows) for name in FIGURES},
-    }
+class _PageData:
+    """The data of one page; its parts refer to one another by these numbers."""
 
+    def __init__(self, found: Tables, manifest: Manifest) -> None:
+        self.found, self.manifest = found, manifest
+        self.cells = cell_columns.rows(found, manifest)
+        self.names = sorted({cell["implementation"] for cell in self.cells.values()})
+        self.arms = {name: number for number, name in enumerate(self.names)}
+        self.subjects = list(dict.fromkeys(block.subject for block in found.comparisons))
+        self.of_block = {block.name: number for number, block in enumerate(found.comparisons)}
+        self.of_cell = {name: number for number, name in enumerate(self.cells)}
+        self.trainings = loss_curves.find(found)
 
-def _blocks(
-    found: Tables, manifest: Manifest, subjects: Sequence[str], arms: Mapping[str, int]
-) -> Columns:
-    rows = []
-    for block in found.comparisons:
-        ceilings, floor = block.ceilings, block.floor
-        rounds = sample(range(len(block.rounds.attempt)), MOST_ROUNDS)
-        rows.append({
-            "name": block.name,
-            "subject": subjects.index(block.subject),
-            "mesh": str(block.block.mesh),
-            "batch": block.block.batch,
-            "devices": block.block.mesh.size,
-            "oversubscribed": block.oversubscribed,
-            "baseline": arms.get(block.baseline, -1),
-            "margin": block.margin,
-            "floor": floor_width(floor) if floor and floor.low else None,
-            "matmul": ceilings and ceilings["matmul_flops"],
-            "bandwidth": ceilings and ceilings["memory_bytes"],
-            "facts": block_tables.facts(block, manifest),
-            "ratios": pair_data.ratios(block, arms),
-            "launch": [int(block.rounds.attempt[place]) for place in rounds],
-            "samples": {
-                str(arms.get(arm, "twin")): _samples(block, arm, rounds)
-                for arm in block.rounds.arms
-                if implementation_of(arm) == arm
+    def all(self) -> dict[str, Any]:
+        """Return every part, by the names that data.js uses."""
+        found, cells = self.found, list(self.cells.values())
+        causes, spent = _spent(found.traces)
+        steps = drawn_steps(found)
+        tables = (
+            run_tables.losses(self.trainings),
+            run_tables.variants(block_ratios.option_effects(found.comparisons), self.manifest),
+            cell_columns.energy(cells),
+            run_tables.processes(found.comparisons, found.traces),
+            *phase_tables.tables(found, found.comparisons),
+            run_tables.largest(found.largest),
+        )
+        return {
+            "statuses": {name: asdict(status) for name, status in STATUSES.items()},
+            "implementations": self.names,
+            "approximate": sorted(
+                {self.arms[cell["implementation"]] for cell in cells if cell["approximate"]}
+            ),
+            **charts.for_page(self.names),
+            "subjects": self.subjects,
+            "blocks": self._blocks(),
+            "cells": {
+                **cell_columns.all_cells(cells, self.manifest["run"]).for_page(self.of_cell),
+                "figures": self._figures(cells),
             },
-        })  # fmt: skip
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+            "tables": [table.for_page(self.of_cell) for table in tables if table],
+            "curves": self._curves(),
+            "traced": self._traced(spent, steps),
+            "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
+            "causes": causes,
+            "layouts": packed(found.layouts.get(name) for name in self.cells),
+            "programs": self._programs(),
+            "losses": self._losses(),
+            "timeline": _timeline(found.timeline),
+        }
+
+    def _figures(self, cells: Sequence[Row]) -> Columns:
+        return {
+            "block": [self.of_block[cell["block"]] for cell in cells],
+            "arm": [self.arms[cell["implementation"]] for cell in cells],
+            "paired": [cell["paired"] for cell in cells],
+            "unit": packed(cell["unit"] or "" for cell in cells),
+            "reason": packed(printable.shortened(cell["reason"]) for cell in cells),
+            **{name: shortened(cell[name] for cell in cells) for name in FIGURES},
+        }
+
+    def _blocks(self) -> Columns:
+        rows = []
+        for block in self.found.comparisons:
+            ceilings, floor = block.ceilings, block.floor
+            rounds = sample(range(len(block.rounds.attempt)), MOST_ROUNDS)
+            rows.append({
+                "name": block.name,
+                "subject": self.subjects.index(block.subject),
+                "mesh": str(block.block.mesh),
+                "batch": block.block.batch,
+                "devices": block.block.mesh.size,
+                "oversubscribed": block.oversubscribed,
+                "baseline": self.arms.get(block.baseline, -1),
+                "margin": block.margin,
+                "floor": floor_width(floor) if floor and floor.low else None,
+                "matmul": ceilings and ceilings["matmul_flops"],
+                "bandwidth": ceilings and ceilings["memory_bytes"],
+                "facts": block_tables.facts(block, self.manifest),
+                "ratios": _ratios(block, self.arms),
+                "launch": [int(block.rounds.attempt[place]) for place in rounds],
+                "samples": {
+                    str(self.arms.get(arm, "twin")): _samples(block, arm, rounds)
+                    for arm in block.rounds.arms
+                    if implementation_of(arm) == arm
+                },
+            })  # fmt: skip
+        return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+    def _curves(self) -> list[dict[str, Any]]:
+        ends = {"": "", "_low": "_q1", "_high": "_q3"}
+        return [
+            {
+                "title": curve.title,
+                "subject": self.subjects.index(curve.subject),
+                "slug": curve.slug,
+                "cell": [self.of_cell[name] for name in curve.points["cell"]],
+                "ideal": curve.ideal.tolist(),
+                "communication": curve.communication_bound.tolist(),
+                "over": curve.oversubscribed_from,
+                **{
+                    f"efficiency{end}": shortened(curve.points[f"efficiency{quartile}"].tolist())
+                    for end, quartile in ends.items()
+                },
+            }
+            for curve in scaling_curves.find(self.found.cells)
+            if curve.subject in self.subjects
+        ]
+
+    def _programs(self) -> str:
+        """Return the operations of cells' programs, compressed; empty if none are stored.
+
+        `operations` has source, opcode, result and bytes of each distinct one; `cells` has, by cell
+        number, the indices of its operations, each followed by its runs.
+        """
+        stored = self.found.programs
+        sizes = {name: len(text) for name, text in stored.items() if name in self.of_cell}
+        places: dict[tuple[str, str, str, int], int] = {}
+        cells = {}
+        for name in _first(self.found, sizes, MOST_PACKED):
+            own = cells[self.of_cell[name]] = list[int]()
+            for one in unpacked(stored[name]):
+                kind = (one.source, one.opcode, one.result, one.bytes)
+                own += [places.setdefault(kind, len(places)), one.runs]
+        return compressed({"operations": list(places), "cells": cells}) if cells else ""
+
+    def _traced(
+        self, spent: Mapping[str, dict[str, Any]], steps: Mapping[str, str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return, by cell number, the breakdown of traced steps and why they differ."""
+        traced: dict[str, dict[str, Any]] = {
+            name: {
+                "parts": parts(trace),
+                **spent[name],
+                "viewer": trace_tables.trace_viewer(trace),
+                "drawn": steps.get(name),
+                "why": self.cells[name]["cause"].sentence,
+                "main": self.cells[name]["cause"].main,
+            }
+            for name, trace in self.found.traces.items()
+            if name in self.cells
+        }
+        for block in self.found.comparisons:
+            for name, reason in trace_tables.against_fastest(block, self.found.traces).items():
+                traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
+        return {str(self.of_cell[name]): each for name, each in traced.items()}
+
+    def _losses(self) -> list[dict[str, Any]]:
+        """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
+        curves = sum(1 + len(each.yardsticks) + len(each.curves) for each in self.trainings)
+        most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
+        return [
+            {
+                "block": self.of_block[training.block.name],
+                "steps": [step + 1 for step in steps],
+                "of": training.steps,
+                "tolerance": training.reference.tolerance,
+                "curves": [
+                    {
+                        "cell": self.of_cell.get(f"{training.block.name}/{curve.arm}"),
+                        "name": curve.arm,
+                        "yardstick": curve.arm in loss_curves.YARDSTICKS,
+                        "loss": _at(curve.losses, steps),
+                        "apart": _at(curve.so_far, steps),
+                    }
+                    for curve in (training.reference, *training.yardsticks, *training.curves)
+                ],
+            }
+            for training in self.trainings
+            for steps in [sample(range(training.steps), most)]
+        ]
+
+
+def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float | None]]:
+    """Return the ratios of `explain` for arms that shared rounds, by their numbers: `3/5`.
+
+    Each is the first's time over the second's, with the ends of the interval that holds for all
+    pairs of the block simultaneously, or None where there is no interval.
+    """
+    found = {}
+    for place, arm in enumerate(block.arms[:-1], 1):
+        for other, claim in block.claims_of(arm, block.arms[place:]).items():
+            if claim.ratio.paired:
+                low, high = claim.verdict.low, claim.verdict.high
+                ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
+                key = f"{arms[arm]}/{arms[other]}"
+                found[key] = shortened([claim.ratio.value, *ends], 5)
+    return found
 
 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
@@ -182,36 +275,12 @@ def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float |
     return shortened((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist(), 5)
 
 
-def _curves(
-    found: Tables, subjects: Sequence[str], of_cell: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "title": curve.title,
-            "subject": subjects.index(curve.subject),
-            "slug": curve.slug,
-            "cell": [of_cell[name] for name in curve.points["cell"]],
-            "ideal": curve.ideal.tolist(),
-            "communication": curve.communication_bound.tolist(),
-            "over": curve.oversubscribed_from,
-            "efficiency": shortened(curve.points["efficiency"].tolist()),
-            "efficiency_low": shortened(curve.points["efficiency_q1"].tolist()),
-            "efficiency_high": shortened(curve.points["efficiency_q3"].tolist()),
-        }
-        for curve in scaling_curves.find(found.cells)
-        if curve.subject in subjects
-    ]
-
-
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
     """Return the compressed steps that the page draws, by cell.
 
     Of every block, the fastest implementation, the baseline and the slowest come first; the others
-    follow from the fastest to the slowest. A step that has no room is left out.
-
-    Args:
-      found: the run's tables.
-      most: characters of all steps together.
+    follow from the fastest to the slowest. A step that has no room among `most` characters is left
+    out.
     """
     stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
     sizes = {name: len(text) for name, text in stored.items()}
@@ -234,77 +303,35 @@ def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
     return chosen
 
 
-def _programs(found: Tables, of_cell: Mapping[str, int]) -> str:
-    """Return the operations of cells' programs, compressed; empty if none are stored.
+def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return how traced steps spend their time, so that the page need only subtract.
 
-    `operations` has source, opcode, result and bytes of each distinct one; `cells` has, by cell
-    number, the indices of its operations, each followed by its runs.
+    Returns:
+      `what` and `source` of each cause, as columns; and by cell, `causes`, the numbers of the
+      step's causes, `ns`, nanoseconds on each as in `attribution.sides` with operations of all
+      sizes together, `transposing`, the causes whose operations change an array's layout, and
+      `steps_ns`, the times of a traced step and of one just before without a profiler.
     """
-    sizes = {name: len(text) for name, text in found.programs.items() if name in of_cell}
-    places: dict[tuple[str, str, str, int], int] = {}
+    causes: dict[tuple[str, str], int] = {}
     cells = {}
-    for name in _first(found, sizes, MOST_PACKED):
-        own = cells[of_cell[name]] = list[int]()
-        for one in unpacked(found.programs[name]):
-            kind = (one.source, one.opcode, one.result, one.bytes)
-            own += [places.setdefault(kind, len(places)), one.runs]
-    return compressed({"operations": list(places), "cells": cells}) if cells else ""
-
-
-def _traced(
-    found: Tables,
-    cells: Mapping[str, Row],
-    of_cell: Mapping[str, int],
-    spent: Mapping[str, dict[str, Any]],
-    steps: Mapping[str, str],
-) -> dict[str, dict[str, Any]]:
-    """Return, by cell number, the breakdown of traced steps and why they differ."""
-    traced: dict[str, dict[str, Any]] = {
-        name: {
-            "parts": causes.parts(trace),
-            **spent[name],
-            "viewer": trace_tables.trace_viewer(trace),
-            "drawn": steps.get(name),
-            "why": cells[name]["cause"].sentence,
-            "main": cells[name]["cause"].main,
-        }
-        for name, trace in found.traces.items()
-        if name in cells
-    }
-    for block in found.comparisons:
-        for name, reason in trace_tables.against_fastest(block, found.traces).items():
-            traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
-    return {str(of_cell[name]): each for name, each in traced.items()}
-
-
-def _losses(
-    trainings: Sequence[loss_curves.Training],
-    of_block: Mapping[str, int],
-    of_cell: Mapping[str, int],
-) -> list[dict[str, Any]]:
-    """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
-    curves = sum(1 + len(each.yardsticks) + len(each.curves) for each in trainings)
-    most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
-    return [
-        {
-            "block": of_block[training.block.name],
-            "steps": [step + 1 for step in steps],
-            "of": training.steps,
-            "tolerance": training.reference.tolerance,
-            "curves": [
-                {
-                    "cell": of_cell.get(f"{training.block.name}/{curve.arm}"),
-                    "name": curve.arm,
-                    "yardstick": curve.arm in loss_curves.YARDSTICKS,
-                    "loss": _at(curve.losses, steps),
-                    "apart": _at(curve.so_far, steps),
-                }
-                for curve in (training.reference, *training.yardsticks, *training.curves)
+    for name, trace in traces.items():
+        seconds: defaultdict[int, float] = defaultdict(float)
+        transposing: set[int] = set()
+        for key, side in sides(trace).items():
+            cause = causes.setdefault((called(key), key.source), len(causes))
+            seconds[cause] += side.seconds
+            transposing |= {cause} if side.transposes else set()
+        cells[name] = {
+            "causes": list(seconds),
+            "transposing": sorted(transposing),
+            "ns": [round(1e9 * each) for each in seconds.values()],
+            "steps_ns": [
+                round(1e9 * means(trace)["total"]),
+                round(statistics.median(trace["untraced_ns"])),
             ],
         }
-        for training in trainings
-        for steps in [sample(range(training.steps), most)]
-    ]
+    columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
+    return {name: packed(values) for name, values in columns.items()}, cells
 
 
 def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None]:

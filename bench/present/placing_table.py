@@ -1,10 +1,17 @@
-"""The matrix of a report: implementations by blocks, and how far each is behind the fastest."""
+"""The matrix of a report: implementations by blocks, and how far each is behind the fastest.
+
+`picture` draws it, with the answer above, for slides and for the gallery.
+"""
 
 import math
+import re
+import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import vl_convert
 
 from bench.analyse import placings
 from bench.analyse.cell_table import Tables
@@ -13,6 +20,7 @@ from bench.analyse.placings import Placing, Row
 from bench.present import sentences
 from bench.present.columns import Figure, missing
 from bench.present.plots.plot_plan import some
+from bench.present.plots.vega_plot import Plot, compose, spec_of
 from bench.records import numbers
 from bench.records.statuses import STATUSES
 
@@ -21,6 +29,12 @@ COLUMNS = 12
 
 SHADES = (1.02, 1.1, 1.25, 1.6)
 """Thresholds of the shades: times over the fastest's."""
+
+SLIDE = 1920, 1080
+"""Width and height of a slide in pixels, which the picture's PNG fills in one direction."""
+
+LINE = 135
+"""Characters per line of the answer in the picture."""
 
 CAPTION = (
     "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
@@ -93,6 +107,47 @@ def make(found: Tables) -> PlacingTable | None:
         [_line(row, shown, len(matrix.blocks)) for row in matrix.rows],
         f"{CAPTION}{apart}{latency if single else ''}{left.replace('plot', 'table')}",
     )
+
+
+def picture(found: Tables, title: str, machine: str) -> Plot | None:
+    """Draw the answer above the matrix; None if nothing was compared.
+
+    `title` is the question that the run answers; `machine` is in a few words, with the date.
+    """
+    matrix = make(found)
+    if matrix is None:
+        return None
+    subjects = [name for name, columns in matrix.subjects for _ in range(columns)]
+    rows: list[dict[str, Any]] = []
+    for line in matrix.lines:
+        for subject, place, field in zip(subjects, matrix.situations, line.fields, strict=True):
+            shade, *leads = field.look.split() if field else ("",)
+            blue = shade.startswith("shade") and not leads
+            rows.append({
+                "panel": subject,
+                "mesh": place.main,
+                "line": line.name,
+                "label": field.text if field else "\N{MIDDLE DOT}",
+                "colour": f"var(--{shade.replace('shade', 'behind') if blue else 'paper'})",
+            })  # fmt: skip
+        worst = {"panel": "", "mesh": "worst", "line": line.name, "label": line.worst}
+        rows.append({**worst, "colour": "var(--paper)"})
+    panels = [*dict.fromkeys(subjects), ""]
+    meshes = [*dict.fromkeys(place.main for place in matrix.situations), "worst"]
+    lines = [line.name for line in matrix.lines]
+    values = {"rows": rows, "panels": panels, "meshes": meshes, "lines": lines, "yTitle": None}
+    spec = spec_of("heatmap", {**values, "columns": len(panels)})
+    spec["resolve"]["scale"] = {"x": "independent"}
+    answers = [
+        line
+        for subject, texts in sentences.answers(sentences.summaries(found)).items()
+        for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
+    ]
+    legend = "Bluer: farther behind the fastest; white: the fastest, or not told from it."
+    plot = compose("share", spec, title, [*answers, "", f"{machine}. {legend}"])
+    width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
+    scale = min(SLIDE[0] / width, SLIDE[1] / height)
+    return replace(plot, png=vl_convert.svg_to_png(plot.svg, scale=scale))
 
 
 def _line(row: Row, blocks: list[Comparison], count: int) -> Line:

@@ -11,12 +11,11 @@ from itertools import zip_longest
 from bench.analyse import scaling_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.scaling_curves import Scaling
 from bench.present import sentences
 from bench.present.charts import CHARTS
 from bench.present.columns import Table
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import Plot
+from bench.present.plots.vega_plot import Plot, compose
 
 PANELS = 36
 """Limit on the panels of all plots of a report: one takes about 0.1 s in all its formats."""
@@ -65,9 +64,21 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
     curves = scaling_curves.find(found.cells)
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
-    planned = {
-        subject: list(_plans(own, curves, found, most, machine)) for subject, own in blocks.items()
+    cells = found.cells
+    subjects = {
+        name: Subject(
+            slug=re.sub(r"[^\w-]", "-", name.replace(", ", "-")),
+            blocks=own,
+            cells=cells[cells["block"].isin([block.name for block in own])],
+            curves=[curve for curve in curves if curve.subject == name],
+            traces=found.traces,
+            implementations=sorted(cells["implementation"].unique()),
+            panels=most,
+            machine=machine,
+        )
+        for name, own in blocks.items()
     }
+    planned = {name: list(_plans(subject)) for name, subject in subjects.items()}
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
     for rank in zip_longest(*planned.values()):
@@ -79,33 +90,15 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
                 missing.setdefault(subject, []).append(kind)
                 continue
             room -= plan.panels
-            label = f"{plan.title}, {subject}"
-            chosen[subject].append(
-                PrintedChart(kind, plan.title, label, plan.note, plan.draw(), plan.table)
-            )
+            data, title = subjects[subject], plan.title or CHARTS[kind].title
+            plot = compose(plan.slug or f"{kind}-{data.slug}", plan.spec, title, data.subtitle)
+            label = f"{title}, {subject}"
+            chosen[subject].append(PrintedChart(kind, title, label, plan.note, plot, plan.table))
     return Figures(chosen, {subject: _left_out(kinds) for subject, kinds in missing.items()})
 
 
-def _plans(
-    blocks: Sequence[Comparison],
-    curves: Sequence[Scaling],
-    found: Tables,
-    panels: int,
-    machine: str,
-) -> Iterator[tuple[str, Plan]]:
+def _plans(subject: Subject) -> Iterator[tuple[str, Plan]]:
     """Yield the plots of a subject with their kinds, those to be drawn first before the others."""
-    cells = found.cells
-    first = blocks[0]
-    subject = Subject(
-        slug=re.sub(r"[^\w-]", "-", first.subject.replace(", ", "-")),
-        blocks=list(blocks),
-        cells=cells[cells["block"].isin([block.name for block in blocks])],
-        curves=[curve for curve in curves if curve.subject == first.subject],
-        traces=found.traces,
-        implementations=sorted(cells["implementation"].unique()),
-        panels=panels,
-        machine=machine,
-    )
     plans = [
         (kind, plan)
         for kind, chart in CHARTS.items()

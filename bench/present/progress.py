@@ -90,14 +90,7 @@ class Progress:
     def end(
         self, block: Block, launch: int, statuses: Iterable[str], verdicts: Mapping[str, Claim]
     ) -> None:
-        """Show that a launch has ended.
-
-        Args:
-          block: the measured block.
-          launch: number of the launch, from 0.
-          statuses: statuses of its cells.
-          verdicts: the block's claims over all launches so far.
-        """
+        """Show that a launch, counted from 0, has ended; verdicts are over all launches so far."""
         seconds = time.monotonic() - self._began
         counts = Counter(statuses)
         self._remaining.end(seconds)

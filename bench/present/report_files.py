@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse import arms_beside, causes, cell_table, checkpoint_costs, loss_curves
+from bench.analyse import causes, cell_table, loss_curves
 from bench.present import (
     markdown,
     page,
+    phase_tables,
+    placing_table,
     predicted_curves,
     print_plots,
     run_environment,
-    share_picture,
 )
-from bench.present.cause_table import baseline_pairs, causes_frame
+from bench.present.explanation import baseline_pairs, causes_frame
 from bench.records import files, frames
 from bench.records.store import Run
 
@@ -26,10 +27,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     `ablations`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal
     bytes, but for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a
     picture of the page's first screen.
-
-    Args:
-      run: the stored run.
-      all_plots: draw every plot, rather than only those that take a few seconds.
+    With `all_plots`, every plot is drawn, and not only those that take a few seconds.
     """
     directory = run.directory
     found = cell_table.build(run)
@@ -42,7 +40,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     for chart in drawn.charts:
         chart.plot.write(plots)
     about = f"{run_environment.machine(run.manifest)}; {run_environment.started(run.manifest)}"
-    picture = share_picture.draw(found, run_environment.question(run.manifest), about)
+    picture = placing_table.picture(found, run_environment.question(run.manifest), about)
     if picture:
         picture.write(directory)
     content = markdown.content(found, run.manifest, drawn, predicted)
@@ -60,12 +58,8 @@ def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
         frames["trace_steps"] = causes.steps_frame(traces)
         frames["trace_operations"] = causes.operations_frame(traces)
         frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
-    if fed := arms_beside.input_costs(found.comparisons):
-        frames["inputs"] = pd.DataFrame(fed)
-    if shares := arms_beside.ablation_shares(found.comparisons, found.traces):
-        frames["ablations"] = pd.DataFrame(shares)
-    if saved := checkpoint_costs.find(found.comparisons, found.checkpoints):
-        frames["checkpoints"] = pd.DataFrame(saved)
+    phases = phase_tables.find(found, found.comparisons)
+    frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}
     if trainings := loss_curves.find(found):
         frames["losses"] = loss_curves.curves_frame(trainings)
         frames["loss_differences"] = loss_curves.differences_frame(trainings)

@@ -1,15 +1,18 @@
 """The environment of a run, as names and values, and in one line."""
 
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from bench.analyse.cell_table import Tables
 from bench.present import command_lines
 from bench.records import numbers
 from bench.records.rows import Manifest
 
 
-def environment(manifest: Manifest, energy: str = "") -> list[tuple[str, str]]:
-    """Return a run's environment as names and values; `energy` describes the energy counter."""
+def environment(manifest: Manifest, found: Tables | None = None) -> list[tuple[str, str]]:
+    """Return a run's environment as names and values; its tables tell of energy counters."""
     host, git = manifest["host"], manifest["git"]
     memory = manifest["device_memory_bytes"]
     device = f"{manifest['device_count']} {numbers.TIMES} {manifest['device_kind']}"
@@ -33,7 +36,7 @@ def environment(manifest: Manifest, energy: str = "") -> list[tuple[str, str]]:
         ("Versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items())),
         ("Environment", " ".join(f"{k}={v}" for k, v in manifest["environment"].items()) or "-"),
         *((f"Variant {name}", text) for name, text in variants.items()),
-        ("Energy", energy or None),
+        ("Energy", (found and energy(found)) or None),
         ("Commit", f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}"),
     ]
     return [(name, str(value)) for name, value in known if value is not None]
@@ -92,3 +95,45 @@ def _cores(host: dict[str, Any]) -> str | None:
         return None
     physical = host.get("physical_cores")
     return f"{host['usable_cores']} usable" + (f", {physical} physical" if physical else "")
+
+
+def energy(found: Tables) -> str:
+    """Name the energy counter, or why there is none; empty if no launch looked for counters."""
+    meters = [meter for block in found.comparisons for meter in found.meters.get(block.name, ())]
+    reasons = sorted({meter["reason"] for meter in meters if meter["reason"]})
+    known = [meter for meter in meters if not meter["reason"]]
+    parts = []
+    if known:
+        longest = max(meter["period_s"] for meter in known)
+        kinds = sorted({_kinds(meter["counted"]) for meter in known})
+        parts.append(
+            f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; the "
+            f"counters advance every {numbers.si(longest, 's')}"
+        )
+        unsure = _unsure(found)
+        if unsure:
+            parts.append(unsure)
+    if reasons:
+        parts.append(f"{'elsewhere ' if known else ''}unknown: {'; '.join(reasons)}")
+    return "; ".join(parts)
+
+
+def _kinds(counted: Iterable[str]) -> str:
+    counts = Counter(counted)
+    return " and ".join(numbers.count(count, kind) for kind, count in sorted(counts.items()))
+
+
+def _unsure(found: Tables) -> str:
+    """Count the cells that have no figure although there are counters."""
+    blocks = {
+        name for name, meters in found.meters.items() if not all(one["reason"] for one in meters)
+    }
+    cells = found.cells
+    timed = cells[(cells["status"] == "ok") & cells["block"].isin(blocks)]
+    missing = int(timed["joules_per_step"].isna().sum())
+    if not missing:
+        return ""
+    return (
+        f"unknown for {numbers.count(missing, 'cell')}, whose turns are too short for that: more "
+        "--seconds make them longer"
+    )

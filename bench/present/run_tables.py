@@ -1,7 +1,7 @@
 """Further tables of a run: variants, processes, largest batches, losses and failed cells."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pandas as pd
@@ -26,12 +26,7 @@ _COSTS = {"compile_total_s", "memory_bytes"}
 
 
 def variants(effects: Sequence[Effect], manifest: Manifest) -> Table:
-    """Return the effects of variants, other versions, several processes and rematerialization.
-
-    Args:
-      effects: of all options.
-      manifest: describes the variants.
-    """
+    """Return the effects of variants, other versions, several processes and rematerialization."""
     changes = manifest["config"].get("variants", {})
 
     def pair(column: Column) -> Column:
@@ -90,21 +85,12 @@ def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> T
 
 def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Row]:
     for cell in block.ranked:
-        if cell["implementation"] not in block.process_times:
-            continue
-        found = turn_details.straggling(block.process_times[cell["implementation"]])
-        trace = traces.get(cell["cell"])
-        rank, more = busiest(trace, block.block) if trace else (None, None)
-        yield {
-            "cell": cell["cell"],
-            "implementation": cell["implementation"],
-            "place": block.place,
-            "slowest": found.slowest,
-            "often": found.often,
-            "excess": found.excess,
-            "busiest": rank,
-            "more": more,
-        }
+        name, trace = cell["implementation"], traces.get(cell["cell"])
+        if name in block.process_times:
+            rank, more = busiest(trace, block.block) if trace else (None, None)
+            spread = asdict(turn_details.straggling(block.process_times[name]))
+            row = {"cell": cell["cell"], "implementation": name, "place": block.place}
+            yield row | spread | {"busiest": rank, "more": more}
 
 
 def largest(rows: Sequence[MaxBatchRow]) -> Table:
@@ -148,28 +134,19 @@ def _refuted(row: MaxBatchRow) -> str:
 def losses(trainings: Sequence[Training]) -> Table:
     """Return the distance of loss curves from the reference's."""
     rows = [
-        {
-            "implementation": curve.arm,
-            "place": training.block.place,
-            "largest": curve.largest,
-            "early": curve.early,
-            "beyond": curve.beyond,
-            "reason": curve.reason,
-        }
+        (training.block.place, curve)
         for training in trainings
         for curve in (*training.curves, *training.yardsticks)
     ]
     early = f"in the first {loss_curves.EARLY} steps"
     columns = [
-        IMPLEMENTATION,
-        Column("place", "Mesh, batch", filter=True),
-        Column("largest", "Largest difference", "relative", "scientific"),
-        Column("early", "Largest difference", early, "scientific"),
-        Column("beyond", "Above the tolerance", "from step", "count"),
-        Column(
-            "reason", "Ended early", long=True, optional=True,
-            value=lambda row: row["reason"] or None,
-        ),
+        replace(IMPLEMENTATION, value=lambda row: row[1].arm),
+        Column("place", "Mesh, batch", value=lambda row: row[0], filter=True),
+        Column("largest", "Largest difference", "relative", "scientific", lambda r: r[1].largest),
+        Column("early", "Largest difference", early, "scientific", lambda row: row[1].early),
+        Column("beyond", "Above the tolerance", "from step", "count", lambda row: row[1].beyond),
+        Column("reason", "Ended early", value=lambda row: row[1].reason or None, long=True,
+               optional=True),
     ]  # fmt: skip
     steps = numbers.count(max((training.steps for training in trainings), default=0), "step")
     tolerances = [numbers.scientific(training.reference.tolerance) for training in trainings]

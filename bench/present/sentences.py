@@ -337,6 +337,12 @@ def tally(cells: pd.DataFrame) -> str:
     return f"{numbers.count(len(cells), 'cell')}: {', '.join(parts)}."
 
 
+def counted(words: Iterable[str], order: Iterable[str]) -> str:
+    """Return `3 ok, 1 wrong`: how often each word occurs, in this order."""
+    counts = Counter(words)
+    return ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
+
+
 def listing(words: Iterable[str]) -> str:
     """Join words: `a`, `a and b`, `a, b and c`."""
     *head, last = list(words)

@@ -92,10 +92,10 @@ def show(
     )  # fmt: skip
     shown = table(*headings, gap=1)
     last = ""
-    for line in content.body:
-        name = f"{line.name}, {line.note}" if line.note else line.name
+    for first, *others in content.body:
+        name = f"{first.main}, {first.note}" if first.note else first.main
         cells = [plain("" if name == last else name)]
-        for figure in line.figures:
+        for figure in others:
             noted = f"{figure.main} ({figure.note})" if notes and figure.note else figure.main
             text = plain(noted)
             text.stylize(styles.get(noted.partition(" ")[0], ""))

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from bench.analyse.causes import Difference, means, oversubscription, pair_of, parts, stragglers
+from bench.analyse.causes import (
+    Difference,
+    differences,
+    means,
+    oversubscription,
+    pair_of,
+    parts,
+    stragglers,
+)
 from bench.analyse.comparisons import Comparison
 from bench.present.cause_sentences import Reason, reason
 from bench.present.charts import PARTS
@@ -29,13 +37,7 @@ NOTES = {
 def breakdown(
     block: Comparison, traces: Mapping[str, TraceRow], said: Iterable[Reason] = ()
 ) -> Table:
-    """Return the breakdown of the steps of a block's cells.
-
-    Args:
-      block: the comparison.
-      traces: traces by cell.
-      said: why implementations differ, to be shown below the table.
-    """
+    """Return the breakdown of the steps of a block's cells; what is `said` is shown below it."""
     traced = {
         cell["implementation"]: traces[cell["cell"]]
         for cell in block.ranked
@@ -98,9 +100,9 @@ def _excess(row: Mapping[str, Any]) -> str:
     return "" if missing(row["excess"]) else f"+{numbers.percent(row['excess'])}"
 
 
-def reasons(found: Iterable[Difference]) -> dict[str, Reason]:
+def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
     """Return why implementations are faster or slower than their baseline."""
-    return {one.cell["implementation"]: _reason(one) for one in found}
+    return {one.cell["implementation"]: _reason(one) for one in differences(block, traces)}
 
 
 def _reason(one: Difference) -> Reason:

@@ -13,7 +13,7 @@ import synthetic
 from pages import column
 
 from bench.analyse import cell_table, loss_curves
-from bench.present import caveats, loss_sentences, page_data, report_files, run_tables
+from bench.present import caveats, page_data, phase_tables, report_files, run_tables
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 
@@ -74,16 +74,16 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
 
 
 def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run, Tables]) -> None:
-    assert loss_sentences.sentence(loss_curves.find(stored[1])) == (
+    assert phase_tables.loss_sentence(loss_curves.find(stored[1])) == (
         "Loss curves of 100 steps: at most 1.0e-3 from the reference's (drifts in "
         "mlp-base/data=1/b64/fp32; above 3.0e-4 from step 31). Rounding alone takes the reference "
         "1.0e-6 with its batch in parts and 2.0e-6 in float64."
     )
-    assert loss_sentences.sentence([]) == ""
+    assert phase_tables.loss_sentence([]) == ""
     one, *_ = loss_curves.find(stored[1])
     exact = replace(one.yardsticks[1], losses=one.yardsticks[1].losses[:3])
     cut_off = replace(one, yardsticks=[one.yardsticks[0], exact])
-    assert loss_sentences.sentence([cut_off]).endswith("in float64 (of 3 steps).")
+    assert phase_tables.loss_sentence([cut_off]).endswith("in float64 (of 3 steps).")
 
 
 def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     drifts, _, right = one.curves
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
-    assert loss_sentences.unfinished([one], run.manifest).startswith(
+    assert phase_tables.unfinished_losses([one], run.manifest).startswith(
         "2 loss curves ended before the last step, mlp-base/data=2/b64/fp32/drifts for instance: "
         "the loss of step 11 is nan."
     )
@@ -121,7 +121,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     run = store.load(directory)
     found = cell_table.build(run)
     assert all(one.farthest is None for one in loss_curves.find(found))
-    assert "oom: no room" in loss_sentences.unfinished(loss_curves.find(found), run.manifest)
+    assert "oom: no room" in phase_tables.unfinished_losses(loss_curves.find(found), run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
     page_data.encode(page_data.build(found, run.manifest))
@@ -168,4 +168,4 @@ def test_a_run_that_did_not_train_says_nothing_of_it(tmp_path: Path) -> None:
     run, found = read(tmp_path, trained=0)
     assert loss_curves.find(found) == []
     assert page_data.build(found, run.manifest)["losses"] == []
-    assert loss_sentences.unfinished([], run.manifest) == ""
+    assert phase_tables.unfinished_losses([], run.manifest) == ""

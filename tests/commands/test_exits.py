@@ -106,3 +106,10 @@ def test_the_manual_and_help_list_the_same_codes(command) -> None:
 
 
 MANUAL = (ROOT / "docs/failures.md").read_text(encoding="utf-8")
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    group = command_line.typer.main.get_command(command_line.app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        for option in command.params:
+            assert option.help, f"{name} {option.name}"

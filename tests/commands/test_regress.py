@@ -212,7 +212,7 @@ def test_new_and_removed_implementations_are_listed(gate: Gate) -> None:
     ]
     assert "Not compared, because new in the head: `pmap`." in gate.summary
     assert "Not compared, because removed in the head: `gone`." in gate.summary
-    assert "not compared, new in the head: pmap" in done.out
+    assert "Not compared, because new in the head: pmap." in done.out
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,11 @@ from bench.__main__ import app
 from bench.analyse import run_changes, run_settings
 from bench.analyse.run_changes import Compared
 from bench.commands.exits import BAD_INPUT
-from bench.present import rendering
-from bench.present.comparison import (
-    comparison_page,
+from bench.present import (
+    comparison_report,
     comparison_sentences,
     comparison_tables,
-    comparison_terminal,
+    rendering,
 )
 from bench.records import store
 
@@ -54,12 +53,12 @@ def against(found: Compared) -> dict[str, run_changes.Change]:
 
 def printed(found: Compared, **options) -> str:
     text = io.StringIO()
-    comparison_terminal.show(Console(file=text, width=80, highlight=False, **options), found)
+    comparison_report.show(Console(file=text, width=80, highlight=False, **options), found)
     return text.getvalue()
 
 
 def page(found: Compared, *, markdown: bool = False) -> str:
-    return rendering.render("compare", markdown=markdown, **comparison_page.content(found))
+    return rendering.render("compare", markdown=markdown, **comparison_report.content(found))
 
 
 def test_planted_changes_are_found_with_their_sign(tmp_path: Path) -> None:
@@ -150,7 +149,7 @@ def differ(manifest) -> None:
 def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
     a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
     synthetic.rewrite(b, "manifest", differ)
-    found = comparison_page.build(store.load(a), store.load(b), tmp_path / "out", None)
+    found = comparison_report.build(store.load(a), store.load(b), tmp_path / "out", None)
     expected = {
         ("machine", "Platform", "cpu", "gpu"),
         ("machine", "Processor", "An eight-core processor", "Another processor"),
@@ -392,7 +391,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compared, Path]:
         manifest["git"]["commit"] = HOSTILE
 
     synthetic.rewrite(paths[1], "manifest", spoil)
-    return comparison_page.build(*map(store.load, paths), folder / "out", None), folder / "out"
+    return comparison_report.build(*map(store.load, paths), folder / "out", None), folder / "out"
 
 
 def test_hostile_text_is_inert_on_the_page(hostile: tuple[Compared, Path]) -> None:
@@ -465,7 +464,7 @@ def test_the_terminal_has_80_columns_and_ends_with_the_tally(reports: Path) -> N
 def test_the_files_say_the_same_each_time(reports: Path, tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
-        comparison_page.build(
+        comparison_report.build(
             *(store.load(reports / run) for run in ("before", "after")), tmp_path / name, None
         )
         made.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})

@@ -10,7 +10,7 @@ import pytest
 
 from bench.analyse.disturbances import Conditions
 from bench.analyse.verdicts import Claim, Verdict
-from bench.present.next_steps import lines
+from bench.present.closing_summary import next_steps
 
 
 def told(word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seconds=100.0):
@@ -19,7 +19,7 @@ def told(word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seco
     block = SimpleNamespace(name="b", claims={"arm": claim}, conditions=conditions)
     rows = [{"block": "b", "seconds": {"measure": seconds}}, {"block": "c", "seconds": {"x": 9e9}}]
     run = SimpleNamespace(directory=Path("reports/r"), block_rows=rows)
-    return list(lines(SimpleNamespace(comparisons=[block]), run))
+    return list(next_steps(SimpleNamespace(comparisons=[block]), run))
 
 
 def test_nothing_is_said_where_all_is_decided():

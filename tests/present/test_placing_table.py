@@ -18,7 +18,7 @@ from bench.analyse import cell_table
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.signed_rank import shift, walsh_averages
 from bench.analyse.standings import Standings, Tier
-from bench.present import page, placing_table, sentences, share_picture
+from bench.present import page, placing_table, sentences
 from bench.records import numbers, store
 
 if TYPE_CHECKING:
@@ -163,10 +163,10 @@ def test_counts_of_the_first_screen(run: store.Run, found: cell_table.Tables) ->
 
 
 def test_the_picture_has_the_answer_and_the_matrix(found: cell_table.Tables) -> None:
-    picture = share_picture.draw(found, "Which is fastest?", "a machine")
+    picture = placing_table.picture(found, "Which is fastest?", "a machine")
     size = [int.from_bytes(picture.png[at : at + 4]) for at in (16, 20)]
-    assert all(own <= most for own, most in zip(size, share_picture.SLIDE, strict=True))
-    assert any(own >= most - 1 for own, most in zip(size, share_picture.SLIDE, strict=True))
+    assert all(own <= most for own, most in zip(size, placing_table.SLIDE, strict=True))
+    assert any(own >= most - 1 for own, most in zip(size, placing_table.SLIDE, strict=True))
     assert picture is not None
     matrix = placing_table.make(found)
     assert matrix is not None
@@ -216,7 +216,7 @@ def test_nothing_compared_has_no_matrix(tmp_path: Path) -> None:
     plan = synthetic.Plan(devices=(1,), ratios={"jit_spmd": 1.0})
     built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
     assert placing_table.make(built) is None
-    assert share_picture.draw(built, "", "") is None
+    assert placing_table.picture(built, "", "") is None
 
 
 @pytest.mark.parametrize(

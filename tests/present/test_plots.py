@@ -65,8 +65,7 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         kept.append({**spec, "title": {"text": title, "subtitle": subtitle}})
         return Plot(slug, f"<svg>{slug}</svg>", b"")
 
-    monkeypatch.setattr(vega_plot, "compose", compose)
-    monkeypatch.setattr(scaling, "compose", compose)
+    monkeypatch.setattr(print_plots, "compose", compose)
     return kept
 
 
@@ -96,14 +95,13 @@ def rows(spec: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(spec["data"]["values"])
 
 
-def spec_of(module: Any, found: Tables, specs: list[dict[str, Any]]) -> dict[str, Any]:
+def spec_of(module: Any, found: Tables) -> Any:
     """What the first plan of a kind draws."""
-    next(iter(module.plan(subject(found)))).draw()
-    return specs[-1]
+    return next(iter(module.plan(subject(found)))).spec
 
 
-def test_ratios_have_every_cell_and_interval(found: Tables, specs: list[dict[str, Any]]) -> None:
-    spec = spec_of(ratios, found, specs)
+def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
+    spec = spec_of(ratios, found)
     shown = rows(spec).set_index(["place", "name"])
     cells = found.cells[found.cells["ratio"].notna()]
     assert len(shown) == len(cells)
@@ -123,18 +121,16 @@ def test_ratios_have_every_cell_and_interval(found: Tables, specs: list[dict[str
         assert row["to"] == 1 / row["from"] == math.exp(floor_width(block.floor))
 
 
-def test_the_axis_of_ratios_is_bounded(found: Tables, specs: list[dict[str, Any]]) -> None:
-    left, right = (param["value"] for param in spec_of(ratios, found, specs)["params"][1:])
+def test_the_axis_of_ratios_is_bounded(found: Tables) -> None:
+    left, right = (param["value"] for param in spec_of(ratios, found)["params"][1:])
     assert right == charts.FARTHEST_RATIO, "python_loop takes four times as long"
     within = found.cells[found.cells["ratio_high"] < right]
     assert left < within["ratio_low"].min()
 
 
-def test_scaling_shows_times_efficiency_and_guides(
-    found: Tables, specs: list[dict[str, Any]]
-) -> None:
+def test_scaling_shows_times_efficiency_and_guides(found: Tables) -> None:
     (curve, *_) = scaling_curves.find(found.cells)
-    time, share = spec_of(scaling, found, specs)["hconcat"]
+    time, share = spec_of(scaling, found)["hconcat"]
     shown = rows(time).set_index(["name", "x"])
     for point in curve.points.to_dict("records"):
         row = shown.loc[(point["implementation"], point["devices"])]
@@ -149,8 +145,8 @@ def test_scaling_shows_times_efficiency_and_guides(
     assert low < curve.points["step_q1_s"].min() < curve.points["step_q3_s"].max() < high
 
 
-def test_heatmap_has_every_ratio_and_status(found: Tables, specs: list[dict[str, Any]]) -> None:
-    spec = spec_of(heatmap, found, specs)
+def test_heatmap_has_every_ratio_and_status(found: Tables) -> None:
+    spec = spec_of(heatmap, found)
     shown = rows(spec).set_index(["panel", "mesh", "line"]).sort_index()
     oom = shown.loc[("nnx_jit", "data=4")]
     assert set(oom["label"]) == {"oom"}
@@ -173,8 +169,8 @@ def test_heatmap_colours_diverge_around_one() -> None:
     assert slower[2][5:] < faster[2][5:], "bluer"
 
 
-def test_breakdown_stacks_the_parts_of_traces(found: Tables, specs: list[dict[str, Any]]) -> None:
-    shown = rows(spec_of(breakdown, found, specs))
+def test_breakdown_stacks_the_parts_of_traces(found: Tables) -> None:
+    shown = rows(spec_of(breakdown, found))
     totals = shown.groupby(["place", "name"])["seconds"].sum()
     for block in found.comparisons:
         for cell in block.ranked:
@@ -252,10 +248,8 @@ def test_the_matrix_has_one_ramp_by_lightness_for_every_kind_of_sight(
     assert contrast(scheme["ink"], scheme["behind4"]) > 4.5, "the number in the field is legible"
 
 
-def test_roofline_has_cells_below_measured_roofs(
-    found: Tables, specs: list[dict[str, Any]]
-) -> None:
-    shown = rows(spec_of(roofline, found, specs))
+def test_roofline_has_cells_below_measured_roofs(found: Tables) -> None:
+    shown = rows(spec_of(roofline, found))
     roofs, marks = shown[shown["roof"] == True], shown[shown["roof"].isna()]  # noqa: E712
     cells = found.cells[found.cells["intensity"] > 0]
     assert sorted(marks["y"]) == sorted(cells["device_flops"])

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from bench.analyse import block_ratios, causes, cell_table, scaling_curves, turn_details
+from bench.analyse import block_ratios, cell_table, scaling_curves, turn_details
 from bench.present import (
     block_tables,
     caveats,
@@ -318,8 +318,7 @@ def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     cell = next(cell for cell in built.comparisons[0].ranked if cell["implementation"] == "slow")
     cell["latency_s"] /= 2
-    differences = causes.differences(built.comparisons[0], built.traces)
-    (found,) = trace_tables.reasons(differences).values()
+    (found,) = trace_tables.reasons(built.comparisons[0], built.traces).values()
     assert found.main == ""
     assert "slow is slower than jit_spmd, but not with a wait after every step" in found.sentence
 
@@ -344,7 +343,7 @@ def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) 
     assert found is not None
     assert "Unknown" in {heading.main for heading in found.headings}
     assert "Unknown" not in {heading.main for heading in known.headings}
-    figures = {row.name: row.figures for row in found.body}
+    figures = {row[0].main: row[1:] for row in found.body}
     assert figures["slow"][5].main.startswith("5.00")
     assert figures["jit_spmd"][5].main == numbers.MISSING
 
@@ -385,7 +384,7 @@ def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
     )
     assert "Sends" not in [heading.main for heading in one.headings], "one device sends nothing"
     place = [heading.main for heading in two.headings].index("Sends")
-    figures = {row.name: row.figures[place - 1] for row in two.body}
+    figures = {row[0].main: row[place] for row in two.body}
     shown = {
         name: (figure.main.replace(numbers.NARROW, " "), figure.note)
         for name, figure in figures.items()
@@ -609,7 +608,7 @@ def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
     (pmap,) = [row for row in endings.rows if row["status"] == "unsupported"]
     assert (pmap["implementations"], pmap["reason"]) == (["pmap"], "jax.pmap is not there")
     assert len(pmap["cells"]) == 14
-    assert endings.body[0].name == "wrong"
+    assert endings.body[0][0].main == "wrong"
 
 
 @pytest.mark.slow

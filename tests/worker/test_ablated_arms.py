@@ -22,7 +22,7 @@ from bench.contract.workloads import gpt2, mlp
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.present import ablation_tables, page_data
+from bench.present import page_data, phase_tables
 from bench.records import store
 from bench.records.arms import ABLATIONS
 from bench.records.mesh import MeshShape
@@ -193,9 +193,9 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
             assert row[part] == pytest.approx(1 - PARTS[way], abs=0.01)
             assert row[f"{part}_low"] < 1 - PARTS[way] < row[f"{part}_high"]
             assert 0 <= row[f"{part}_traced"] <= 1
-    said = ablation_tables.sentence(rows[0])
+    said = phase_tables.ablation_sentence(rows[0])
     assert said.startswith(f"Of a step of {rows[0]['cell']}, by ablation: communication 31")
-    table = ablation_tables.table(rows)
+    table = phase_tables.ablations(rows)
     assert len(table.headings) == 7, "each share beside that of the trace"
     drawn = page_data.build(content, store.read_manifest(directory))
     assert column(drawn, "ablations", "update") == pytest.approx([0.12, 0.12], abs=0.01)
@@ -211,7 +211,7 @@ def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
 
     synthetic.rewrite(directory, "cells", refuse)
     content = cell_table.build(store.load(directory))
-    table = ablation_tables.table(arms_beside.ablation_shares(content.comparisons, content.traces))
+    table = phase_tables.ablations(arms_beside.ablation_shares(content.comparisons, content.traces))
     assert table.remarks == [
         "pmap has no share of communication: the compiler inserts its collectives."
     ]

@@ -11,7 +11,7 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table
-from bench.present import cell_columns, energy_sentences, report_files, run_environment
+from bench.present import cell_columns, report_files, run_environment
 from bench.records import store
 from bench.worker import process_exchange
 from bench.worker.time import energy_counters
@@ -262,7 +262,7 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
     chance, booked = 2 * (50 / 6) ** 0.5 * 1e-5, 0.00025
     expected = chance + booked / (1 - booked) * (200 - 400 / 3) / 200
     assert cells["joules_error"]["hungry"] == pytest.approx(expected * 400 / 41)
-    assert energy_sentences.sentence(found) == (
+    assert run_environment.energy(found) == (
         "of 2 CPU packages, each as a whole, with idle power and other programs; the counters "
         "advance every 1.00\N{NARROW NO-BREAK SPACE}ms"
     )
@@ -276,17 +276,16 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
 def test_turns_that_are_too_short_for_the_counter_have_no_figure(tmp_path):
     run, found = counted(tmp_path, 2.1)
     assert found.cells["joules_per_step"].isna().all()
-    assert "unknown for 2 cells, whose turns are too short" in energy_sentences.sentence(found)
+    assert "unknown for 2 cells, whose turns are too short" in run_environment.energy(found)
     assert not cell_columns.energy(list(cell_columns.rows(found, run.manifest).values()))
 
 
 def test_where_no_counter_tells_one_line_says_why(tmp_path):
     run, found = counted(tmp_path, 0.0, reason="no counter here")
     assert found.cells["watts"].isna().all()
-    assert energy_sentences.sentence(found) == "unknown: no counter here"
+    assert run_environment.energy(found) == "unknown: no counter here"
     assert not cell_columns.energy(list(cell_columns.rows(found, run.manifest).values()))
-    assert ("Energy", "unknown: no counter here") in run_environment.environment(
-        run.manifest, energy_sentences.sentence(found)
-    )
+    environment = run_environment.environment(run.manifest, found)
+    assert ("Energy", "unknown: no counter here") in environment
     earlier = store.load(synthetic.write(tmp_path / "earlier", PLAN))
-    assert energy_sentences.sentence(cell_table.build(earlier)) == ""
+    assert run_environment.energy(cell_table.build(earlier)) == ""

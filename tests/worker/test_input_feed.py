@@ -23,7 +23,7 @@ from bench.contract.workloads import gpt2, linear
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.present import input_tables, page_data
+from bench.present import page_data, phase_tables
 from bench.records import store
 from bench.records.arms import ABLATIONS, INPUT_WAYS, arm_beside, implementation_of, own_arms
 from bench.worker.phases import input_feed as worker
@@ -259,10 +259,10 @@ def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) 
         share = row["wait_s"] / row["step_s"]
         assert share == pytest.approx(1 - 1 / expected, abs=0.01)
         assert row["starved_s"] == pytest.approx(row["wait_s"] / 2, rel=0.1, abs=1e-6)
-    table = input_tables.table(arms_beside.input_costs([block]))
+    table = phase_tables.inputs(arms_beside.input_costs([block]))
     assert table is not None
-    assert [row.figures[0].main for row in table.body] == ["loaded", "prefetched"] * 2
-    assert len({len(row.figures) for row in table.body} | {len(table.headings) - 1}) == 1
+    assert [row[1].main for row in table.body] == ["loaded", "prefetched"] * 2
+    assert {len(row) for row in table.body} == {len(table.headings)}
     drawn = page_data.build(content, store.read_manifest(directory))
     assert column(drawn, "inputs", "way") == ["loaded", "prefetched"] * 2
     assert set(drawn["blocks"]["samples"][0]) == {"0", "1", "twin"}

@@ -53,14 +53,7 @@ class RunEstimates:
 def print_plan(
     console: Console, plan: Plan, selected: Mapping[Block, Sequence[str]], estimates: RunEstimates
 ) -> None:
-    """Print what would be measured and how long it would take.
-
-    Args:
-      console: where to print.
-      plan: the plan of the run.
-      selected: arms of each block.
-      estimates: durations of the run's launches.
-    """
+    """Print what would be measured of the selected arms, and how long it would take."""
     missing = estimates.missing(selected)
     running = {block: estimates.running(block, arms) for block, arms in selected.items()}
     alike = len({tuple(arms) for arms in running.values()}) == 1

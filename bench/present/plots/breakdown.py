@@ -3,25 +3,17 @@
 from collections.abc import Iterator
 
 from bench.analyse.causes import parts
-from bench.analyse.comparisons import Comparison
 from bench.present.charts import CHARTS, PARTS
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import Plot, draw, panel_sizes
-
-_CHART = CHARTS["breakdown"]
+from bench.present.plots.vega_plot import panel_sizes, spec_of
 
 
 def plan(subject: Subject) -> Iterator[Plan]:
     """Yield a plot with a panel for each block that was traced."""
-    cells = {cell["cell"] for block in subject.blocks for cell in block.ranked}
-    if cells & subject.traces.keys():
-        traced = [b for b in subject.blocks if any(c["cell"] in subject.traces for c in b.ranked)]
-        most = max(len(block.ranked) for block in traced)
-        shown, rest = subject.some(traced, "blocks", most)
-        yield Plan(_CHART.title, _CHART.note + rest, len(shown), lambda: _draw(subject, shown))
-
-
-def _draw(subject: Subject, blocks: list[Comparison]) -> Plot:
+    traced = [b for b in subject.blocks if any(c["cell"] in subject.traces for c in b.ranked)]
+    if not traced:
+        return
+    blocks, rest = subject.some(traced, "blocks", max(len(block.ranked) for block in traced))
     rows = [
         {
             "name": cell["implementation"],
@@ -44,7 +36,6 @@ def _draw(subject: Subject, blocks: list[Comparison]) -> Plot:
         "parts": list(shown),
         "partColours": list(shown.values()),
         "stack": "zero",
-        "xTitle": _CHART.x,
         **panel_sizes(len(blocks), 2),
     }
-    return draw(f"breakdown-{subject.slug}", "breakdown", values, _CHART.title, subject.subtitle)
+    yield Plan(spec_of("breakdown", values), len(blocks), CHARTS["breakdown"].note + rest)

@@ -1,20 +1,17 @@
 """Ratios to the baseline over meshes and batches."""
 
 import math
-from collections.abc import Iterator, Sequence
-
-import pandas as pd
+from collections.abc import Iterator
 
 from bench.present.charts import CHARTS, FARTHEST_RATIO
+from bench.present.columns import missing
 from bench.present.plots.plot_plan import Plan, Subject, some
-from bench.present.plots.vega_plot import WIDTH, Plot, blend, draw
+from bench.present.plots.vega_plot import WIDTH, blend, spec_of
 from bench.records import numbers
 from bench.records.statuses import STATUSES
 
 SIDE = 6
 """Limit on the batches, and on the meshes, of a heatmap."""
-
-_CHART = CHARTS["heatmap"]
 
 _FIELDS_A_PANEL = 25
 """Fields that take as much space as a panel of another plot."""
@@ -31,41 +28,31 @@ def plan(subject: Subject) -> Iterator[Plan]:
         return
     batches, no_batches = some(all_batches, SIDE, "batches")
     meshes, no_meshes = some(all_meshes, SIDE, "meshes")
-    fields = cells[cells["mesh"].isin(meshes) & cells["batch"].isin(batches)]
     most = max(1, subject.panels * _FIELDS_A_PANEL // (len(meshes) * len(batches)))
     names, no_names = some(list(typical.index), most, "implementations")
-    fields = fields[fields["implementation"].isin(names)]
-    yield Plan(
-        _CHART.title,
-        f"{_CHART.note} {_CHART.remarks['untimed']}{no_batches}{no_meshes}{no_names}",
-        1 + len(fields) // _FIELDS_A_PANEL,
-        lambda: _draw(subject, fields, names, meshes),
-    )
-
-
-def _draw(
-    subject: Subject, cells: pd.DataFrame, names: Sequence[str], meshes: Sequence[str]
-) -> Plot:
     rows = []
     for cell in cells.to_dict("records"):
-        timed = not math.isnan(cell["ratio"])
-        other = "no ratio" if cell["status"] == "ok" else STATUSES[cell["status"]].short
-        rows.append({
-            "panel": cell["implementation"],
-            "mesh": cell["mesh"],
-            "line": int(cell["batch"]),
-            "colour": colour(cell["ratio"]) if timed else "var(--paper)",
-            "label": numbers.ratio(cell["ratio"]) if timed else other,
-        })  # fmt: skip
+        name, mesh, batch = cell["implementation"], cell["mesh"], cell["batch"]
+        if name not in names or mesh not in meshes or batch not in batches:
+            continue
+        row = {"panel": name, "mesh": mesh, "line": int(batch)}
+        if missing(cell["ratio"]):
+            label = "no ratio" if cell["status"] == "ok" else STATUSES[cell["status"]].short
+            rows.append({**row, "colour": "var(--paper)", "label": label})
+        else:
+            label = numbers.ratio(cell["ratio"])
+            rows.append({**row, "colour": colour(cell["ratio"]), "label": label})
     values = {
         "rows": rows,
-        "panels": list(names),
-        "meshes": list(meshes),
+        "panels": names,
+        "meshes": meshes,
         "lines": sorted({row["line"] for row in rows}),
         "columns": max(1, WIDTH // (62 * len(meshes) + 70)),
-        "yTitle": _CHART.x,
+        "yTitle": CHARTS["heatmap"].x,
     }
-    return draw(f"heatmap-{subject.slug}", "heatmap", values, _CHART.title, subject.subtitle)
+    words = CHARTS["heatmap"]
+    note = f"{words.note} {words.remarks['untimed']}{no_batches}{no_meshes}{no_names}"
+    yield Plan(spec_of("heatmap", values), 1 + len(rows) // _FIELDS_A_PANEL, note)
 
 
 def colour(ratio: float) -> str:

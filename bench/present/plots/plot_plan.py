@@ -1,17 +1,17 @@
 """The input of a kind of plot, and the plots that it offers to draw."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from bench.analyse.comparisons import Comparison
 from bench.analyse.scaling_curves import Scaling
+from bench.present import charts
 from bench.present.columns import Table
-from bench.present.plots.vega_plot import Plot
 from bench.records.trace_rows import TraceRow
 
 LINES = 120
@@ -43,14 +43,12 @@ class Subject:
         parts = [self.blocks[0].subject, f"baseline {baselines}" if baselines else "", self.machine]
         return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
-    def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
-        """Return as many items as a plot may have panels, and a sentence if these are not all.
+    def looks(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the looks of these implementations: see `charts.looks`."""
+        return charts.looks(names, self.implementations)
 
-        Args:
-          items: candidates, one panel each.
-          what: their plural.
-          lines: number of lines in a panel.
-        """
+    def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
+        """Return as many items as a plot has room for panels, each with `lines`: see `some`."""
         return some(items, max(1, min(self.panels, LINES // lines)), what)
 
 
@@ -58,15 +56,18 @@ class Subject:
 class Plan:
     """A plot that could be drawn."""
 
-    title: str
-    note: str
+    spec: Mapping[str, Any]
+    """In Vega-Lite."""
     panels: int
     """Number of panels, the measure of drawing time."""
-    draw: Callable[[], Plot]
+    note: str
     table: Table | None = None
     """The figures behind it; None where the report's other tables contain them."""
     later: bool = False
     """Whether all other plots of the subject come first."""
+    title: str = ""
+    """Its title, and its file name, where a subject has several plots of the kind."""
+    slug: str = ""
 
 
 def sample(items: Sequence[Item], most: float) -> list[Item]:

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from bench.analyse.scaling_curves import Scaling
-from bench.present import charts, run_tables
+from bench.present import run_tables
 from bench.present.charts import CHARTS
 from bench.present.plots.plot_plan import Plan, Subject
-from bench.present.plots.vega_plot import SECONDS, WIDTH, Plot, compose, log_ticks, spec_of
+from bench.present.plots.vega_plot import SECONDS, WIDTH, log_ticks, spec_of
 
 _CHART = CHARTS["scaling"]
 
@@ -26,14 +25,14 @@ def plan(subject: Subject) -> Iterator[Plan]:
             )
             if applies
         ]
-        note, drawing = " ".join([_CHART.note, *remarks]), partial(draw, curve, subject)
         yield Plan(
-            curve.title, note, 2, drawing, run_tables.scaling(curve), later=curve.kind in seen
-        )
+            _spec(curve, subject), 2, " ".join([_CHART.note, *remarks]),
+            run_tables.scaling(curve), curve.kind in seen, curve.title, curve.slug,
+        )  # fmt: skip
         seen.add(curve.kind)
 
 
-def draw(curve: Scaling, subject: Subject) -> Plot:
+def _spec(curve: Scaling, subject: Subject) -> dict[str, Any]:
     """Draw a curve for every implementation, with quartiles."""
     devices = sorted(int(count) for count in curve.points["devices"].unique())
     ideal, communication = curve.ideal.tolist(), curve.communication_bound.tolist()
@@ -47,7 +46,7 @@ def draw(curve: Scaling, subject: Subject) -> Plot:
         "height": 210,
         "labels": [],
         "shade": [] if start is None else [{"x": max(start, ends[0]), "to": ends[1]}],
-        **charts.looks(curve.points["implementation"], subject.implementations),
+        **subject.looks(curve.points["implementation"]),
     }
     time, share = _rows(curve, "step", "_s"), _rows(curve, "efficiency", "")
     known = [row[key] for row in time for key in ("low", "high") if row[key]]
@@ -75,7 +74,7 @@ def draw(curve: Scaling, subject: Subject) -> Plot:
     ]
     # Only the top level may have parameters.
     _, params = (panel.pop("params") for panel in panels)
-    return compose(curve.slug, {"params": params, "hconcat": panels}, curve.title, subject.subtitle)
+    return {"params": params, "hconcat": panels}
 
 
 def _rows(curve: Scaling, key: str, suffix: str) -> list[dict[str, Any]]:

@@ -1,6 +1,10 @@
-"""Printed charts: the page's specifications, with colours for paper and a legend."""
+"""Vega-Lite, as bundled by vl-convert: its library for pages, and its renderer for printed charts.
+
+Printed charts have the page's specifications, with colours for paper and a legend.
+"""
 
 import functools
+import importlib.metadata
 import json
 import math
 import re
@@ -11,9 +15,17 @@ from typing import Any
 
 import vl_convert
 
-from bench.present.charts import SPECS
-from bench.present.vega import VERSION
-from bench.records import files
+from bench.present.charts import CHARTS, SPECS
+from bench.records import files, user_cache
+
+VERSION = "6.1"
+"""Version of Vega-Lite. vl-convert bundles several; bench/present/web/charts/ targets this one."""
+
+LICENCE = (
+    "Charts by Vega, Vega-Lite and Vega-Embed of the University of Washington Interactive Data Lab "
+    "(BSD 3-Clause licence, https://github.com/vega), and the parts of D3 that they use, by Mike "
+    "Bostock (ISC licence, https://d3js.org). Their code is in this file."
+)
 
 WIDTH = 700
 """Width of a plot in pixels: about the text width of a page at 96 pixels per inch."""
@@ -28,7 +40,6 @@ SECONDS = {"title": None, "labelExpr": "format(datum.value, '~s') + 's'"}
 """An axis of seconds."""
 
 _STYLE = Path(__file__).parents[1] / "templates" / "style.css"
-
 
 _CLIP = re.compile(r"\bclip\d+\b")
 
@@ -53,6 +64,23 @@ class Plot:
             files.write(pdf, vl_convert.svg_to_pdf(self.svg))
         files.write(svg, self.svg)
         files.write(folder / f"{self.slug}.png", self.png)
+
+
+@functools.cache
+def library() -> str:
+    """Return JavaScript that defines `vegaEmbed`, about 0.9 MB; fixed by vl-convert's version.
+
+    Expressions have to run in its own interpreter (`ast`): the page's policy forbids `eval`.
+    Bundling takes two seconds, so the result is kept in the user's cache.
+    """
+    packer = importlib.metadata.version("vl-convert-python")
+    name = f"vega-{packer}-{VERSION}.js"
+    kept = user_cache.read(name)
+    if kept is not None:
+        return kept.decode()
+    text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VERSION)
+    user_cache.write(name, text.encode())
+    return text
 
 
 @functools.cache
@@ -83,8 +111,10 @@ def spec_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     spec = dict(SPECS[kind])
     parts = SPECS["common"] | spec.pop("values", {})
-    legend = {"title": None, "columns": 4}
-    filled: dict[str, Any] = _filled(spec, {"area": 45, "legend": legend, **values}, parts)
+    own = {"area": 45, "legend": {"title": None, "columns": 4}}
+    if kind in CHARTS:
+        own |= {"xTitle": CHARTS[kind].x, "yTitle": CHARTS[kind].y}
+    filled: dict[str, Any] = _filled(spec, {**own, **values}, parts)
     return filled
 
 

@@ -15,14 +15,13 @@ function drawGroup(id) {
   // Keep the content below in place until the new charts are drawn.
   target.style.minHeight = `${target.offsetHeight}px`;
   clear(target);
-  const shown =
-    CHARTS[id].apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
+  const shown = CHARTS[id].apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
   target.replaceChildren(...shown.filter(Boolean));
 }
 
 function nothingChosen() {
   const all = button("Show all", () => narrow({ mesh: "", batch: "", off: "" }));
-  return element("p", { class: "note" }, "Nothing matches the choices above. ", all);
+  return element("p.note", "Nothing matches the choices above. ", all);
 }
 
 let held = null; // The group of charts to keep at `heldAt` in the viewport.

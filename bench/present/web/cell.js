@@ -38,26 +38,26 @@ function drawCell() {
   const cell = currentCell();
   if (!cell) return;
   const { facts, place } = cell.of;
-  const status = element("b", {}, `${formatted(cell.status, "status")}: `);
-  const again = element("code", {}, cell.again);
+  const status = element("b", `${formatted(cell.status, "status")}: `);
+  const again = element("code", cell.again);
   const trace = cell.traced
     ? [traceLink(cell), " in TensorBoard (nox -s tensorboard) \u00b7 "]
     : [];
   const parts = [
     element("h3", { tabindex: "-1" }, cell.full),
-    cell.status === "ok" ? "" : element("p", { class: "reason" }, status, cell.reason),
+    cell.status === "ok" ? "" : element("p.reason", status, cell.reason),
     ...[cell.traced?.why, cell.traced?.why_fastest]
       .filter(Boolean)
-      .map((text) => element("p", {}, text)),
-    element("dl", { class: "facts" }, ...factsOf(cell)),
-    element("p", {}, ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
+      .map((text) => element("p", text)),
+    element("dl.facts", ...factsOf(cell)),
+    element("p", ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
   ];
   if (facts.length) {
     parts.push(
-      element("h4", {}, `Its block, ${place}`),
-      element("ul", { class: "remarks" }, ...facts.map((text) => element("li", {}, text))),
+      element("h4", `Its block, ${place}`),
+      element("ul.remarks", ...facts.map((text) => element("li", text))),
     );
   }
   clear(target);
@@ -71,8 +71,8 @@ function factsOf(cell) {
     .map(({ key, title, note, format }) => {
       const detail = cell.detail[key];
       const text = formatted(cell[key], format);
-      const name = element("dt", {}, note ? `${title}, ${note}` : title);
-      return element("div", {}, name, element("dd", {}, detail ? `${text} (${detail})` : text));
+      const name = element("dt", note ? `${title}, ${note}` : title);
+      return element("div", name, element("dd", detail ? `${text} (${detail})` : text));
     });
 }
 
@@ -83,7 +83,7 @@ function tableOf(cell, table) {
   const rows = own.map((row) => ({ ...row, cell: null }));
   if (!rows.length) return [];
   const title = `${table.title}, ${cell.full}`;
-  return [element("h4", {}, table.title), makeTable({ ...table, title, rows, search: false })];
+  return [element("h4", table.title), makeTable({ ...table, title, rows, search: false })];
 }
 
 const LAUNCHES = { title: "launch", symbolType: "circle" };
@@ -114,16 +114,10 @@ function distribution(cell, width) {
     .filter(({ value, baseline }) => known(value) && known(baseline))
     .map((row, place) => ({ ...row, round: place + 1, ratio: row.value / row.baseline }));
   const round = number("round", "Round");
-  const distributed = figure({
+  const [names, , colours] = [0, 1, 2].map((at) => arms.map((arm) => arm[at]));
+  const distributed = figure("distribution", { rows, width, names, colours }, {
     title: `Distribution of step times, ${cell.full}`,
-    spec: specOf("distribution", {
-      rows,
-      width,
-      names: arms.map(([name]) => name),
-      colours: arms.map(([, , colour]) => colour),
-    }),
     name: "samples",
-    rows,
     columns: [
       { key: "name", title: "Arm", filter: true },
       { ...number("launch", "Launch"), filter: true },
@@ -131,19 +125,12 @@ function distribution(cell, width) {
       number("value", "Step time", "s"),
     ],
   });
-  const drifted = paired.length
-    ? figure({
-        title: `Ratio round by round, ${cell.full}`,
-        spec: specOf("drift", {
-          ...{ rows: paired, width, legend: workers.length > 1 ? LAUNCHES : null },
-          ends: [{ ratio: 1 / (1 + margin) }, { ratio: 1 + margin }],
-        }),
-        name: "rounds",
-        rows: paired,
-        columns: [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")],
-      })
-    : "";
-  return element("div", { class: "panels" }, distributed, drifted);
+  const ends = [{ ratio: 1 / (1 + margin) }, { ratio: 1 + margin }];
+  const given = { rows: paired, width, ends, legend: workers.length > 1 ? LAUNCHES : null };
+  const columns = [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")];
+  const words = { title: `Ratio round by round, ${cell.full}`, name: "rounds", columns };
+  const drifted = paired.length ? figure("drift", given, words) : "";
+  return element("div.panels", distributed, drifted);
 }
 
 function copyButton(text) {

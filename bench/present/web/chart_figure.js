@@ -16,21 +16,30 @@ async function embed(target, spec) {
   view.addEventListener("click", (_event, item) => keep(item));
 }
 
-/* A chart and its caption, with the table behind it: `name`, `rows` and `columns`. */
-function figure({ title, caption, spec, ...table }) {
-  const target = element("div", { class: "chart", "aria-hidden": "true" });
+/*
+ * A chart, its caption, and the table behind it.
+ *
+ * kind: of its specification
+ * given: values of the specification
+ * words: `title`, `caption`, `spec`, and `name`, `rows` and `columns` of the table, if not the kind's
+ */
+function figure(kind, given, words = {}) {
+  const { title: usual, note, table: columns } = CHARTS[kind] ?? {};
+  const shown = { title: usual, caption: note, name: kind, rows: given.rows, columns, ...words };
+  const { title, caption, spec = specOf(kind, given), ...table } = shown;
+  const target = element("div.chart", { "aria-hidden": "true" });
   const label = `${title}. The table below has its numbers.`;
   const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
-  const below = caption ? element("figcaption", {}, caption) : "";
+  const below = caption ? element("figcaption", caption) : "";
   const details = numbersBehind(() => ({ title, ...table }));
-  const made = element("figure", {}, element("div", wide, target), below, details);
+  const made = element("figure", element("div", wide, target), below, details);
   drawLater(target, embed(target, spec));
   return made;
 }
 
 /* The table behind a chart, made when it is opened. */
 function numbersBehind(table) {
-  const details = element("details", {}, element("summary", {}, "The numbers behind this chart"));
+  const details = element("details", element("summary", "The numbers behind this chart"));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(makeTable(table()));
   });

@@ -4,14 +4,13 @@ const GROUPS = {}; // By kind of chart: a function of the element that returns i
 const MOST_PANELS = 12;
 const AXES = { "": "logarithmic", linear: "linear" }; // Values of a selector.
 
-const choices = (...selectors) => element("div", { class: "choices" }, ...selectors);
-const nothing = (text) => element("p", { class: "note" }, text);
+const choices = (...selectors) => element("div.choices", ...selectors);
+const nothing = (text) => element("p.note", text);
 
 /* The first column of charts' tables, which links each row to its cell. */
 const CELL = { key: "name", title: "Implementation", filter: true };
 const whereOf = (cell) =>
   [DATA.subjects.length > 1 ? cell.of.subjectName : "", cell.of.place].filter(Boolean).join(", ");
-const VERDICT = { key: "verdict", title: "Verdict", filter: true };
 const number = (key, title, format = "count", note = "") => ({ key, title, format, note });
 
 /* The cells of a limited number of panels, one for each `key`, and a note on the others. */
@@ -26,11 +25,17 @@ function panelled(cells, group, what, key) {
   const left = `${panels.length - MOST_PANELS} of ${panels.length} ${what} are not drawn. `;
   return [
     cells.filter((cell) => shown.has(key(cell))),
-    element("p", { class: "note" }, left, button("Draw all", onclick)),
+    element("p.note", left, button("Draw all", onclick)),
   ];
 }
 
 const blockOf = (cell) => cell.block;
+
+/* A row of a chart about a cell. */
+const rowOf = (cell, more) => ({
+  ...{ cell: cell.number, name: cell.name, place: cell.of.place },
+  ...more,
+});
 
 /* The number of panels that fit in a row, and the width of each. Only the first has labels on the
    vertical axis. */

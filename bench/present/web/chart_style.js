@@ -4,7 +4,6 @@
 const CHARTS = DATA.charts;
 const PARTS = DATA.parts;
 const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its first and last tick.
-const DOTTED = [1, 3];
 
 const colourOf = (number) => DATA.looks[number].colour;
 
@@ -25,7 +24,8 @@ function filled(part, given, parts = DATA.specs.common) {
 /* The Vega-Lite specification of a kind of chart. */
 function specOf(kind, given) {
   const { values, ...spec } = DATA.specs[kind];
-  return filled(spec, { area: 45, ...given }, { ...DATA.specs.common, ...values });
+  const words = { xTitle: CHARTS[kind]?.x, yTitle: CHARTS[kind]?.y };
+  return filled(spec, { area: 45, ...words, ...given }, { ...DATA.specs.common, ...values });
 }
 
 const config = () => ({

@@ -61,19 +61,19 @@ function useOf(cells, limit, where) {
   const fits = cells.filter(({ memory_bytes: size }) => !limit || (known(size) && size <= limit));
   const left = cells.length - fits.length;
   const without = left ? ` ${left} of ${cells.length} need more memory, or have no figure of it.` : "";
-  if (!fits.length) return element("p", {}, `Nothing fits${where}.${without}`);
+  if (!fits.length) return element("p", `Nothing fits${where}.${without}`);
   const best = usable(fits);
   const named = best.slice(0, MOST_USED);
   const more = best.length - named.length;
   const meshes = unique(cells.map(({ of }) => of.mesh));
   const links = named.flatMap((cell, place) => [
     place ? (place === named.length - 1 && !more ? " or " : ", ") : "",
-    element("b", {}, cellLink(cell, cell.name)),
+    element("b", cellLink(cell, cell.name)),
     meshes.length > 1 ? ` (${cell.of.mesh})` : "",
   ]);
   const others = more ? ` or ${more} more` : "";
   const tied = best.length > 1 ? ": differences are undecided or negligible" : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
   const times = unique(ends.map((end) => si(end, "s"))).join(" to ");
-  return element("p", {}, "Use ", ...links, `${others}${where}${tied} (${times} a step).${without}`);
+  return element("p", "Use ", ...links, `${others}${where}${tied} (${times} a step).${without}`);
 }

@@ -92,5 +92,5 @@ function differing(a, b) {
     number("over", "A over B", "ratio"),
   ];
   const made = makeTable({ title, name: "compared", columns, rows, search: false });
-  return element("div", { class: "pair" }, made);
+  return element("div.pair", made);
 }

@@ -45,8 +45,7 @@ async function programsBetween(a, b) {
   if (without.length)
     return nothing(`The page has no operations of ${without.map(({ full }) => full).join(" and ")}.`);
   const rows = linesBetween(a, b, found);
-  if (!rows.length)
-    return nothing("Their programs have the same operations at every source line.");
+  if (!rows.length) return nothing("Their programs have the same operations at every source line.");
   const told = "Operations per step and device, also inside fusions, that A runs more often than B";
   const note = `${told}, and the reverse; the lines with most bytes come first.`;
   const columns = [
@@ -56,5 +55,5 @@ async function programsBetween(a, b) {
   ];
   const title = "What their programs run, by source line";
   const table = makeTable({ title, name: "programs-compared", columns, rows });
-  return element("div", {}, element("h3", {}, title), element("p", { class: "note" }, note), table);
+  return element("div", element("h3", title), element("p.note", note), table);
 }

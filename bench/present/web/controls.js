@@ -12,7 +12,7 @@ function selector(label, key, options, group, value = chosen(key)) {
   const listed = optionsOf(Object.entries(options));
   const select = element("select", { id: `choose-${key}`, onchange }, ...listed);
   select.value = value;
-  return element("span", {}, element("label", { for: select.id }, label), " ", select);
+  return element("span", element("label", { for: select.id }, label), " ", select);
 }
 
 function fill(select, options, value) {
@@ -46,13 +46,13 @@ function implementationBox(arm) {
   };
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });
   const mark = DATA.approximate.includes(arm) ? " (approximate)" : "";
-  return element("label", { class: "chip" }, box, swatch(arm), name + mark);
+  return element("label.chip", box, swatch(arm), name + mark);
 }
 
 /* An implementation's mark in the charts; CSS generates it, to hide it from screen readers. */
 function swatch(number) {
   const { letter } = DATA.looks[number];
-  const mark = element("span", { class: "mark", "data-letter": letter, "aria-hidden": "true" });
+  const mark = element("span.mark", { "data-letter": letter, "aria-hidden": "true" });
   mark.style.color = colourOf(number);
   return mark;
 }

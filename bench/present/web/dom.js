@@ -8,9 +8,13 @@ const broken = (name) =>
 
 const button = (text, onclick) => element("button", { type: "button", onclick }, text);
 
-/* An element with attributes, listeners (`onclick`) and children; empty children are left out. */
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+/* An element, `tag.class`, with attributes and listeners (`onclick`) if the first of the others is an
+   object, and children; empty children are left out. */
+function element(name, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const made = document.createElement(tag);
+  if (classes.length) made.className = classes.join(" ");
+  const attributes = children[0]?.constructor === Object ? children.shift() : {};
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value === true) made.setAttribute(key, "");
@@ -19,3 +23,7 @@ function element(name, attributes = {}, ...children) {
   made.append(...children.filter((child) => known(child) && child !== ""));
   return made;
 }
+
+/* A box that scrolls sideways, also by keys. */
+const scrolled = (label, ...children) =>
+  element("div.wide", { tabindex: "0", role: "region", "aria-label": label }, ...children);

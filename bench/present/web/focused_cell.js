@@ -1,7 +1,7 @@
 // The cell under the pointer: described beside it and in a panel, and marked in every other chart
 // that shows it. A click keeps it in the panel, so that the panel's links can be reached.
 
-const tip = element("div", { class: "tip", hidden: true, "aria-hidden": "true" });
+const tip = element("div.tip", { hidden: true, "aria-hidden": "true" });
 let inFocus = null;
 let kept = null;
 
@@ -10,10 +10,10 @@ function peek(event, item) {
   tip.hidden = !cell;
   if (!cell) return;
   tip.replaceChildren(
-    element("b", {}, cell.name),
-    element("span", {}, cell.of.place),
-    item.datum.part ? element("b", {}, `${item.datum.what}: ${si(item.datum.seconds, "s")}`) : "",
-    ...summaryOf(cell).map((line) => element("span", {}, line)),
+    element("b", cell.name),
+    element("span", cell.of.place),
+    item.datum.part ? element("b", `${item.datum.what}: ${si(item.datum.seconds, "s")}`) : "",
+    ...summaryOf(cell).map((line) => element("span", line)),
   );
   placeTip(event);
   if (!kept) focusOn(cell);
@@ -59,12 +59,12 @@ function focusOn(cell) {
   const panel = byId("peek");
   panel.classList.add("filled");
   panel.replaceChildren(
-    element("h4", {}, cell.name),
-    element("p", {}, cell.of.place),
-    ...summaryOf(cell).map((line) => element("p", {}, line)),
-    cell.traced?.why ? element("p", {}, cell.traced.why) : "",
-    element("p", {}, cellLink(cell, "all about this cell"), ...trace),
-    element("p", {}, compareLink(cell)),
+    element("h4", cell.name),
+    element("p", cell.of.place),
+    ...summaryOf(cell).map((line) => element("p", line)),
+    cell.traced?.why ? element("p", cell.traced.why) : "",
+    element("p", cellLink(cell, "all about this cell"), ...trace),
+    element("p", compareLink(cell)),
   );
 }
 
@@ -72,4 +72,4 @@ function focusOn(cell) {
 const traceLink = (cell) =>
   ["file:", "blob:"].includes(location.protocol) || location.hostname === "localhost"
     ? element("a", { href: cell.traced.viewer }, "its trace")
-    : element("span", {}, "traced");
+    : element("span", "traced");

@@ -15,7 +15,7 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
   let pages = 1;
   state.filters ??= {};
   const body = element("tbody");
-  const count = element("span", { class: "count", role: "status" });
+  const count = element("span.count", { role: "status" });
   const more = button("Show more rows", () => {
     pages += 4;
     draw();
@@ -50,26 +50,15 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
 
   const download = button("CSV", () => downloadCsv(name, csvLines(columns, chosenRows())));
   download.setAttribute("aria-label", `Download as CSV: ${title}`);
-  const tools = element(
-    "div",
-    { class: "tools" },
-    (search ?? rows.length > 8) ? searchField(title, state, redrawn) : "",
-    ...columns
-      .filter(({ filter }) => filter)
-      .map((column) => filterOf(column, rows, title, state, redrawn)),
-    count,
-    download,
-  );
+  const field = (search ?? rows.length > 8) ? searchField(title, state, redrawn) : "";
+  const filters = columns
+    .filter(({ filter }) => filter)
+    .map((column) => filterOf(column, rows, title, state, redrawn));
+  const tools = element("div.tools", field, ...filters, count, download);
   draw();
-  const table = element(
-    "table",
-    { class: "numbers" },
-    element("caption", { class: "unseen" }, title),
-    element("thead", {}, element("tr", {}, ...headings.map(({ cell }) => cell))),
-    body,
-  );
-  const scrolled = { class: "wide", tabindex: "0", role: "region", "aria-label": title };
-  return element("div", { class: "table" }, tools, element("div", scrolled, table), more);
+  const head = element("thead", element("tr", ...headings.map(({ cell }) => cell)));
+  const table = element("table.numbers", element("caption.unseen", title), head, body);
+  return element("div.table", tools, scrolled(title, table), more);
 }
 
 const textOf = ({ format }, value, row) =>
@@ -83,10 +72,10 @@ const alignmentOf = ({ format = "text", long }) =>
 
 function heading(column, sortBy) {
   const { key, title, note } = column;
-  const arrow = element("span", { class: "arrow", "aria-hidden": "true" });
+  const arrow = element("span.arrow", { "aria-hidden": "true" });
   const onclick = () => sortBy(key);
   const sort = element("button", { type: "button", class: "sort", onclick }, title, arrow);
-  const below = note ? element("small", {}, note) : "";
+  const below = note ? element("small", note) : "";
   const cell = element("th", { scope: "col", class: alignmentOf(column) }, sort, below);
   return { key, cell, arrow };
 }
@@ -95,16 +84,16 @@ function line(columns, row) {
   const cells = columns.map((column, number) => {
     const text = textOf(column, row[column.key], row);
     const detail = detailOf(column, row);
-    const below = detail ? element("small", {}, detail) : "";
+    const below = detail ? element("small", detail) : "";
     if (!number) {
-      const name = element("div", {}, ...rowName(columns, row, text, below));
+      const name = element("div", ...rowName(columns, row, text, below));
       return element("th", { scope: "row" }, name);
     }
     const shown = column.format === "command" ? folded(text) : text;
     const look = { class: alignmentOf(column), "data-title": column.title };
     return element("td", look, shown, below);
   });
-  return element("tr", {}, ...cells);
+  return element("tr", ...cells);
 }
 
 /* A row's name links to its cell; the cell's place is below it unless the table has it. */
@@ -112,13 +101,13 @@ function rowName(columns, row, text, below) {
   if (!known(row.cell)) return [...broken(text), below];
   const cell = CELLS[row.cell];
   const placed = below || columns.some(({ key }) => key === "mesh");
-  return [cellLink(cell, text), placed ? below : element("small", {}, whereOf(cell))];
+  return [cellLink(cell, text), placed ? below : element("small", whereOf(cell))];
 }
 
 /* A long text that is unfolded on request. */
 function folded(text) {
-  const summary = element("summary", {}, "command");
-  return element("details", { class: "command" }, summary, element("code", {}, text));
+  const summary = element("summary", "command");
+  return element("details.command", summary, element("code", text));
 }
 
 /* Return a function that returns the rows selected by the state, in its order. */
@@ -166,12 +155,10 @@ function filterOf(column, rows, title, state, redrawn) {
   const values = unique(rows.map((row) => row[key]).filter(known));
   if (values.length < 2) return "";
   const onchange = () => redrawn({ filters: { ...state.filters, [key]: select.value } });
-  const select = element(
-    "select",
-    { "aria-label": `${column.title}, in: ${title}`, onchange },
-    element("option", { value: "" }, `${column.title}: all`),
-    ...values.map((value) => element("option", { value }, textOf(column, value))),
-  );
+  const every = ["", `${column.title}: all`];
+  const options = optionsOf([every, ...values.map((value) => [value, textOf(column, value)])]);
+  const label = `${column.title}, in: ${title}`;
+  const select = element("select", { "aria-label": label, onchange }, ...options);
   select.value = values.map(String).includes(state.filters[key]) ? state.filters[key] : "";
   return select;
 }

@@ -16,8 +16,8 @@ function drawColumns() {
       drawCells();
     };
     const input = element("input", { type: "checkbox", checked: isShown(column), onchange });
-    const note = column.note ? element("small", {}, column.note) : "";
-    return element("label", {}, input, element("span", {}, column.title, note));
+    const note = column.note ? element("small", column.note) : "";
+    return element("label", input, element("span", column.title, note));
   };
   const some = ({ key }) => CELLS.some((cell) => known(cell[key]));
   byId("columns").replaceChildren(...DATA.cells.columns.slice(1).filter(some).map(box));

@@ -105,7 +105,7 @@ function stepPicture(arms, whole) {
   const farther = button("\u2212", () => view.zoom(2));
   farther.setAttribute("aria-label", "Zoom out");
   const all = button("Whole step", () => view.show(0, most));
-  return element("div", {}, element("div", { class: "tools" }, nearer, farther, all), box);
+  return element("div", element("div.tools", nearer, farther, all), box);
 }
 
 function stepLabels(arms) {
@@ -256,7 +256,7 @@ function steerStep(view, box, drawing) {
     tip.hidden = !view.held;
     if (!view.held) return;
     const [name, ...lines] = runTold(view.held);
-    tip.replaceChildren(element("b", {}, name), ...lines.map((text) => element("span", {}, text)));
+    tip.replaceChildren(element("b", name), ...lines.map((text) => element("span", text)));
     placeTip(event);
   };
   const keys = {

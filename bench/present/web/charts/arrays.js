@@ -9,7 +9,7 @@ GROUPS.arrays = (target) => {
   const asked = stored.find(({ full }) => full === chosen("arrays"));
   const cell = asked ?? stored.find((one) => one === currentCell()) ?? stored[0];
   const names = Object.fromEntries(byPlace(stored).map((one) => [one.full, wholeName(one)]));
-  const made = element("div", {});
+  const made = element("div");
   const draw = async () =>
     made.replaceChildren(...placed(cell, await expanded(LAYOUTS[cell.number])));
   drawLater(made, draw());
@@ -51,8 +51,8 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
   ];
   return [
     meshPicture(axes, devices, held),
-    element("p", {}, told),
-    element("p", { class: "note" }, note),
+    element("p", told),
+    element("p.note", note),
     makeTable({ title: `${title}, ${cell.full}`, name: "arrays", rows, columns, search: false }),
   ];
 }
@@ -70,15 +70,14 @@ function meshPicture(axes, devices, held) {
       `${bytes(own)} parameters`,
       `${bytes(state - own)} optimizer and others`,
       `${bytes(batch)} batch`,
-    ].map((text) => element("small", {}, text));
-    return element("td", {}, element("b", {}, `device ${device}`), ...lines);
+    ].map((text) => element("small", text));
+    return element("td", element("b", `device ${device}`), ...lines);
   };
   const below = down.length ? `, ${down.join(", ")} down` : "";
   const caption = `Mesh ${shape}: ${across} runs across${below}`;
-  const body = element("tbody", {}, ...devices.map((row) => element("tr", {}, ...row.map(field))));
-  const table = element("table", { class: "mesh" }, element("caption", {}, caption), body);
-  const region = { class: "wide", tabindex: "0", role: "region", "aria-label": caption };
-  return element("div", region, table);
+  const body = element("tbody", ...devices.map((row) => element("tr", ...row.map(field))));
+  const table = element("table.mesh", element("caption", caption), body);
+  return scrolled(caption, table);
 }
 
 /* The shards of an array as blocks, the last divided dimension across. */
@@ -94,10 +93,10 @@ function shardBlocks({ parts }, size) {
     if (!whole) block.style.background = colour;
     return block;
   });
-  const box = element("div", { class: "shards" }, ...blocks);
+  const box = element("div.shards", ...blocks);
   box.style.gridTemplateColumns = `repeat(${divided.at(-1) ?? 1}, minmax(1.6rem, 1fr))`;
   const more = parts.length - shown.length;
-  return element("div", {}, box, more ? element("small", {}, `and ${more} more`) : "");
+  return element("div", box, more ? element("small", `and ${more} more`) : "");
 }
 
 /* Numbers with runs of neighbours shortened: 0, 2\u20135. */

@@ -23,6 +23,6 @@ GROUPS.batches = (target) => {
   const options = Object.fromEntries(meshes.map((each) => [each, each]));
   return [
     choices(selector("Along", "along", options, "batches", mesh)),
-    element("div", { class: "panels" }, ...throughputAndMemory(draw, on(mesh))),
+    element("div.panels", ...throughputAndMemory(draw, on(mesh))),
   ];
 };

@@ -6,44 +6,24 @@ GROUPS.breakdown = (target) => {
     return [nothing("Nothing was traced here: --profile records where the step time goes.")];
   const [shown, note] = panelled(traced, "breakdown", "blocks", blockOf);
   const share = chosen("bars") === "share";
-  const rows = shown.flatMap((cell) =>
-    PARTS.map(({ key, title }, place) => ({
-      cell: cell.number,
-      name: cell.name,
-      place: cell.of.place,
-      part: key,
-      what: title,
-      number: place,
-      seconds: cell.traced.parts[key],
-      whole: Object.values(cell.traced.parts).reduce((sum, spent) => sum + spent, 0),
-    })),
-  );
+  const rows = shown.flatMap((cell) => {
+    const whole = Object.values(cell.traced.parts).reduce((sum, spent) => sum + spent, 0);
+    return PARTS.map(({ key, title: what }, number) =>
+      rowOf(cell, { part: key, what, number, seconds: cell.traced.parts[key], whole }),
+    );
+  });
   const places = unique(rows.map((row) => row.place));
   const parts = PARTS.filter(({ key }) => rows.some((row) => row.part === key && row.seconds > 0));
-  const spec = specOf("breakdown", {
-    ...{ rows, places, order: typicalOrder(rows, (row) => row.whole), xTitle: CHARTS.breakdown.x },
+  const given = {
+    ...{ rows, places, order: typicalOrder(rows, (row) => row.whole) },
     ...panelSizes(target, places, { each: 300, most: 420 }),
     parts: parts.map(({ title }) => title),
     partColours: parts.map(({ colour }) => colour),
     legendColumns: Math.floor(widthOf(target) / 120), // The widest label has 110 pixels.
     stack: share ? "normalize" : "zero",
     ...(share ? { xAxis: { tickCount: 5, title: "share of the traced step", format: ".0%" } } : {}),
-  });
+  };
+  const chart = figure("breakdown", given, { rows: rows.filter((row) => row.seconds > 0) });
   const bars = { "": "time", share: "share of the step" };
-  return [
-    choices(selector("Bars", "bars", bars, "breakdown")),
-    figure({
-      title: CHARTS.breakdown.title,
-      caption: CHARTS.breakdown.note,
-      spec,
-      name: "breakdown",
-      rows: rows.filter((row) => row.seconds > 0),
-      columns: [
-        CELL,
-        { key: "what", title: "Part", filter: true },
-        number("seconds", "Time", "s"),
-      ],
-    }),
-    note,
-  ];
+  return [choices(selector("Bars", "bars", bars, "breakdown")), chart, note];
 };

@@ -1,5 +1,5 @@
 // A waterfall from the traced step of one cell to that of another, cause by cause. The causes are
-// those of `explain`; their nanoseconds are subtracted here: see bench/present/pair_data.py.
+// those of `explain`; their nanoseconds are subtracted here: see bench/present/page_data.py.
 
 const MOST_CAUSES = 8; // Bars of a waterfall; smaller causes share one.
 const WORTH_A_BAR = 0.01; // Share of the whole difference, or of a hundredth of the step.
@@ -76,23 +76,14 @@ function waterfall(a, b, width) {
   const span = Math.max(high - low, 0.01 * high);
   const drawn = Math.max(110, Math.min(760, width - ROOM_FOR.names));
   const beyond = (span * ROOM_FOR.numbers) / (drawn - ROOM_FOR.numbers);
-  const { title, note, x } = CHARTS.compare;
-  return figure({
+  const { title, note } = CHARTS.compare;
+  const domain = [low - 0.03 * span, high + 1.1 * beyond];
+  const given = { title, rows, width: drawn, scale: { zero: false, nice: false, domain } };
+  return figure("compare", given, {
     title: `${title}: ${a.full}, ${b.full}`,
     caption: `${note} ${moreTold([traced, before, [a.latency_s, b.latency_s]])}`,
-    spec: specOf("compare", {
-      ...{ title, rows, width: drawn, xTitle: x },
-      scale: { zero: false, nice: false, domain: [low - 0.03 * span, high + 1.1 * beyond] },
-    }),
     name: "causes-compared",
     rows: changes,
-    columns: [
-      { key: "what", title: "Cause" },
-      { key: "source", title: "Source", long: true },
-      number("a", "A", "s"),
-      number("b", "B", "s"),
-      number("change", "B less A", "+s"),
-    ],
   });
 }
 
@@ -116,5 +107,5 @@ GROUPS.compare = (target) => {
   const lines = element("div", { id: "programs" });
   if (!same) drawLater(lines, programsBetween(a, b).then((made) => lines.replaceChildren(made)));
   const bars = timed && waterfall(a, b, widthOf(target));
-  return [why && element("p", {}, why), bars, differing(a, b), lines];
+  return [why && element("p", why), bars, differing(a, b), lines];
 };

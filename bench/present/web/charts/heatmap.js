@@ -11,11 +11,6 @@ const METRICS = {
   wire: ["bytes sent per device", (cell) => cell.wire_bytes, "bytes", "less"],
   mfu: ["MFU", (cell) => cell.mfu, "percent", "more"],
 };
-const MEANING = {
-  ratio: CHARTS.heatmap.note,
-  less: "Lower is bluer; colour is proportional to the logarithm.",
-  more: "Higher is bluer; colour is proportional to the logarithm.",
-};
 const FIELD = 62;
 
 /* The theme's colour for -1 (good) through 0 (neutral) to 1 (bad). */
@@ -38,7 +33,7 @@ GROUPS.heatmap = (target) => {
     const matrix = element("a", { href: "#behind" }, "Time behind the fastest");
     const told = "All meshes have one batch size here";
     if (!byId("behind")) return [nothing(`${told}.`)];
-    return [element("p", { class: "note" }, `${told}, so the matrix shows them: `, matrix, ".")];
+    return [element("p.note", `${told}, so the matrix shows them: `, matrix, ".")];
   }
   const timed = all
     .filter((cell) => cell.status === "ok")
@@ -55,42 +50,36 @@ GROUPS.heatmap = (target) => {
   const [title, value, text, better] = METRICS[metric];
   const figures = cells.map(value).filter((found) => found > 0);
   const shade = shading(figures, better);
-  const rows = cells.map((cell) => ({
-    cell: cell.number,
-    name: cell.name,
-    panel: cell.name,
-    line: cell.of.batch,
-    mesh: cell.of.mesh,
-    batch: cell.of.batch,
-    status: cell.status,
-    figure: value(cell),
-    colour: value(cell) > 0 ? heat(shade(value(cell))) : "transparent",
-    label: known(value(cell)) ? formatted(value(cell), text) : DATA.statuses[cell.status].short,
-  }));
+  const rows = cells.map((cell) => {
+    const { name: panel, status } = cell;
+    const { mesh, batch } = cell.of;
+    const found = value(cell);
+    const colour = found > 0 ? heat(shade(found)) : "transparent";
+    const label = known(found) ? formatted(found, text) : DATA.statuses[status].short;
+    return rowOf(cell, { panel, line: batch, mesh, batch, status, figure: found, colour, label });
+  });
   const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
   const fitting = Math.floor(widthOf(target) / (Math.max(meshes.length * FIELD, 80) + 70));
   const columns = Math.max(1, Math.min(4, fitting));
-  const spec = specOf("heatmap", {
-    ...{ rows, meshes, columns, panels: unique(cells.map((cell) => cell.name)) },
-    ...{ lines: ascending(rows.map((row) => row.batch)), yTitle: CHARTS.heatmap.x },
+  const panels = unique(cells.map((cell) => cell.name));
+  const lines = ascending(rows.map((row) => row.batch));
+  const given = { rows, meshes, columns, panels, lines, yTitle: CHARTS.heatmap.x };
+  const chart = figure("heatmap", given, {
+    title: `Heatmap of ${title}`,
+    caption: CHARTS.heatmap.remarks[better] ?? CHARTS.heatmap.note,
+    name: `heatmap-${metric}`,
+    columns: [
+      CELL,
+      { key: "mesh", title: "Mesh", filter: true },
+      { ...number("batch", "Batch"), filter: true },
+      number("figure", title, text),
+      { key: "status", title: "Status", format: "status", filter: true },
+    ],
   });
   const options = Object.fromEntries(metrics.map(([key, [name]]) => [key, name]));
   return [
     choices(selector("Figure", "metric", options, "heatmap", metric)),
-    figure({
-      title: `Heatmap of ${title}`,
-      caption: MEANING[better],
-      spec,
-      name: `heatmap-${metric}`,
-      rows,
-      columns: [
-        CELL,
-        { key: "mesh", title: "Mesh", filter: true },
-        { ...number("batch", "Batch"), filter: true },
-        number("figure", title, text),
-        { key: "status", title: "Status", format: "status", filter: true },
-      ],
-    }),
+    chart,
     note,
     never.length ? nothing(`Without a time everywhere: ${never.join(", ")}.`) : "",
   ];

@@ -30,12 +30,12 @@ function drawHost() {
     const values = rows.map((row) => row.value);
     const domain = padded(values, 0.05);
     const whats = unique(rows.map((row) => row.what));
-    const spec = specOf("timeline", {
+    const given = {
       ...{ title, width, rows, whats },
       yScale: log ? { type: "log", domain, nice: false } : { zero: true },
       yAxis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 4 }), ...axis },
       legend: whats.length > 1 ? { title: null, symbolType: "circle" } : null,
-    });
-    target.append(figure({ title, spec, name: "timeline", rows, columns }));
+    };
+    target.append(figure("timeline", given, { title, columns }));
   }
 }

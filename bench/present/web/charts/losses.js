@@ -3,11 +3,7 @@
 const EARLY = 40; // Correct curves agree to rounding for so long: see bench/analyse/loss_curves.py.
 const EQUAL = "equal"; // Label of differences of 0, which a logarithmic axis cannot show.
 // The reference is a wide line beneath the curves; in other arithmetic it is dashed.
-const REFERENCES = new Map([
-  ["whole batch", { strokeDash: [1, 0], strokeWidth: 5, opacity: 0.35 }],
-  ["whole batch in parts", { strokeDash: DOTTED, strokeWidth: 1.4, opacity: 1 }],
-  ["whole batch in float64", { strokeDash: [8, 3], strokeWidth: 1.4, opacity: 1 }],
-]);
+const REFERENCES = DATA.specs.losses.values.references;
 
 /* The vertical axis, and the position of a difference of 0: a logarithmic axis is extended below
    the smallest positive value, where zeros are drawn. */
@@ -26,37 +22,26 @@ function lossAxis(values, { title, format, log }) {
   return { y: numeric("y", { scale, axis: { title, format, ...axis } }), floor: equal ? floor : 0 };
 }
 
-/* Losses, or their differences. rows: {name, place, x, y, last, cell}, without `cell` for the
-   references; lines: {place, y}, dashed. */
-function lossChart(rows, { columns, width, axis, lines = [] }) {
-  const others = new Set(rows.filter((row) => !known(row.cell)).map((row) => row.name));
-  const guides = [...REFERENCES.keys()].filter((name) => others.has(name));
-  const values = [...rows, ...lines].map((row) => row.y);
-  const { y, floor } = lossAxis(values, axis);
+/* Values of a specification: losses, or their differences. rows: {name, place, x, y, last, cell},
+   without `cell` for the references; lines: {place, y}, dashed. */
+function lossesOf(rows, { columns, width, axis, lines = [] }) {
+  const ofCells = rows.filter((row) => known(row.cell));
+  const guides = REFERENCES.filter((name) =>
+    rows.some((row) => row.name === name && !known(row.cell)),
+  );
+  const { y, floor } = lossAxis([...rows, ...lines].map((row) => row.y), axis);
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
-  const ofReference = (property) => ({
-    field: "name",
-    type: "ordinal",
-    scale: {
-      type: "ordinal",
-      domain: [...REFERENCES.keys()],
-      range: [...REFERENCES.values()].map((look) => look[property]),
-    },
-    legend: guides.length ? { values: guides, title: null, ...symbols } : null,
-  });
-  const properties = ["strokeDash", "strokeWidth", "opacity"];
   const data = [
     ...rows.map((row) => (floor && row.y === 0 ? { ...row, y: floor } : row)),
     ...lines.map((row) => ({ ...row, line: true })),
   ];
-  return specOf("losses", {
-    ...{ rows: data, columns, width, y, xTitle: CHARTS.losses.x },
-    ...looksOf(rows.filter((row) => known(row.cell))), // Here, only references are dashed.
-    ...Object.fromEntries(properties.map((property) => [property, ofReference(property)])),
+  return {
+    ...{ rows: data, columns, width, y, ...looksOf(ofCells) }, // Only references are dashed here.
+    referenceLegend: guides.length ? { values: guides, title: null, ...symbols } : null,
     places: unique(data.map((row) => row.place)),
     // Set explicitly, because all differences may be missing.
     ...{ first: 0, last: Math.max(...rows.map((row) => row.x)) },
-  });
+  };
 }
 
 GROUPS.losses = (target) => {
@@ -93,10 +78,9 @@ GROUPS.losses = (target) => {
   const draw = (key, caption, text, spec) => {
     const own = rows.filter((row) => known(row[key]));
     const points = own.map((row) => ({ ...row, y: row[key] }));
-    return figure({
+    return figure("losses", lossesOf(points, { columns, width: width - 50, ...spec }), {
       title: panels[key],
       caption: caption + thinned,
-      spec: lossChart(points, { columns, width: width - 50, ...spec }),
       name: `losses-${key}`,
       rows: own,
       columns: [
@@ -125,5 +109,5 @@ GROUPS.losses = (target) => {
   const agree =
     `All curves agree with the reference over ${of} steps: they differ by at most ` +
     `${scientific(most)}, and the gate allows ${scientific(tolerance)}.`;
-  return [nothing(agree), element("details", {}, element("summary", {}, "The curves"), ...charts)];
+  return [nothing(agree), element("details", element("summary", "The curves"), ...charts)];
 };

@@ -9,23 +9,19 @@ function drawPredicted({ target }) {
     const [times, shares] = spec.hconcat.map((panel) => panel.data.values);
     const rows = times.map((row, place) => ({ ...row, efficiency: shares[place].value }));
     const label = `Predicted: ${title}`;
-    target.append(
-      element("h4", {}, label),
-      figure({
-        title: label,
-        spec: { [concat]: spec.hconcat.map((panel) => ({ ...panel, width })) },
-        name: "predicted",
-        rows,
-        columns: [
-          { key: "name", title: "Implementation", filter: true },
-          { key: "what", title: "What", filter: true },
-          number("x", "Chips or devices"),
-          number("value", "Step time", "s"),
-          number("low", "Low end", "s"),
-          number("high", "High end", "s"),
-          number("efficiency", "Efficiency", "percent"),
-        ],
-      }),
-    );
+    const chart = figure("predicted", { rows }, {
+      title: label,
+      spec: { [concat]: spec.hconcat.map((panel) => ({ ...panel, width })) },
+      columns: [
+        CELL,
+        { key: "what", title: "What", filter: true },
+        number("x", "Chips or devices"),
+        number("value", "Step time", "s"),
+        number("low", "Low end", "s"),
+        number("high", "High end", "s"),
+        number("efficiency", "Efficiency", "percent"),
+      ],
+    });
+    target.append(element("h4", label), chart);
   }
 }

@@ -16,45 +16,29 @@ GROUPS.ratios = (target) => {
   if (!compared.some((cell) => !cell.isBaseline))
     return [nothing("No cell here has a ratio to a baseline.")];
   const [shown, note] = panelled(compared, "ratios", "blocks", blockOf);
-  const rows = shown.map((cell) => ({
-    cell: cell.number,
-    name: cell.name,
-    place: cell.of.place,
-    ratio: cell.ratio,
-    label: ratio(cell.ratio),
-    isBaseline: cell.isBaseline,
-    low: cell.isBaseline ? null : cell.ratio_low,
-    high: cell.isBaseline ? null : cell.ratio_high,
-    verdict_low: cell.verdict_low,
-    verdict_high: cell.verdict_high,
-    paired: cell.paired || cell.isBaseline,
-    verdict: cell.verdict,
-    floor: cell.of.floor,
-    from: Math.exp(-cell.of.floor),
-    to: Math.exp(cell.of.floor),
-  }));
+  const rows = shown.map((cell) => {
+    const { isBaseline, verdict, verdict_low, verdict_high } = cell;
+    const { floor } = cell.of;
+    return rowOf(cell, {
+      ratio: cell.ratio,
+      label: ratio(cell.ratio),
+      low: isBaseline ? null : cell.ratio_low,
+      high: isBaseline ? null : cell.ratio_high,
+      paired: cell.paired || isBaseline,
+      ...{ isBaseline, verdict, verdict_low, verdict_high },
+      ...{ floor, from: Math.exp(-floor), to: Math.exp(floor) },
+    });
+  });
   const { margin } = shown[0].of;
   const places = unique(rows.map((row) => row.place));
   const [left, right] = ratioDomain(rows, margin);
   const sizes = panelSizes(target, places, { each: 250, most: 320 });
   const order = typicalOrder(rows, (row) => row.ratio);
   const ends = { left, right, nearer: 1 / (1 + margin), farther: 1 + margin };
-  const chart = figure({
-    title: CHARTS.ratios.title,
+  const given = { rows, places, order, ...ends, ...sizes, ...looksOf(rows), xTitle: null };
+  const chart = figure("ratios", given, {
     caption: CHARTS.ratios.note.replace("{margin}", percent(margin)),
-    spec: specOf("ratios", { rows, places, order, ...ends, ...sizes, ...looksOf(rows), xTitle: null }),
-    name: "ratios",
     rows: rows.filter((row) => !row.isBaseline),
-    columns: [
-      CELL,
-      number("ratio", "Ratio", "ratio"),
-      number("low", "From", "ratio", "95 %"),
-      number("high", "To", "ratio", "95 %"),
-      VERDICT,
-      number("verdict_low", "Verdict from", "ratio"),
-      number("verdict_high", "Verdict to", "ratio"),
-      number("floor", "Noise floor", "percent"),
-    ],
   });
   return [chart, note];
 };

@@ -7,42 +7,23 @@ GROUPS.roofline = (target) => {
   if (!cells.length)
     return [nothing("No cell has both measured ceilings and the compiler's count of its work.")];
   const panelOf = ({ of }) => `${of.devices} device${of.devices > 1 ? "s" : ""}`;
-  const rows = cells.map((cell) => ({
-    cell: cell.number,
-    name: cell.name,
-    place: panelOf(cell),
-    x: cell.intensity,
-    y: cell.device_flops,
-    share: cell.roof,
-  }));
+  const rows = cells.map((cell) => {
+    const { intensity: x, device_flops: y, roof: share } = cell;
+    return rowOf(cell, { place: panelOf(cell), x, y, share });
+  });
   const intensities = rows.map((row) => row.x);
   const blocks = new Map(cells.map((cell) => [panelOf(cell), cell.of]));
-  const roofs = [...blocks].flatMap(([panel, { matmul, bandwidth }]) => {
+  const roofs = [...blocks].flatMap(([place, { matmul, bandwidth }]) => {
     const ridge = matmul / bandwidth;
     const ends = [Math.min(...intensities, ridge) / 2, ridge, Math.max(...intensities, ridge) * 2];
-    return ends.map((x) => ({ roof: true, place: panel, x, y: Math.min(matmul, x * bandwidth) }));
+    return ends.map((x) => ({ roof: true, place, x, y: Math.min(matmul, x * bandwidth) }));
   });
   const places = [...blocks.keys()];
   const sizes = panelSizes(target, places, { each: 260, labels: 60, most: 360 });
   const all = [...roofs, ...rows];
   const along = (field, share) => padded(all.map((row) => row[field]), share);
   const [xDomain, yDomain] = [along("x", 0.02), along("y", 0.06)];
-  const chart = figure({
-    title: CHARTS.roofline.title,
-    caption: CHARTS.roofline.note,
-    spec: specOf("roofline", {
-      ...{ rows: all, places, area: 60, xDomain, yDomain, ...sizes, ...looksOf(rows) },
-      ...{ xTicks: logTicks(xDomain), yTicks: logTicks(yDomain) },
-      ...{ xTitle: CHARTS.roofline.x, yTitle: CHARTS.roofline.y },
-    }),
-    name: "roofline",
-    rows,
-    columns: [
-      CELL,
-      number("x", "Intensity", "significant", "FLOP per byte"),
-      number("y", "Achieved", "FLOP/s", "per device"),
-      number("share", "Of the roof", "percent"),
-    ],
-  });
-  return [chart];
+  const ticks = { xTicks: logTicks(xDomain), yTicks: logTicks(yDomain) };
+  const given = { rows: all, places, area: 60, xDomain, yDomain, ...ticks, ...sizes };
+  return [figure("roofline", { ...given, ...looksOf(rows) }, { rows })];
 };

@@ -29,9 +29,10 @@ function endLabels(rows, last, share) {
   return placed(pushed(-1, [{ at: HEIGHT + LINE }, ...below.reverse()]).slice(1).reverse());
 }
 
-/* One quantity over devices or batches. rows: {name, x, value, low, high, cell}, with `measured`
-   for hollow marks; ideal, communication: pairs of x and value; over: where the shade begins. */
-function curveChart(rows, options) {
+/* Values of a specification: one quantity over devices or batches. rows: {name, x, value, low, high,
+   cell}, with `measured` for hollow marks; ideal, communication: pairs of x and value; over: where
+   the shade begins. */
+function curveOf(rows, options) {
   const { title, xTitle, axis, log, logX, width, ideal = [], communication = [], over } = options;
   const xs = ascending(rows.map((row) => row.x));
   const ends = logX ? [xs[0] / BESIDE, xs.at(-1) * BESIDE] : [0, xs.at(-1) * 1.08];
@@ -45,7 +46,7 @@ function curveChart(rows, options) {
   const [low, high] = domain.map(scaled);
   const share = (value) => (scaled(value) - low) / (high - low);
   const guide = (points, name) => points.map(([x, value]) => ({ x, value, guide: name }));
-  return specOf("curve", {
+  return {
     ...{ title, xTitle, width, height: HEIGHT, rows, xs, ...looksOf(rows) },
     labels: endLabels(rows, xs.at(-1), share),
     xScale: { domain: ends, nice: false, ...(logX ? { type: "log", base: 2 } : {}) },
@@ -53,7 +54,7 @@ function curveChart(rows, options) {
     yAxis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }), ...axis },
     shade: known(over) ? [{ x: Math.max(over, ends[0]), to: ends[1] }] : [],
     guides: [...guide(ideal, "ideal"), ...guide(communication, "communication")],
-  });
+  };
 }
 
 /* One of several such charts side by side, with its table. */
@@ -61,11 +62,10 @@ function curveFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
   if (!rows.length) return "";
   const some = (key, ...column) =>
     rows.some((row) => known(row[key]) && row[key] !== row.value) ? [number(key, ...column)] : [];
-  return figure({
+  const drawn = Math.max(150, Math.min(265, width - 60 - LABEL));
+  return figure("curve", curveOf(rows, { title, xTitle, width: drawn, ...spec }), {
     title: `${title}, ${of}`,
-    spec: curveChart(rows, { title, xTitle, width: Math.max(150, Math.min(265, width - 60 - LABEL)), ...spec }),
     name,
-    rows,
     columns: [
       CELL,
       number("x", xTitle),
@@ -116,13 +116,9 @@ function fastestOf(cells) {
   return new Set([...fastest, ...cells.filter((cell) => cell.isBaseline)].map((cell) => cell.name));
 }
 
-const NO_CURVE =
-  "A scaling curve needs at least two meshes of one kind, with the same global batch " +
-  "(strong scaling) or the same batch per device (weak scaling).";
-
 GROUPS.scaling = (target) => {
   const own = DATA.curves.filter((curve) => curve.subject === subjectNumber());
-  if (!own.length) return [nothing(NO_CURVE)];
+  if (!own.length) return [nothing(CHARTS.scaling.remarks.nothing)];
   const curve = own.find((one) => one.slug === chosen("curve")) ?? own[0];
   const off = hidden();
   const { cell, efficiency: value, efficiency_low: low, efficiency_high: high } = curve;
@@ -156,23 +152,20 @@ GROUPS.scaling = (target) => {
     cells.some((cell) => known(cell.high_water_bytes)) && remarks.high_water,
     "The choices of mesh and batch above do not apply to curves.",
   ];
+  const inSeconds = { axis: TIME_AXIS, log: true, text: "s", ideal, communication };
+  const shares = { axis: { format: ".0%" }, text: "percent", ideal: ideal.map(([at]) => [at, 1]) };
+  const charts = [
+    draw("step", panels.step, stepOf, inSeconds),
+    draw("efficiency", panels.efficiency, (cell) => efficiency.get(cell.number), shares),
+    ...throughputAndMemory(draw, cells),
+  ];
   return [
     choices(
       selector("Curve", "curve", curves, "scaling", curve.slug),
       selector("Axes", "axes", AXES, "scaling"),
       fastestOf(every) && selector("Lines", "lines", LINES, "scaling"),
     ),
-    element(
-      "div",
-      { class: "panels" },
-      draw("step", panels.step, stepOf, { axis: TIME_AXIS, log: true, text: "s", ideal, communication }),
-      draw("efficiency", panels.efficiency, (cell) => efficiency.get(cell.number), {
-        axis: { format: ".0%" },
-        text: "percent",
-        ideal: ideal.map(([devices]) => [devices, 1]),
-      }),
-      ...throughputAndMemory(draw, cells),
-    ),
+    element("div.panels", ...charts),
     nothing(notes.filter(Boolean).join(" ")),
   ];
 };

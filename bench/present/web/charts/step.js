@@ -1,9 +1,5 @@
 // One traced step of two implementations above one another, on one scale of time.
 
-const STEP_KEYS =
-  "Arrow keys move and + and \u2212 zoom; Home shows the whole step. The wheel zooms once the " +
-  "picture was clicked, or with Ctrl; drag or pinch works too.";
-
 GROUPS.step = (target) => {
   const stored = byPlace(CELLS.filter((cell) => cell.traced?.drawn));
   const none = "This run has stored no step to draw: --profile stores one of every implementation.";
@@ -16,7 +12,7 @@ GROUPS.step = (target) => {
   const below = asked("below") ?? others.sort((a, b) => a.step_s - b.step_s)[0] ?? above;
   const names = Object.fromEntries(stored.map((cell) => [cell.full, wholeName(cell)]));
   const cells = unique([above, below]);
-  const made = element("div", {});
+  const made = element("div");
   const draw = async () => {
     const steps = await Promise.all(cells.map((cell) => expanded(cell.traced.drawn)));
     const arms = cells.map((cell, place) => armOf(cell, steps[place]));
@@ -29,27 +25,22 @@ GROUPS.step = (target) => {
       selector("Below", "below", names, "step", below.full),
     ),
     made,
-    DATA.steps_left_out ? nothing(`${STEPS_LEFT_OUT} ${DATA.steps_left_out}.`) : "",
+    DATA.steps_left_out ? nothing(`${CHARTS.step.remarks.steps} ${DATA.steps_left_out}.`) : "",
   ];
 };
-
-const STEPS_LEFT_OUT =
-  "The fastest implementation, the baseline and the slowest of each situation come first; " +
-  "launches/ in the run's folder has every step. The page would be too large with all; number of " +
-  "steps that are left out:";
 
 const wholeName = (cell) => `${cell.name}, ${whereOf(cell)}`;
 
 /* The picture, its legend, who waited for whom, and the table behind it. */
 function stepFigure(arms, width) {
-  const { title, note } = CHARTS.step;
+  const { title, note, remarks, table: columns } = CHARTS.step;
   const picture = stepPicture(arms, width);
   const runs = arms.flatMap(({ lanes }) => lanes.flatMap((lane) => lane.runs));
   const shown = new Set(runs.flatMap(piecesOf).map(([part]) => part));
   const legend = PARTS.filter(({ key }) => shown.has(key)).map(({ key, title: name, colour }) => {
-    const mark = element("span", { class: "mark", "data-letter": "\u25a0", "aria-hidden": "true" });
+    const mark = element("span.mark", { "data-letter": "\u25a0", "aria-hidden": "true" });
     mark.style.color = colour;
-    return element("span", {}, mark, ` ${key === "idle" ? "idle in a loop" : name}`);
+    return element("span", mark, ` ${key === "idle" ? "idle in a loop" : name}`);
   });
   const rows = () =>
     arms.flatMap(({ cell, lanes, ns }) =>
@@ -61,31 +52,18 @@ function stepFigure(arms, width) {
         })),
       ),
     );
-  const columns = [
-    CELL,
-    { ...number("device", "Device"), filter: true },
-    { key: "op", title: "Operation", long: true },
-    { key: "part", title: "Part", filter: true },
-    { key: "source", title: "Source", long: true },
-    number("start", "Start", "s"),
-    number("seconds", "Time", "s"),
-    number("wait", "Waiting", "s"),
-    number("share", "Share of the step", "percent"),
-  ];
-  const told = arms.flatMap(waitsTold).map((text) => element("li", {}, text));
+  const told = arms.flatMap(waitsTold).map((text) => element("li", text));
   const left = arms.filter(({ leftOut }) => leftOut);
   const more = arms.flatMap(({ cell }) => [`${cell.name}: `, traceLink(cell), ". "]);
   const below = [
-    element("p", { class: "note", id: "step-keys" }, STEP_KEYS),
-    element("figcaption", {}, note, " More in TensorBoard: ", ...more),
-    ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${LEFT_OUT} ${leftOut}.`)),
-    element("ul", { class: "remarks" }, ...told),
+    element("p.note", { id: "step-keys" }, remarks.keys),
+    element("figcaption", note, " More in TensorBoard: ", ...more),
+    ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${remarks.operations} ${leftOut}.`)),
+    element("ul.remarks", ...told),
     numbersBehind(() => ({ title, name: "step", rows: rows(), columns })),
   ];
-  return [element("figure", {}, element("p", { class: "legend" }, ...legend), picture, ...below)];
+  return [element("figure", element("p.legend", ...legend), picture, ...below)];
 }
-
-const LEFT_OUT = "ran more operations than are drawn; number of the shortest that are left out:";
 
 const partNamed = ({ is: { category } }) =>
   PARTS.find(({ key }) => key === category)?.title ?? (category === "control" ? "loop" : category);

@@ -6,7 +6,7 @@ from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.analyse.run_changes import Compared
 from bench.analyse.run_settings import Kind
 from bench.present.caveats import Caveat, damage
-from bench.present.sentences import listing
+from bench.present.sentences import counted, listing
 from bench.records import numbers
 from bench.records.statuses import VERDICT_STYLES
 
@@ -57,8 +57,7 @@ def setting(compared: Compared) -> str:
 
 def tally(compared: Compared) -> str:
     """Count cells by verdict, and those without a counterpart."""
-    counts = Counter[str](change.verdict.word for change in compared.changes)
-    verdicts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word])
+    verdicts = counted((change.verdict.word for change in compared.changes), VERDICT_STYLES)
     cells = numbers.count(len(compared.changes), "cell")
     sentences = [
         f"B against A, {cells}: {verdicts}." if verdicts else "No cell has a time in both runs."

@@ -1,0 +1,277 @@
+"""What a run measured besides the times of whole steps: tables and sentences.
+
+Input, ablations, checkpoints, and the sentences about loss curves.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from bench.analyse import arms_beside, checkpoint_costs
+from bench.analyse.arms_beside import PARTS
+from bench.analyse.cell_table import Tables
+from bench.analyse.comparisons import Comparison
+from bench.analyse.loss_curves import EARLY, Curve, Training
+from bench.present.cell_columns import IMPLEMENTATION
+from bench.present.columns import Column, Table, between, formatted, missing
+from bench.present.sentences import counted
+from bench.records import numbers
+from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, EXACT, IN_PARTS, INPUT_WAYS
+from bench.records.rows import Manifest
+from bench.records.statuses import VERDICT_STYLES
+
+Rows = Sequence[Mapping[str, Any]]
+
+LABELS = {
+    "communication": "communication",
+    "update": "the update",
+    "after_loss": "all that follows from the gradients",
+}
+TITLES = {
+    "communication": ("Communication", "share, 95 % interval"),
+    "update": ("Update", "by the optimizer"),
+    "after_loss": ("After the loss", "backward pass, reduction, update"),
+}
+
+_YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
+
+
+def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
+    """Return the rows of some blocks by the names of their files: none if not measured."""
+    return {
+        "inputs": arms_beside.input_costs(blocks),
+        "ablations": arms_beside.ablation_shares(blocks, found.traces),
+        "checkpoints": checkpoint_costs.find(blocks, found.checkpoints),
+    }
+
+
+def tables(found: Tables, blocks: Sequence[Comparison]) -> list[Table]:
+    """Return the tables of some blocks; those of what was not measured have no rows."""
+    rows = find(found, blocks)
+    return [inputs(rows["inputs"]), ablations(rows["ablations"]), checkpoints(rows["checkpoints"])]
+
+
+def inputs(rows: Rows) -> Table:
+    """Return the table of the cost of input."""
+    columns = (
+        IMPLEMENTATION,
+        Column("way", "Input", filter=True, detail=lambda row: row["reason"]),
+        Column(
+            "step_s", "Step time", "on a resident batch", "s",
+            detail=lambda row: formatted(row["resident_step_s"], "s"),
+        ),
+        Column(
+            "ratio", "To a resident batch", "ratio, 95 % interval", "ratio",
+            span=("ratio_low", "ratio_high"),
+        ),
+        Column("verdict", "Verdict", filter=True),
+        Column("wait_s", "Waits for input", "per step", "s"),
+        Column("starved_s", "Devices idle for it", "per step, at most", "s"),
+        Column("latency_wait_s", "Waits", "each step waited for", "s"),
+    )  # fmt: skip
+    ways = dict.fromkeys(row["way"] for row in rows)
+    fact = (
+        "Each step takes the next batch, in turns with the same implementation on one resident "
+        "batch. The wait lasts from the request for a batch until the host can launch the step; "
+        "where steps follow without a pause, devices may still be busy with earlier ones."
+    )
+    facts = [fact, *(f"{way.capitalize()}: {INPUT_WAYS[way]}." for way in ways)]
+    title = "Input, against a resident batch"
+    return Table(title, columns, rows, facts, name="inputs", cell=itemgetter("cell"))
+
+
+def input_sentences(rows: Rows) -> list[str]:
+    """Return the cost of input over all cells, in one sentence for each way."""
+    said = []
+    for way in INPUT_WAYS:
+        measured = [row for row in rows if row["way"] == way and row["verdict"]]
+        if not measured:
+            continue
+        ratios = [row["ratio"] for row in measured]
+        verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
+        wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
+        said.append(
+            f"Input {way}: {_ends(ratios, numbers.ratio)} of the step time on a resident batch "
+            f"({verdicts}); a step waits {wait} for it, the median of "
+            f"{numbers.count(len(measured), 'cell')}."
+        )
+    return said
+
+
+def ablations(rows: Rows) -> Table:
+    """Return the table of the shares of a step's parts."""
+    columns = (
+        IMPLEMENTATION,
+        *(
+            column
+            for part, (title, note) in TITLES.items()
+            for column in (
+                Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high")),
+                Column(f"{part}_traced", "In the trace", title.lower(), "percent", optional=True),
+            )
+        ),
+    )
+    fact = (
+        "The share of a part is the time that a step without it saves, in turns with the whole "
+        "step. Shares need not add up, because parts may overlap."
+    )
+    facts = [fact, *(f"{TITLES[part][0]}: {ABLATIONS[way]}." for way, part in PARTS.items())]
+    if any(not missing(row[f"{part}_traced"]) for row in rows for part in LABELS):
+        facts.append(
+            "In a trace, which records a few steps and waits after each, a part has the time of "
+            "its operations."
+        )
+    remarks = [
+        f"{row['implementation']} has no share of {label}: {row[f'{part}_reason']}."
+        for row in rows
+        for part, label in LABELS.items()
+        if row[f"{part}_reason"]
+    ]
+    title = "Parts of the step, by ablation"
+    return Table(title, columns, rows, facts, remarks, "ablations", itemgetter("cell"))
+
+
+def ablation_sentence(row: Mapping[str, Any]) -> str:
+    """Return a cell's shares, such as `communication 31 % (29-33 %)`; empty if it has none."""
+    shares = []
+    for part, label in LABELS.items():
+        if missing(row[part]):
+            continue
+        text = f"{label} {numbers.percent(row[part])}"
+        notes = [between(row[f"{part}_low"], row[f"{part}_high"], "percent")]
+        if not missing(row[f"{part}_traced"]):
+            notes.append(f"{numbers.percent(row[f'{part}_traced'])} in its trace")
+        shares.append(f"{text} ({'; '.join(filter(None, notes))})" if any(notes) else text)
+    return f"Of a step of {row['cell']}, by ablation: {', '.join(shares)}." if shares else ""
+
+
+def checkpoints(rows: Rows) -> Table:
+    """Return the table of saves and restores."""
+
+    def other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
+        """Return a formatter of another item, for rows in which the column has a value."""
+        return lambda row: "" if missing(row[column]) else formatted(row[key], name)
+
+    columns = (
+        IMPLEMENTATION,
+        Column("what", "Operation", filter=True, long=True, detail=lambda row: row["reason"]),
+        Column("total_s", "Takes", "median, range", "s", span=("total_least_s", "total_most_s")),
+        Column(
+            "blocking_s", "Blocks training", "median, range", "s",
+            span=("blocking_least_s", "blocking_most_s"),
+        ),
+        Column("bytes_a_second", "Bandwidth", "of the state", "B/s"),
+        Column(
+            "stored_bytes", "Files", "for a state of", "bytes",
+            lambda row: row["stored_bytes"] or None,
+            detail=lambda row: formatted(row["state_bytes"] or None, "bytes"),
+        ),
+        Column(
+            "step_during_s", "Step meanwhile", "before", "s",
+            detail=other("step_during_s", "step_before_s", "s"),
+        ),
+        Column(
+            "device_bytes", "A device holds", "most of one array while restoring", "bytes",
+            detail=other("device_bytes", "seen_bytes", "bytes"),
+        ),
+        Column("file_system", "File system", filter=True),
+    )  # fmt: skip
+    fact = (
+        "Orbax saves and restores the state, each process the shards of its devices. Every "
+        "restored state was compared with the saved one bit by bit. Files are not forced to the "
+        "disk while they are written, and are dropped from the system's cache before they are "
+        "read, where it allows."
+    )
+    name = "checkpoints"
+    return Table("Checkpoints", columns, rows, [fact], name=name, cell=itemgetter("cell"))
+
+
+def checkpoint_sentences(rows: Rows) -> list[str]:
+    """Return the cost of checkpoints over all cells, and the number of cells without figures."""
+    parts, time = [], partial(numbers.si, unit="s")
+    for mode in CHECKPOINT_MODES:
+        saves = [row["blocking_s"] for row in rows if row["what"] == f"save, {mode}"]
+        if saves:
+            parts.append(f"{mode} saves block training for {_ends(saves, time)}")
+    restores = [row["total_s"] for row in rows if row["what"].startswith("restore")]
+    if restores:
+        parts.append(f"restores take {_ends(restores, time)}")
+    said = [f"Checkpoints: {', '.join(parts)}."] if parts else []
+    failed = [row for row in rows if row["reason"]]
+    if failed:
+        cells = numbers.count(len(failed), "cell")
+        said.append(f"There is no checkpoint of {cells}: {failed[0]['reason']}")
+    return said
+
+
+def loss_sentence(trainings: Sequence[Training]) -> str:
+    """Return the largest difference from the reference, and what rounding explains; or nothing."""
+    known = [
+        (curve.largest or 0.0, curve, training)
+        for training in trainings
+        if (curve := training.farthest) is not None
+    ]
+    if not known:
+        return ""
+    largest, curve, where = max(known, key=lambda each: each[0])
+    steps = max(training.steps for training in trainings)
+    text = (
+        f"Loss curves of {numbers.count(steps, 'step')}: at most {numbers.scientific(largest)} "
+        f"from the reference's ({curve.arm} in {where.block.name}"
+    )
+    if curve.beyond:
+        text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
+    itself = [
+        f"{numbers.scientific(each.largest)} {_YARDSTICKS[each.arm]}{_cut_off(each, where)}"
+        for each in where.yardsticks
+        if each.largest is not None
+    ]
+    rounding = f" Rounding alone takes the reference {' and '.join(itself)}." if itself else ""
+    return f"{text}).{rounding}"
+
+
+def _cut_off(curve: Curve, training: Training) -> str:
+    """Return the number of steps of a curve that ended before the longest one."""
+    steps = len(curve.losses)
+    return "" if steps == training.steps else f" (of {numbers.count(steps, 'step')})"
+
+
+def parted_losses(trainings: Iterable[Training]) -> str:
+    """Name the curves whose differences rounding does not explain; empty if there are none."""
+    curves = [(curve.early or 0.0, curve, each) for each in trainings for curve in each.parted]
+    if not curves:
+        return ""
+    early, curve, where = max(curves, key=lambda each: each[0])
+    return (
+        f"{numbers.count(len(curves), 'cell')} left the reference's losses within {EARLY} steps by "
+        f"more than the gate allows its own: at most {numbers.scientific(early)}, {curve.arm} in "
+        f"{where.block.name}, where {numbers.scientific(curve.tolerance)} is allowed. In other "
+        "arithmetic the reference stays within that, so rounding is unlikely to explain it."
+    )
+
+
+def unfinished_losses(trainings: Sequence[Training], manifest: Manifest) -> str:
+    """Name the requested curves that are missing or end early; empty if there are none."""
+    if not manifest["config"].get("train_steps"):
+        return ""
+    missing = [
+        (f"{training.block.name}/{curve.arm}", curve.reason)
+        for training in trainings
+        for curve in (training.reference, *training.yardsticks, *training.curves)
+        if curve.reason
+    ]
+    if not missing:
+        return ""
+    name, reason = missing[0]
+    return (
+        f"{numbers.count(len(missing), 'loss curve')} ended before the last step, {name} for "
+        f"instance: {reason}. The times are not affected."
+    )
+
+
+def _ends(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """Return the smallest and the largest value as text: once if they read the same."""
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
