@@ -115,7 +115,7 @@ def claim(ratio: Ratio, alpha: float, margin: float, *, same: bool = False) -> C
     verdict = decide(ratio, alpha, margin)
     if same:
         verdict = replace(verdict, word="same")
-    needed = 0.0 if verdict.decided else launches_to_decide(ratio, alpha, margin)
+    needed = 0.0 if verdict.decided else launches_to_decide(ratio, verdict, margin)
     return Claim(ratio, verdict, needed)
 
 
@@ -124,7 +124,7 @@ def pairs(arms: int) -> int:
     return max(1, arms * (arms - 1) // 2)
 
 
-def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> float:
+def launches_to_decide(ratio: Ratio, verdict: Verdict, margin: float = MARGIN) -> float:
     """Estimate how many times the launches so far would decide an undecided ratio.
 
     The interval narrows with the square root of the number of launches, and decides once its
@@ -133,4 +133,5 @@ def launches_to_decide(ratio: Ratio, alpha: float, margin: float = MARGIN) -> fl
     """
     effect, limit = abs(math.log(ratio.value)), math.log1p(margin)
     needed = max(effect, limit - effect)
-    return (ratio.half_width(alpha) / needed) ** 2
+    half_width = math.log(verdict.high / verdict.low) / 2 if verdict.low > 0 else math.inf
+    return (half_width / needed) ** 2

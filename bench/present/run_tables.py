@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -190,14 +191,15 @@ def endings(cells: pd.DataFrame) -> Table:
 def scaling(curve: Scaling) -> Table:
     """Return the figures of a scaling plot: step time, and efficiency below it."""
     devices = sorted(curve.points["devices"].unique())
-    rows = [
-        {"implementation": name, **points.set_index("devices").to_dict("index")}
-        for name, points in curve.points.groupby("implementation")
-    ]
+    points = curve.points[["implementation", "devices", "step_s", "efficiency"]].to_dict("records")
+    rows: dict[str, dict[Any, Any]] = {}
+    for point in sorted(points, key=itemgetter("implementation")):
+        name = point["implementation"]
+        rows.setdefault(name, {"implementation": name})[point["devices"]] = point
     columns = [
         Column(str(count), numbers.count(count, "device"), value=_point(count)) for count in devices
     ]
-    return Table(curve.title, [IMPLEMENTATION, *columns], rows)
+    return Table(curve.title, [IMPLEMENTATION, *columns], list(rows.values()))
 
 
 def _point(devices: int) -> Any:

@@ -101,11 +101,11 @@ def test_real_differences_are_found_and_never_with_the_wrong_sign() -> None:
 
 def test_the_cost_of_deciding_is_about_right() -> None:
     undecided = ratio(1.012, 0.01)
-    times = launches_to_decide(undecided, alpha=0.01)
+    times = launches_to_decide(undecided, decide(undecided, 0.01))
     error = 0.01 / math.sqrt(times)
     assert decide(ratio(1.012, error * 0.99), 0.01).decided
     assert not decide(ratio(1.012, error * 1.01), 0.01).decided
-    assert launches_to_decide(ratio(1.0, None), 0.01) == math.inf
+    assert launches_to_decide(ratio(1.0, None), decide(ratio(1.0, None), 0.01)) == math.inf
 
 
 def rounds_of(**arms: float) -> Rounds:
