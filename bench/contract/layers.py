@@ -10,7 +10,8 @@ from flax import nnx
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import WHOLE, ModelAxis, Precision
+from bench.contract import WHOLE, ModelAxis, Precision, varying_axes
+from bench.contract.fused_attention import HALF_BYTES
 from bench.contract.logical_axes import constrain
 
 LECUN_NORMAL = nnx.initializers.lecun_normal()
@@ -19,6 +20,12 @@ LECUN_NORMAL = nnx.initializers.lecun_normal()
 ROWS_MULTIPLE = 128
 """Pads GPT-2's 50,257 tokens to 50,304 rows, as nanoGPT and llm.c do: tensor cores multiply them
 faster, and every mesh axis whose size is a power of two up to 128 divides them."""
+
+PARTS_OF_TOKENS = 8
+"""Parts of the tokens whose logits are computed one after another."""
+WIDE = 1 << 13
+"""Fewest rows of a table whose logits are computed in parts: narrower ones take less memory than
+the blocks' activations."""
 
 
 class RowLinear(nnx.Module):
@@ -130,13 +137,20 @@ class Vocabulary(nnx.Module):
         return self.model_axis.total(jnp.where(own[..., None], found, 0))
 
     def cross_entropy(self, x: jax.Array, labels: jax.Array) -> jax.Array:
-        """Return the cross-entropy (...) of labels (...) for activations (..., width).
+        """Return the mean cross-entropy of labels (batch, tokens) for x (batch, tokens, width).
 
-        The logits are stored once, in the activations' dtype, and widened to float32 or better on
-        each read. Each device computes the logits of its shard, and three all-reduces of one number
-        per label combine the softmax.
+        In 16 bits, a wide vocabulary's logits are computed for one part of the tokens at a time.
+        Logits are widened to float32 or better. Each device computes the logits of its shard, and
+        three all-reduces of one number per label combine the softmax.
         """
-        return _cross_entropy(self.model_axis, self.size, self.table.attend(x), labels)
+        wide = x.dtype.itemsize == HALF_BYTES and self.rows >= WIDE
+        if wide and x.shape[1] % PARTS_OF_TOKENS == 0:
+            x, labels = (
+                jnp.moveaxis(y.reshape(len(y), PARTS_OF_TOKENS, -1, *y.shape[2:]), 1, 0)
+                for y in (x, labels)
+            )
+        x, table = _vary_alike(x, self.table.embedding[...])
+        return _cross_entropy(self.model_axis, self.size, x, table, labels)
 
 
 def padded_rows(size: int) -> int:
@@ -144,40 +158,74 @@ def padded_rows(size: int) -> int:
     return -(-size // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
-def _widened(
-    axis: ModelAxis, size: int, logits: jax.Array, labels: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return the logits, with padding at -inf, and a mask of each label's row, both (..., rows)."""
-    rows = axis.first(padded_rows(size)) + jnp.arange(logits.shape[-1])
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    if size != padded_rows(size):
-        wide = jnp.where(rows < size, wide, -jnp.inf)
-    return wide, labels[..., None] == rows
+def _vary_alike(*arrays: jax.Array) -> list[jax.Array]:
+    """Let arrays vary over the same mesh axes, whose gradients are then summed outside.
+
+    A rule of jax.custom_vjp has to return gradients that vary like its arguments.
+    """
+    axes = frozenset().union(*map(varying_axes, arrays))
+    more = [tuple(sorted(axes - varying_axes(array))) for array in arrays]
+    return [
+        jax.lax.pcast(array, own, to="varying") if own else array
+        for array, own in zip(arrays, more, strict=True)
+    ]
+
+
+def _logits(x: jax.Array, table: jax.Array) -> jax.Array:
+    return jnp.dot(x, table.astype(x.dtype).T)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _cross_entropy(axis: ModelAxis, size: int, logits: jax.Array, labels: jax.Array) -> jax.Array:
-    return _cross_entropy_forward(axis, size, logits, labels)[0]
+def _cross_entropy(
+    axis: ModelAxis, size: int, x: jax.Array, table: jax.Array, labels: jax.Array
+) -> jax.Array:
+    return _cross_entropy_forward(axis, size, x, table, labels)[0]
 
 
 def _cross_entropy_forward(
-    axis: ModelAxis, size: int, logits: jax.Array, labels: jax.Array
+    axis: ModelAxis, size: int, x: jax.Array, table: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, Any]:
-    wide, own = _widened(axis, size, logits, labels)
-    largest = axis.largest(wide.max(-1))
-    log_total = largest + jnp.log(axis.total(jnp.exp(wide - largest[..., None]).sum(-1)))
-    # A masked sum, because the transpose of a lookup would scatter into a wide array.
-    of_label = axis.total(jnp.where(own, wide, 0).sum(-1))
-    return log_total - of_label, (logits, labels, log_total)
+    """Return the mean loss, and its gradients with respect to the logits, in the logits' dtype.
+
+    A part's gradients replace its logits, as in llm.c, so that only they are kept.
+
+    Args:
+      axis: the axis that shards the table's rows.
+      size: tokens of the vocabulary; rows of the table after them are padding.
+      x: activations (..., width), or (parts, ..., width) if `labels` has three dimensions.
+      table: this device's rows.
+      labels: (batch, tokens), or (parts, batch, tokens).
+    """
+
+    def of_part(own: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x, of_part = own
+        logits = _logits(x, table)
+        rows = axis.first(padded_rows(size)) + jnp.arange(logits.shape[-1])
+        wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        if size != padded_rows(size):
+            wide = jnp.where(rows < size, wide, -jnp.inf)
+        is_label = of_part[..., None] == rows
+        largest = axis.largest(wide.max(-1))
+        log_total = largest + jnp.log(axis.total(jnp.exp(wide - largest[..., None]).sum(-1)))
+        # A masked sum, because the transpose of a lookup would scatter into a wide array.
+        of_label = axis.total(jnp.where(is_label, wide, 0).sum(-1))
+        of_logits = (jnp.exp(wide - log_total[..., None]) - is_label) / labels.size
+        return log_total - of_label, of_logits.astype(logits.dtype)
+
+    in_parts = labels.ndim > 2  # noqa: PLR2004 - batch and tokens
+    run = partial(jax.lax.map, of_part) if in_parts else of_part
+    losses, of_logits = run((x, labels))
+    return losses.mean(), (x, table, of_logits)
 
 
 def _cross_entropy_backward(
     axis: ModelAxis, size: int, saved: Any, cotangent: jax.Array
-) -> tuple[jax.Array, None]:
-    logits, labels, log_total = saved
-    wide, own = _widened(axis, size, logits, labels)
-    of_logits = (jnp.exp(wide - log_total[..., None]) - own) * cotangent[..., None]
-    return of_logits.astype(logits.dtype), None
+) -> tuple[jax.Array, jax.Array, None]:
+    del axis, size
+    x, table, of_logits = saved
+    gradients = jax.vjp(_logits, x, table)[1](of_logits)
+    of_x, of_table = ((leaf * cotangent).astype(leaf.dtype) for leaf in gradients)
+    return of_x, of_table, None
 
 
 _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)

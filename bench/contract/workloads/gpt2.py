@@ -129,7 +129,7 @@ class GPT2(nnx.Module):
 
     def loss(self, x: jax.Array, labels: jax.Array) -> jax.Array:
         """Return the labels' mean cross-entropy from the last block's output."""
-        return self.tokens.cross_entropy(self.norm(x), labels).mean()
+        return self.tokens.cross_entropy(self.norm(x), labels)
 
     def __call__(self, tokens: jax.Array) -> Any:
         x = self.embed(tokens)
