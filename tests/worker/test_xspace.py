@@ -81,11 +81,24 @@ def test_an_operation_without_a_noted_completion():
 
 
 def test_streams_of_a_gpu():
-    stats = {"hlo_op": "fusion.1", "hlo_module": "jit_step", "program_id": 5}
+    """Lines and statistics are as in real traces of JAX 0.8 on MI300X and of XLA on CUDA.
+
+    The former are those of https://github.com/AMD-AGI/TraceLens, tests/traces/mi300. A library call
+    is several kernels of one operation, and the runtime's copies belong to no program.
+    """
+    stats = {"hlo_module": "jit_step", "program_id": 5, "tf_op": "XlaModule:", "name": "jit(step)"}
+    launch = {"correlation_id": 243, "kernel_details": " grid:1280,1,1 block:256,1,1"}
     gpu = Plane(
         "/device:GPU:1",
         {
-            "Stream #13(Compute)": [("loop_fusion_kernel", 10, 20, stats)],
+            "Stream #13(Compute)": [
+                ("loop_fusion_kernel", 10, 20, stats | launch | {"hlo_op": "fusion.1"})
+            ],
+            "Stream #19(Kernel)": [
+                ("__amd_rocclr_copyBuffer.kd", 1, 2, launch),
+                ("Im3d2Col.kd", 21, 25, stats | launch | {"hlo_op": "cudnn-conv.1"}),
+                ("Cijk_Ailk_Bljk_BBS_BH.kd", 26, 29, stats | launch | {"hlo_op": "cudnn-conv.1"}),
+            ],
             "Stream #20(Memcpy)": [("MemcpyD2D", 30, 34, {"correlation_id": 4})],
             "XLA Modules": [("jit_step", 10, 20, {"hlo_op": "not an operation"})],
         },
@@ -93,7 +106,10 @@ def test_streams_of_a_gpu():
     found = read(xspace(Plane("/host:CPU", {"python": [STEP]}), gpu), "jit_spmd")
     assert found.steps == [(0, 100_000)]
     assert found.events == [
+        Event(1, "", "__amd_rocclr_copyBuffer.kd", 0, 1_000, 2_000),
         Event(1, "jit_step", "fusion.1", 0, 10_000, 20_000, 5),
+        Event(1, "jit_step", "cudnn-conv.1", 0, 21_000, 25_000, 5),
+        Event(1, "jit_step", "cudnn-conv.1", 0, 26_000, 29_000, 5),
         Event(1, "", "MemcpyD2D", 0, 30_000, 34_000),
     ]
 
