@@ -8,6 +8,7 @@ from bench.analyse import energy_per_step, peaks
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import ends
 from bench.analyse.sample_rounds import Spread
+from bench.records.row_parts import OWN, SGD
 from bench.records.rows import Manifest
 from bench.records.statuses import decisive
 
@@ -84,6 +85,11 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
             ),
             default=math.nan,
         ),
+        **{
+            f"proof_{name}": max((check.get(name) or 0 for check in proof), default=0)
+            for name in ("batch", "devices", "parts")
+        },
+        "proved_exactly": any(check["name"] in (SGD, OWN) for check in proof),
         "settings": ", ".join(first.get("jax_config") or ()),
         "kernels": ", ".join(first.get("kernels") or ()),
         "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),

@@ -46,6 +46,9 @@ class Tables:
       measured rate, 0 for none.
     - `proof_error`: the proof's largest error as a share of the tolerance. `replica_drift`: the
       largest difference between replicas, relative to a loss or update.
+    - Where the reference did not fit on a device: `proof_parts` of the batch, the `proof_devices`
+      that shared its parameters, and `proof_batch`, that of the proof in float64; else 0.
+      `proved_exactly`: whether there is a proof in float64.
     - `settings`: JAX settings that the implementation's file changed globally; they were restored.
     - `idle`, `idle_low`, `idle_high`: measured share of the step that is not spent on microbatches.
     - Compiled FLOPs per accessed byte (`intensity`) and per second and device (`device_flops`), the

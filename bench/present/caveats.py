@@ -233,6 +233,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
     )
     said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
+    said["The proof and the devices' memory"] = _divided_proofs(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
             f"The replicas of {listing(rounded['cell'])} differ by rounding, by at most "
@@ -287,6 +288,29 @@ def _fused_attention(cells: pd.DataFrame) -> str:
         "float64 is that of attention by plain matrix products; in the timed dtypes, steps with "
         "these kernels were compared with it to within rounding."
     )
+
+
+def _divided_proofs(cells: pd.DataFrame) -> str:
+    """Say how proofs that exceed the memory of a device were made; empty if none does."""
+    told, kinds = [], ["proof_devices", "proof_parts", "proof_batch"]
+    for kind in cells[cells["proof_parts"] > 0][kinds].drop_duplicates().to_numpy().tolist():
+        devices, parts, batch = kind
+        own = cells[(cells[kinds] == kind).all(axis=1)]
+        sharded = f", with its parameters sharded over {devices} devices" if devices > 1 else ""
+        told.append(
+            f"The reference of {listing(own['cell'])} does not fit on one device. It was computed "
+            f"in {numbers.count(parts, 'part')} of the batch{sharded}."
+        )
+        if batch:
+            told.append(f"In float64, these were proved at a batch of {batch}.")
+    exact = (cells["status"] == "ok") & (cells["approximate"] == "")
+    ok = cells[exact & ~cells["proved_exactly"]]
+    if len(narrow := ok[ok["proof_error"].notna() & ok["foreign"].isna()]):
+        told.append(
+            f"The steps of {listing(narrow['cell'])} do not fit in float64 at any batch: proved in "
+            "the timed dtypes alone."
+        )
+    return " ".join(told)
 
 
 def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:

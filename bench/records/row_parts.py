@@ -27,6 +27,13 @@ class ProofCheck(TypedDict):
     """Largest error of a leaf of the model state, relative to its change; infinite where integers
     or keys differ. Absent if the model has no state beside its parameters."""
     state_tolerance: NotRequired[float]
+    batch: NotRequired[int]
+    """Global batch of the steps, if it is smaller than the block's because float64 did not fit."""
+    devices: NotRequired[int]
+    """Devices over which the reference's parameters were sharded. Absent, like `parts`, if the
+    reference computed the whole batch at once on one device."""
+    parts: NotRequired[int]
+    """Parts of the batch that the reference computed one after another."""
     replica_drift: NotRequired[float]
     """Largest difference between replicas by rounding, relative to the loss or the update."""
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 import jax
 from jax.sharding import Mesh
 
-from bench.contract import TrainStep, Workload
+from bench.contract import Implementation, Problem, TrainStep, Workload
 from bench.records.cells import FULL, Block
 from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
-from bench.records.row_parts import Check
+from bench.records.row_parts import Check, ProofCheck
 from bench.records.rows import CellRow
 from bench.records.step_programs import compressed
 from bench.worker import process_exchange
@@ -25,12 +25,14 @@ from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.checkpoints import save_and_restore_cells
 from bench.worker.phases.training import train_cells
-from bench.worker.problems import load_workload, make_mesh, make_problem
+from bench.worker.problems import drawn, load_workload, make_mesh, make_problem
 from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
+from bench.worker.prove.divided_gradients import float64_batch
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
     approximation,
+    failure,
     in_all_processes,
     why_unsupported,
 )
@@ -38,7 +40,12 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.statistical_proof import statistical_proof
 from bench.worker.prove.trajectory import build_step
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.device_memory import high_water, inspection, largest_program
+from bench.worker.read.device_memory import (
+    device_memory,
+    high_water,
+    inspection,
+    largest_program,
+)
 from bench.worker.read.programs import (
     FirstCall,
     communication,
@@ -88,8 +95,8 @@ def run_job(
     problem = make_problem(workload, session.block, precision)
     # Drawn once for all implementations, because drawing takes longer than copying.
     with remembered_programs(programs / GATE):
-        start, start_state = jax.device_get((problem.draw(), problem.draw_state()))
-        session.problem = replace(problem, start=start, start_state=start_state)
+        devices = session.mesh.local_devices
+        session.problem = drawn(problem, devices, device_memory(devices))
     moments = jax.eval_shape(problem.optimizer.init, session.problem.start)
     session.row["optimizer_bytes"] = sum(
         leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(moments)
@@ -129,15 +136,14 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
     """Compute the reference for the block's cells; without one, none of them has a proof."""
     session.announce("truth")
 
-    def make() -> Gate:
-        block = session.block
+    def gate_of(block: Block, timed: Problem) -> Gate:
         # The reference has no loop over layers and, where memory allows, recomputes nothing.
         plain = replace(block, options=replace(block.options, remat="", scan_layers=False))
         proved = dict.fromkeys(proof_block(one, session.mesh) for one in (block, plain))
         with jax.enable_x64(True):
             exact, *reference = (make_problem(workload, one, "fp64") for one in proved)
         return Gate(
-            session.problem,
+            timed,
             exact,
             session.mesh,
             block.mesh.batch_shards,
@@ -145,6 +151,17 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
             session.programs / GATE,
             *reference,
         )
+
+    def make() -> Gate:
+        block, problem = session.block, session.problem
+        gate = gate_of(block, problem)
+        batch = float64_batch(gate.division, problem, block.mesh.batch_shards)
+        unproved = set(session.job["implementations"]) - set(session.job["proved"])
+        if (less := replace(block, batch=batch)) != block and unproved:
+            small = make_problem(workload, less, block.options.precision)
+            small = replace(small, start=problem.start, start_state=problem.start_state)
+            gate.float64 = gate_of(less, small)
+        return gate
 
     try:
         return in_all_processes(make)
@@ -257,7 +274,7 @@ def prove_apart(
         build = partial(build_step, implementation, mesh=session.mesh)
         return [statistical_proof(gate).prove(build, progress)]
     exact = getattr(implementation, "FOREIGN", {}).get("float64", True)
-    checks = gate.prove_exact(implementation) if exact else []
+    checks = prove_exact(gate, implementation) if exact else []
     return [*checks, gate.prove_rounding(implementation)]
 
 
@@ -274,6 +291,25 @@ def prove_as_timed(
     implementation = session.implementation(name)
     build = partial(build_step, implementation, session.problem, session.mesh)
     return gate.prove_timed(train_step, build)
+
+
+def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
+    """Prove an implementation in float64: at a batch that fits, or not at all if none does.
+
+    Raises:
+      Exception: whatever `prove` raises.
+    """
+    try:
+        checks = gate.float64.prove_exact(implementation)
+    except Exception as error:
+        # Other processes would wait for one that goes on alone.
+        if failure(error)[0] != "oom" or jax.process_count() > 1:
+            raise
+        return []
+    if gate.float64 is not gate:
+        for check in checks:
+            check["batch"] = gate.float64.timed.batch_size
+    return checks
 
 
 def add_figures(

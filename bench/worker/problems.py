@@ -1,16 +1,19 @@
 """A block's mesh, its problem by its workload and step options, and the cell of a request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bench.contract import PRECISIONS, Implementation, Problem, Workload
 from bench.contract.clipping import clip_by_global_norm
+from bench.contract.placement import fsdp_specs
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import CellRequest
@@ -34,6 +37,24 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     compute = jnp.dtype(PRECISIONS[precision].compute).name
     outline = {"compute": compute, **problem.outline, "cell": cell}
     return replace(problem, outline=outline, unit=readable(problem.unit))
+
+
+def drawn(problem: Problem, devices: Sequence[Any], memory: float) -> Problem:
+    """Draw a problem's initial parameters and model state, and copy them to the host.
+
+    Parameters that take more than half of one device's memory are drawn in shards.
+
+    Args:
+      problem: the problem.
+      devices: this process's devices.
+      memory: bytes that each of them has.
+    """
+    mesh, draw = Mesh(np.array(devices), ("shards",)), problem.draw
+    if 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(draw))) > memory:
+        specs = fsdp_specs(problem, mesh, "shards")
+        draw = jax.jit(draw, out_shardings=jax.tree.map(partial(NamedSharding, mesh), specs))
+    start, start_state = jax.device_get((draw(), problem.draw_state()))
+    return replace(problem, start=start, start_state=start_state)
 
 
 def with_options(problem: Problem, options: StepOptions) -> Problem:

@@ -19,7 +19,7 @@ from bench.contract import PRECISIONS, WHOLE, ModelAxis, layers
 from bench.contract.layers import Vocabulary, padded_rows
 from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
-from bench.records.proof_rows import AS_TIMED, TIMED_SGD
+from bench.records.row_parts import AS_TIMED, TIMED_SGD
 from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.gate import Gate

@@ -504,6 +504,31 @@ def test_a_report_says_which_attention_was_proved_against_which(tmp_path: Path) 
     )
 
 
+def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> None:
+    def mark(row) -> None:
+        if row["implementation"] == "jit_spmd":
+            for check in row["proof"]:
+                check |= {"devices": 2, "parts": 8, "batch": 16}
+        else:
+            row["proof"] = [check | {"name": "as timed"} for check in row["proof"]]
+
+    directory = synthetic.write(tmp_path, SMALL)
+    title = "The proof and the devices' memory"
+    run = store.load(directory)
+    assert title not in {c.title for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    synthetic.rewrite(directory, "cells", mark)
+    run = store.load(directory)
+    said = {c.title: c.text for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    assert said[title].startswith(
+        "The reference of mlp-base/data=2/b64/fp32/jit_spmd does not fit on one device. It was "
+        "computed in 8 parts of the batch, with its parameters sharded over 2 devices. In float64, "
+        "these were proved at a batch of 16. The steps of mlp-base/data=2/b64/fp32/"
+    )
+    assert said[title].endswith(
+        "do not fit in float64 at any batch: proved in the timed dtypes alone."
+    )
+
+
 def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, dataclasses.replace(SMALL, launches=12))
     for path in synthetic.launch_files(directory):

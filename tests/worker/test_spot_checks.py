@@ -24,6 +24,7 @@ from bench.contract.workloads import gpt2, gpt2_muon, mlp
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED
 from bench.worker.problems import make_mesh
+from bench.worker.prove import divided_gradients
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.span_diagnosis import subsets
@@ -323,7 +324,7 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     checks = SpotChecks(gate, 3, 1.0)
     checks.begin([arm], lambda _: None)
     span = checks.extra_span(arm, 0)
-    steps = gate.reference._loss_and_gradients, gate.reference._mean, _update_of(own.optimizer)
+    steps = divided_gradients._sum, divided_gradients._divide, _update_of(own.optimizer)
     known = [step._cache_size() for step in steps]
     monkeypatch.setattr(jax, "eval_shape", eval_shape)
     jax.monitoring.register_event_duration_secs_listener(note)

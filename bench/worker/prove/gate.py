@@ -30,16 +30,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bench.contract import Implementation, Problem, TrainStep
+from bench.contract import Batch, Implementation, Problem, TrainStep
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.carried_state import (
@@ -48,13 +47,8 @@ from bench.worker.prove.carried_state import (
     state_errors,
     whole_batch_loss,
 )
-from bench.worker.prove.diagnosis import (
-    APPROXIMATE,
-    MATCH,
-    describe,
-    explain,
-    general_diagnosis,
-)
+from bench.worker.prove.diagnosis import APPROXIMATE, MATCH, describe, general_diagnosis
+from bench.worker.prove.divided_gradients import DividedGradients, initial_params
 from bench.worker.prove.exact_arithmetic import (
     cheap_programs,
     exact_arithmetic,
@@ -63,7 +57,7 @@ from bench.worker.prove.exact_arithmetic import (
 )
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.relative_errors import drift_beyond_rounding, loss_error, rms, update_errors
-from bench.worker.prove.state_diagnosis import explain_later, explain_with_state
+from bench.worker.prove.state_diagnosis import known_mistakes
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import (
     Flat,
@@ -73,6 +67,7 @@ from bench.worker.prove.trajectory import (
     vector,
     whole_batch_steps,
 )
+from bench.worker.read.device_memory import device_memory
 
 STEPS = 3
 LEARNING_RATE = 0.01
@@ -139,6 +134,8 @@ class Gate:
         reference: Problem | None = None,
     ) -> None:
         self.programs = programs
+        self.float64 = self
+        """The gate of the batch that is proved in float64, if it has to be smaller."""
         platform = mesh.devices.flat[0].platform
         self.mesh = mesh
         self.shards = shards
@@ -150,17 +147,21 @@ class Gate:
         self.timed_batches = self.batches[:STEPS]
         with exact_arithmetic(self.programs):
             # The timed problem's initial parameters: another dtype would draw other values.
-            own = replace(
-                exact, start=widened(timed.draw()), start_state=widened(timed.draw_state())
-            )
+            start, start_state = initial_params(timed), timed.draw_state()
+            own = replace(exact, start=widened(start), start_state=widened(start_state))
             self.problems = {SGD: under_sgd(own, LEARNING_RATE), OWN: own}
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
             check_draws(own, self.exact_batches[0])
             loss_fn = whole_batch_loss(own, shards, reference)
-            # Jitted by itself, because both references share it and it takes most compile time.
-            self._loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
-            start = own.draw(), own.draw_state()
-            self._truth_of = partial(whole_batch_steps, *start, self._loss_and_gradients)
+            devices, memory = mesh.local_devices, device_memory(mesh.local_devices)
+            gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, memory)
+            self._loss_and_gradients, self.division = gradients, gradients.division
+
+            def truth_of(rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
+                start = gradients.place(own.start), own.draw_state()
+                return whole_batch_steps(*start, gradients, rule, batches)
+
+            self._truth_of = truth_of
             self.truth = {
                 name: self._truth_of(problem.optimizer, self.exact_batches)
                 for name, problem in self.problems.items()
@@ -176,8 +177,16 @@ class Gate:
         length, size = rms(vector(sgd.first, sgd.start)), rms(vector(sgd.start))
         self.timed_rate = LEARNING_RATE * (UPDATE_SHARE * size / length if length and size else 1.0)
         self.optimizers = {TIMED_SGD: optax.sgd(self.timed_rate), AS_TIMED: timed.optimizer}
-        self.reference = TimedReference(timed, shards, programs, self.timed_eps)
+        # The rest of the memory is for the arms' states.
+        self._make_reference = partial(
+            TimedReference, timed, shards, programs, self.timed_eps, devices, memory / 2
+        )
         self._expected: dict[tuple[str, bool], Expected] = {}
+
+    @cached_property
+    def reference(self) -> TimedReference:
+        """The reference in the timed dtypes."""
+        return self._make_reference()
 
     @property
     def first_loss(self) -> float:
@@ -328,6 +337,8 @@ class Gate:
             update_error=self.update_error(name, ours, truth, mask, wide=wide),
             update_tolerance=update_tolerance,
         )
+        if self.division != (1, 1):
+            check["devices"], check["parts"] = self.division
         wrong_state = ""
         if truth.states[0]:
             check["state_error"] = self.state_error(ours, truth)
@@ -377,14 +388,11 @@ class Gate:
         again: bool = False,
     ) -> list[str]:
         """Name known mistakes that reproduce the first step under SGD to within `match`."""
-        update = vector(ours.first, ours.start)
+        if self.division.devices > 1 or self.division.parts > self.shards:
+            return []  # a shard does not fit on one device
         problem = under_sgd(self.problems[SGD], rate)
         batches = [*map(widened, self.batches[STEPS:])] if again else self.exact_batches
-        step = problem, batches[0], self.shards, rate, update, float(ours.losses[0]), match
         with exact_arithmetic(self.programs):
-            if not ours.states[0]:
-                return explain(*step)
-            first = explain_with_state(*step)
-            return first or explain_later(
-                problem, batches, self.shards, ours, self._loss_and_gradients, match
+            return known_mistakes(
+                problem, batches, self.shards, rate, ours, self._loss_and_gradients, match
             )

@@ -44,7 +44,8 @@ def reference_steps(gate: Gate, start: Held, steps: int, **how: Any) -> Stepped:
 
 
 def readable(gate: Gate, held: Held) -> Held:
-    """Return an arm's state with a new optimizer's state if its own was not found."""
-    if held.opt_state is not None:
-        return held
-    return held._replace(opt_state=gate.timed.optimizer.init(held.params))
+    """Place an arm's state for the reference, with a new optimizer's state if none was found."""
+    opt_state = held.opt_state
+    if opt_state is None:
+        opt_state = gate.timed.optimizer.init(held.params)
+    return Held(*gate.reference.place(held.params, opt_state), held.model_state)

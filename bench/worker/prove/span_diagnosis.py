@@ -68,9 +68,8 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
     def update(at: Held) -> np.ndarray:
         batch = gate.timed_batches[0]
         grads = gate.reference.gradients(at.params, at.model_state, batch)[1]
-        _, opt_state, _ = held[1]
-        params = updated(gate.timed.optimizer, held[1].params, opt_state, grads)[0]
-        return vector(flat(params), start)
+        params, opt_state, _ = readable(gate, held[1])
+        return vector(flat(updated(gate.timed.optimizer, params, opt_state, grads)[0]), start)
 
     late, right = update(held[0]), update(held[1])
     is_late = explains(late, vector(flat(held[2].params), start), right)

@@ -1,4 +1,4 @@
-"""Diagnosis of wrong steps of models with model state: known mistakes are reproduced and compared.
+"""Diagnosis of wrong steps, with and without model state: known mistakes are reproduced.
 
 On one device, jax.vmap with a named axis computes what jax.shard_map would on several.
 """
@@ -24,8 +24,26 @@ from bench.worker.prove.carried_state import (
     state_errors,
     whole_batch_loss,
 )
-from bench.worker.prove.diagnosis import MATCH, close, explain_loss, explain_update, ravel
-from bench.worker.prove.trajectory import Trajectory, whole_batch_steps
+from bench.worker.prove.diagnosis import MATCH, close, explain, explain_loss, explain_update, ravel
+from bench.worker.prove.trajectory import Trajectory, vector, whole_batch_steps
+
+
+def known_mistakes(
+    problem: Problem,
+    batches: list[Batch],
+    shards: int,
+    learning_rate: float,
+    ours: Trajectory,
+    loss_and_gradients: Callable[..., Any],
+    match: float,
+) -> list[str]:
+    """Name each known mistake that reproduces a trajectory under SGD; see `diagnosis.explain`."""
+    update = vector(ours.first, ours.start)
+    step = problem, batches[0], shards, learning_rate, update, float(ours.losses[0]), match
+    if not ours.states[0]:
+        return explain(*step)
+    first = explain_with_state(*step)
+    return first or explain_later(problem, batches, shards, ours, loss_and_gradients, match)
 
 
 def explain_with_state(

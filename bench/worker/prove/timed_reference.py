@@ -9,7 +9,6 @@ far away; a step at lower precision is much farther.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +17,10 @@ import numpy as np
 import optax
 
 from bench.contract import Batch, Params, Problem
-from bench.contract.model_state import ModelState, mean_of_floats
+from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import leaves_of, whole_batch_loss
-from bench.worker.prove.trajectory import Trajectory, flatten, updated
+from bench.worker.prove.divided_gradients import DividedGradients, initial_params, mean_of
+from bench.worker.prove.trajectory import Trajectory, flat, flatten, updated
 from bench.worker.read.compilation import remembered_programs
 
 
@@ -45,19 +45,31 @@ class TimedReference:
       parts: number of parts that the mesh splits a batch into; 1 becomes 2 if the batch is even.
       programs: folder of the compilation cache.
       eps: rounding of the problem's dtypes.
+      devices: this process's devices.
+      memory: bytes that the reference may use on each.
     """
 
-    def __init__(self, problem: Problem, parts: int, programs: Path, eps: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        parts: int,
+        programs: Path,
+        eps: float,
+        devices: Sequence[Any],
+        memory: float,
+    ) -> None:
         self.problem = problem
         rows = problem.batch_size
-        self.start, self.start_state, _ = problem.functional_with_state()
-        loss_fn = whole_batch_loss(problem, parts)
-        self._loss_and_gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
-        self._mean = jax.jit(partial(jax.tree.map, mean_of_floats))
+        self.start_state = problem.draw_state()
         # A batch's statistics are not the sum of those of its parts.
         self.parts = 1 if self.start_state else parts if parts > 1 else 2 - rows % 2
         self.programs = programs
         self.eps = eps
+        part = jax.tree.map(lambda x: x[: rows // self.parts], problem.batch(0))
+        loss_fn = whole_batch_loss(problem, parts)
+        with remembered_programs(programs):
+            self._of_part = DividedGradients(problem, loss_fn, part, devices, memory)
+        self.start = initial_params(problem)
 
     def gradients(
         self,
@@ -83,10 +95,14 @@ class TimedReference:
             return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[index], batch)
 
         order = only or (range(parts)[::-1] if apart else range(parts))
-        (loss, model_state), grads = self._mean(
-            *[self._loss_and_gradients(params, model_state, part(index)) for index in order]
+        (loss, model_state), grads = mean_of(
+            self._of_part(params, model_state, part(index)) for index in order
         )
         return loss, grads, model_state
+
+    def place(self, params: Params, opt_state: Any) -> tuple[Params, Any]:
+        """Place parameters and a state of the problem's optimizer where the reference keeps its."""
+        return self._of_part.place(params), self._of_part.place_optimizer(opt_state)
 
     def _moved(self, leaf: Any) -> np.ndarray:
         """Move numbers by half a rounding, each up or down."""
@@ -114,7 +130,8 @@ class TimedReference:
         """
         with remembered_programs(self.programs):
             if start is None:
-                start = self.start, optimizer.init(self.start), self.start_state
+                params = self._of_part.place(self.start)
+                start = params, optimizer.init(params), self.start_state
             params, opt_state, model_state = start
             losses, every, states = [], [], []
             for batch in batches:
@@ -134,4 +151,4 @@ class TimedReference:
         done = self.run(optimizer, batches, apart=apart)
         first, last = flatten(done.params[0]), flatten(done.params[-1])
         states = map(leaves_of, (self.start_state, done.states[0], done.states[-1]))
-        return Trajectory(done.losses, flatten(self.start), first, last, tuple(states))
+        return Trajectory(done.losses, flat(self.start), first, last, tuple(states))

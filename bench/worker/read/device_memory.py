@@ -9,12 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
+import psutil
 from jax.sharding import Mesh
 
 from bench.contract import TrainStep
 from bench.contract.logical_axes import path_of
+from bench.records.host import host_id
 from bench.records.messages import ArrayLayout, Inspection
 from bench.records.rows import MemoryBytes
+from bench.worker import process_exchange
 from bench.worker.time.clock import Arm
 
 
@@ -85,6 +88,18 @@ LOOKED_AT_STEPS = 3
 """Steps of an arm that run while its memory is polled."""
 
 
+def device_memory(devices: Sequence[Any]) -> int:
+    """Return the bytes that each device may use: the least of all processes of the launch.
+
+    CPU devices share what their host has available. Every process calls this at the same point,
+    with its own devices.
+    """
+    neighbours = process_exchange.gather(host_id()).count(host_id())
+    limit = _count(devices[0], "bytes_limit")
+    shared = psutil.virtual_memory().available // (neighbours * len(devices))
+    return min(process_exchange.gather(shared if limit is None else limit))
+
+
 def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
     """Return the planned memory of the largest program; None without programs or figures.
 
@@ -106,13 +121,13 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
       Bytes on the device with the most: the rise above the level at rest, plus the arm's own state
       and batch; None if the backend does not count.
     """
-    at_rest = [_in_use(device) for device in devices]
+    at_rest = [_count(device, "bytes_in_use") for device in devices]
     if any(size is None for size in at_rest):
         return None
     most = np.array(at_rest)
 
     def look() -> None:
-        np.maximum(most, [_in_use(device) or 0 for device in devices], out=most)
+        np.maximum(most, [_count(device, "bytes_in_use") or 0 for device in devices], out=most)
 
     with polling(look, LOOK_EVERY_S):
         arm.run(LOOKED_AT_STEPS)
@@ -121,9 +136,9 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     return int((most - at_rest + held).max())
 
 
-def _in_use(device: Any) -> int | None:
+def _count(device: Any, name: str) -> int | None:
     try:
-        value = (device.memory_stats() or {}).get("bytes_in_use")
+        value = (device.memory_stats() or {}).get(name)
     except jax.errors.JaxRuntimeError:  # unimplemented by this backend
         return None
     return None if value is None else int(value)

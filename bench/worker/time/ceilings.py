@@ -25,15 +25,15 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import PRECISIONS
-from bench.records.host import cache_bytes, host_id
+from bench.records.host import cache_bytes
 from bench.records.rows import Ceilings
 from bench.worker import process_exchange
 from bench.worker.prove.failures import EndedError, in_all_processes
+from bench.worker.read.device_memory import device_memory
 from bench.worker.read.programs import wire_bytes
 
 REPETITION_S = 0.02
@@ -95,19 +95,15 @@ def sizes(own: Mesh) -> tuple[int, int]:
     All processes agree on the least memory, and on the array for the largest cache.
     """
 
-    def here() -> tuple[int | None, int, int]:
-        stats = own.devices[0].memory_stats() or {}
-        array = ACCELERATORS_ARRAY
+    def here() -> tuple[int, int]:
+        memory, array = device_memory(list(own.devices)), ACCELERATORS_ARRAY
         if own.devices[0].platform == "cpu":
             array = IN_CACHE * cache_bytes(own.size) // own.size
-        return stats.get("bytes_limit"), psutil.virtual_memory().available, array
+        return memory, array
 
-    (limit, available, array), _ = everywhere(here)
-    neighbours = process_exchange.gather(host_id()).count(host_id())
-    memory = limit if limit is not None else available // (neighbours * own.size)
-    found = process_exchange.gather((int(SHARE_OF_MEMORY * memory), array))
-    room = min(bytes_ for bytes_, _ in found)
-    return room, min(room, max(bytes_ for _, bytes_ in found))
+    (memory, array), _ = everywhere(here)
+    room = int(SHARE_OF_MEMORY * memory)
+    return room, min(room, max(process_exchange.gather(array)))
 
 
 def matmul_flops(own: Mesh, precision: str, room: int) -> float:

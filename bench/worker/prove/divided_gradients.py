@@ -1,0 +1,198 @@
+"""The reference's loss and gradients, computed within the memory of its devices.
+
+A loss is the mean over a batch, so the gradients of a batch are the means of those of equal parts.
+A batch that does not fit on one device is computed in the fewest parts that do, one after another.
+If not even one row fits, parameters and gradients are sharded over the devices of the process, and
+the compiler partitions the program. Neither changes what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import Batch, Params, Problem, StateLossFn
+from bench.contract.model_state import ModelState
+from bench.contract.placement import fsdp_specs, optimizer_specs, shapes_of_params
+from bench.worker.prove.failures import failure
+from bench.worker.read.device_memory import memory_bytes
+
+SHARE = 0.8
+"""Largest share of a device's memory that the reference may plan to use. The rest is for what no
+plan counts, such as libraries and fragmentation."""
+_AXIS = "shards"
+
+
+class Division(NamedTuple):
+    """A way to compute the reference."""
+
+    devices: int
+    """Devices over which its parameters are sharded."""
+    parts: int
+    """Parts of a batch that are computed one after another."""
+
+
+class DividedGradients:
+    """The loss and gradients of batches of one size.
+
+    Args:
+      problem: defines the parameters, the optimizer and the model state.
+      loss_fn: the loss of a batch; without model state, also that of any part of it.
+      batch: a batch, on the host.
+      devices: this process's devices. The first one alone is preferred.
+      memory: bytes that each device has.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        loss_fn: StateLossFn,
+        batch: Batch,
+        devices: Sequence[Any],
+        memory: float,
+    ) -> None:
+        self._problem = problem
+        self._loss_and_gradients = jax.value_and_grad(loss_fn, has_aux=True)
+        self._devices = devices
+        self._room = SHARE * memory
+        self._shapes = shapes_of_params(problem)
+        rows = len(jax.tree.leaves(batch)[0])
+        # A batch's statistics are not the means of those of its parts.
+        most = 1 if problem.state_names else rows
+        divisors = [parts for parts in range(1, most + 1) if rows % parts == 0]
+        for count in sorted({1, len(devices)}):
+            if self._fits(count, divisors, batch):
+                break
+
+    def _fits(self, devices: int, divisors: Sequence[int], batch: Batch) -> bool:
+        """Choose the fewest parts with which the plan fits; the most parts if it never does."""
+        self._mesh = Mesh(np.array(self._devices[:devices]), (_AXIS,))
+        self._specs = fsdp_specs(self._problem, self._mesh, _AXIS)
+        left = list(divisors)
+        while left:
+            self.division = Division(devices, left.pop(0))
+            spare, growing = self._compile(batch)
+            if growing <= spare:
+                return True
+            if spare < 0 and devices < len(self._devices):
+                return False
+            # Activations shrink about as the rows do.
+            enough = self.division.parts * growing / spare if spare > 0 else np.inf
+            left = [parts for parts in left if parts >= enough] or left[-1:]
+        return False
+
+    def _compile(self, batch: Batch) -> tuple[float, float]:
+        """Compile the program of a part.
+
+        Returns:
+          Bytes of a device that are left for temporaries, and bytes of the temporaries.
+        """
+        self._program = None
+        replicated = NamedSharding(self._mesh, P())
+        part = self._part(batch, 0)
+        shardings = self._shardings(self._specs)
+        params = jax.tree.map(
+            lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own),
+            self._shapes,
+            shardings,
+        )
+        program = jax.jit(self._loss_and_gradients, out_shardings=(replicated, shardings))
+        state = jax.device_put(self._problem.draw_state(), replicated)
+        try:
+            self._program = program.lower(params, state, part).compile()
+        except Exception as error:  # a compiler that plans memory may refuse
+            if failure(error)[0] != "oom":
+                raise
+            return 0.0, np.inf
+        memory = memory_bytes(self._program.runtime_executable())
+        if memory is None:
+            return 0.0, 0.0
+        # Besides: new parameters and the sum over parts, and the optimizer's old and new state.
+        opt_state = jax.eval_shape(self._problem.optimizer.init, self._shapes)
+        others = 2 + 2 * _elements(opt_state) / _elements(self._shapes)
+        temporary, params_bytes = memory["temporary_bytes"], memory["argument_bytes"]
+        fixed = memory["total_bytes"] - temporary + others * params_bytes
+        return self._room - fixed, temporary
+
+    def _shardings(self, specs: Any) -> Any:
+        return jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), specs)
+
+    def _part(self, batch: Batch, index: int) -> Batch:
+        """Place one part of a batch, split over the devices where its rows divide evenly."""
+        parts = self.division.parts
+        own = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[index], batch)
+        even = len(jax.tree.leaves(own)[0]) % self.division.devices == 0
+        return jax.device_put(own, NamedSharding(self._mesh, P(_AXIS) if even else P()))
+
+    def place(self, params: Params) -> Params:
+        """Place parameters as the program takes them."""
+        return jax.device_put(params, self._shardings(self._specs))
+
+    def place_optimizer(self, opt_state: Any) -> Any:
+        """Place a state of the problem's optimizer with its parameters."""
+        specs = optimizer_specs(self._problem, opt_state, self._specs)
+        return jax.device_put(opt_state, self._shardings(specs))
+
+    def __call__(self, params: Params, model_state: ModelState, batch: Batch) -> Any:
+        """Return ((loss, new model state), gradients) of a whole batch, as jax.value_and_grad does.
+
+        Raises:
+          jax.errors.JaxRuntimeError: the devices have too little memory.
+        """
+        if self._program is None:
+            raise MemoryError("the reference does not fit on this process's devices")
+        params = self.place(params)
+        model_state = jax.device_put(model_state, NamedSharding(self._mesh, P()))
+        return mean_of(
+            self._program(params, model_state, self._part(batch, index))
+            for index in range(self.division.parts)
+        )
+
+
+def mean_of(trees: Iterable[Any]) -> Any:
+    """Average trees of floats, each of which is added to the sum, and freed, before the next."""
+    total, count = None, 0
+    for tree in trees:
+        total = tree if total is None else _sum(total, tree)
+        count += 1
+    return total if count == 1 else _divide(total, count)
+
+
+def _elements(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@partial(jax.jit, donate_argnums=0)
+def _sum(total: Any, more: Any) -> Any:
+    return jax.tree.map(jnp.add, total, more)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _divide(total: Any, count: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf / count, total)
+
+
+def float64_batch(division: Division, problem: Problem, shards: int) -> int:
+    """Return the largest batch whose float64 step should fit, as far as its truth can tell.
+
+    A shard of it has as many rows as the truth computes at once on a device. It divides the
+    problem's batch, and has at least one row for each shard of each microbatch.
+    """
+    whole, least = problem.batch_size, shards * problem.microbatches
+    if division == (1, 1):
+        return whole
+    most = whole * shards // (division.devices * division.parts)
+    fitting = (rows for rows in range(least, most + 1, least) if whole % rows == 0)
+    return min(whole, max(fitting, default=least))
+
+
+def initial_params(problem: Problem) -> Params:
+    """Return the initial parameters: on the host if the problem has them there."""
+    return problem.draw() if problem.start is None else problem.start
