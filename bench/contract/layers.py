@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import WHOLE, ModelAxis, Precision, varying_axes
-from bench.contract.fused_attention import HALF_BYTES
+from bench.contract.divided_sequences import HALF_BYTES
 from bench.contract.logical_axes import constrain
 
 LECUN_NORMAL = nnx.initializers.lecun_normal()
