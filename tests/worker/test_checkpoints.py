@@ -120,10 +120,11 @@ def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_ret
         path.mkdir()
         return path
 
-    def wait() -> None:
+    def completed_at() -> float:
         nonlocal now
         assert stepped.wait(timeout=60), "steps run while it goes on"
         now += 3
+        return now
 
     def step(state: Any, _: Any) -> tuple[Any, jax.Array]:
         stepped.set()
@@ -131,7 +132,7 @@ def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_ret
 
     monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
     arm = Arm("A", step, state_on(mesh_of(data=2), P("data")), None)
-    orbax: Any = SimpleNamespace(save=save, wait=wait)
+    orbax: Any = SimpleNamespace(save=save, completed_at=completed_at)
     found, saved = checkpoints.measure_saves(arm, orbax, "async")
     assert (found["blocking_s"], found["total_s"]) == ([2, 2], [5, 5])
     assert len(found["steps_during_ns"]) >= 2
