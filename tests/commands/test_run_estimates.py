@@ -27,6 +27,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         plan=plan,
         catalogue={"platform": "cpu"},
         unsupported=why,
+        kept=lambda _block, _arms: 0,
         schedule=SimpleNamespace(missing_launches=lambda *_: 1),
     )
     estimates = run_estimates.RunEstimates(engine)

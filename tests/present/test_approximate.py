@@ -99,10 +99,10 @@ def test_the_matrix_sets_them_beside_the_fastest_exact_step(found: Tables) -> No
 def test_every_list_marks_them(run: store.Run, found: Tables) -> None:
     cells = cell_columns.rows(found, run.manifest)
     table = cell_columns.all_cells(list(cells.values()), "r")
-    notes = {line.name: line.note for line in table.body}
+    notes = {name.main: name.note for name, *_ in table.body}
     assert notes["sparse"] == "approximate"
     assert notes["fast"] == ""
-    assert any("sparse rounds" in figure.main for line in table.body for figure in line.figures)
+    assert any("sparse rounds" in figure.main for line in table.body for figure in line)
     page = page_data.build(found, run.manifest)
     assert [page["implementations"][arm] for arm in page["approximate"]] == ["coarse", "sparse"]
     said = {one.title: one.text for one in caveats.caveats(found, run.manifest)}

@@ -349,9 +349,10 @@ def test_buckets_are_reduced_apart(monkeypatch):
 def test_buckets_are_in_the_order_of_the_backward_pass():
     """Gradients of GPT-2's first layers are made last, wherever their names stand."""
     problem = small_gpt2(heads=2)
-    params, loss_fn = problem.functional()
+    params, state, loss_fn = problem.functional_with_state()
     paths = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    order = IMPLEMENTATIONS["shard_map_bucketed"].backward_order(loss_fn, params, problem.batch(0))
+    backward_order = IMPLEMENTATIONS["shard_map_bucketed"].backward_order
+    order = backward_order(loss_fn, params, state, problem.batch(0))
     names = [paths[index] for index in order]
     assert sorted(names) == sorted(paths)
     assert names[0].startswith("norm/")
