@@ -248,7 +248,7 @@ def approximate(own: Sequence[Summary]) -> list[str]:
         f"{name} {' to '.join(dict.fromkeys(map(numbers.ratio, (min(known), max(known)))))}"
         for name, known in sorted(found.items(), key=lambda item: min(item[1]))
     ]
-    return [f"Approximate steps, ranked apart, take of the time of {baselines}: {listing(times)}."]
+    return [f"Approximate steps are ranked apart. Times relative to {baselines}: {listing(times)}."]
 
 
 def _use(name: str, places: str, bound: float) -> str:
