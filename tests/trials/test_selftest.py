@@ -236,7 +236,9 @@ def test_a_whole_session(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "self-test: reports/r/report.html" in done.stdout
-    manifest, stored, samples = stored_as.read(tmp_path / "reports" / "r")
+    folder = tmp_path / "reports" / "r"
+    manifest, stored = stored_as.read(folder)
+    samples = pd.read_parquet(folder / stored_as.SAMPLES)
     assert manifest["settings"]["patterns"] == ["stepping"]
     for row in (row for row in stored if row["kind"] == "own"):
         assert 0 < row["inside_s"] < row["wall_s"]

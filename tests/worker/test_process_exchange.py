@@ -51,7 +51,8 @@ def measured(mesh: str, names: list[str], paths: list[Path], workload: str) -> d
     shape = MeshShape.parse(mesh)
     options = StepOptions(processes=2, microbatches=2 if "pipe" in mesh else 1)
     name, _, size = workload.partition("-")
-    block = Block(name, size, shape, 8, options)
+    # Approximate steps train as well only where each device has more than a few samples.
+    block = Block(name, size, shape, 64 if name == "mlp" else 8, options)
     worker = worker_settings(rounds=2, implementation_paths=[str(path) for path in paths])
     settings = Settings("cpu", "jit_spmd", worker, silence_s=200)
     attempts = run_block(block, names, settings)
