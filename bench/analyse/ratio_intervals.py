@@ -59,9 +59,9 @@ class Ratio:
         low, high = self._log_interval(alpha)
         return math.exp(low), math.exp(high)
 
-    def half_width(self, alpha: float = 1 - CONFIDENCE) -> float:
-        """Return half the length of the interval of log(value); infinite without an error."""
-        low, high = self._log_interval(alpha)
+    def half_width(self) -> float:
+        """Return half the length of the 95 % interval of log(value); infinite without an error."""
+        low, high = self._log_interval(1 - CONFIDENCE)
         return (high - low) / 2
 
     def _log_interval(self, alpha: float) -> tuple[float, float]:
