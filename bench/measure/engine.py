@@ -208,7 +208,8 @@ class Engine:
         own = arms if not number and self.catalogue["processes"] == 1 else ()
         keys = self._entry_keys(block, own)
         known = {} if self._options.cold else kept_cells.recall(keys, programs)
-        proved = (*state.proved(number), *known.keys() & set(own))
+        cached = {name: entry["figures"] for name, entry in known.items() if name in own}
+        proved = {**cached, **state.proved(number)}
         try:
             attempts = run_block(
                 block,

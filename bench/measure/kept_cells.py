@@ -1,8 +1,9 @@
 """Proofs and compiled programs that are cached for later runs, in the user's cache folder.
 
-An entry holds the proof, the compile times and the compiled programs of a cell that was ok in a
-first launch; one more entry per block holds the gate's programs. Programs are copied between
-entries and the run's own compilation cache, which no other run modifies.
+An entry holds the proof, the compile times and the compiled programs, with what was read from them,
+of a cell that was ok in a first launch; one more entry per block holds the gate's programs.
+Programs are copied between entries and the run's own compilation cache, which no other run
+modifies.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from bench.records.cells import Block, Cell
 from bench.records.messages import GATE, Catalogue
 from bench.records.paths import ROOT
 from bench.records.rows import CellRow
+from bench.records.step_programs import figures_of
 from bench.records.variants import Variant
 
 ACCOUNTED = {
@@ -35,7 +37,10 @@ and variables, and an editable install changes without a new version."""
 Keys = dict[str, str | None]
 """Cache keys of a launch's entries, by implementation and GATE; None if it must not be cached."""
 Known = dict[str, dict[str, Any]]
-"""Contents of entries, by the same names: `run`, `proof`, and `compile` if it was cold."""
+"""Contents of entries, by the same names: `run`, `proof`, `figures`, and `compile` if it was cold.
+"""
+CONTENT = "content.json"
+"""Name of a cell's content among the programs of its entry."""
 
 
 def entry_keys(
@@ -72,11 +77,12 @@ def recall(keys: Keys, folder: Path) -> Known:
     """Unpack the programs of entries into a compilation cache; return the entries' contents."""
     known: Known = {}
     for name, key in keys.items():
-        content = user_cache.read(entry_name(key))
-        if content is not None:  # if programs cannot be unpacked, nothing is reused
-            with zipfile.ZipFile(io.BytesIO(content)) as archive, contextlib.suppress(OSError):
-                archive.extractall(folder / name)
-                known[name] = json.loads(archive.comment)
+        packed = user_cache.read(entry_name(key))
+        if packed is not None:  # if programs cannot be unpacked, nothing is reused
+            with zipfile.ZipFile(io.BytesIO(packed)) as archive, contextlib.suppress(OSError):
+                content = json.loads(archive.read(CONTENT))
+                archive.extractall(folder / name, set(archive.namelist()) - {CONTENT})
+                known[name] = content
     return known
 
 
@@ -100,14 +106,15 @@ def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, ru
     for row in rows:
         # Settings that a file has changed are part of no key.
         if row["status"] == "ok" and "proof" in row and "jax_config" not in row:
-            entries[row["implementation"]] = {"run": run, "proof": row["proof"]}
+            entry = {"run": run, "proof": row["proof"], "figures": figures_of(row, 0)}
             if not row["compile"]["cache_hits"]:  # not warmed by a worker that died
-                entries[row["implementation"]]["compile"] = row["compile"]
+                entry["compile"] = row["compile"]
+            entries[row["implementation"]] = entry
     for name, entry in [*entries.items(), *([(GATE, {})] if entries else [])]:
         if (key := keys.get(name)) is not None and name not in known:
             packed = io.BytesIO()
             with contextlib.suppress(OSError), zipfile.ZipFile(packed, "w") as archive:
-                archive.comment = json.dumps(entry).encode()
+                archive.writestr(CONTENT, json.dumps(entry))
                 for path in sorted((folder / name).rglob("*")):
                     archive.write(path, path.relative_to(folder / name))
             user_cache.write(entry_name(key), packed.getvalue())

@@ -24,7 +24,7 @@ from bench.records.arms import (
 )
 from bench.records.cells import Block, Cell
 from bench.records.rows import Ceilings, CellRow, Look, SampleRow
-from bench.records.step_programs import identity
+from bench.records.step_programs import ProgramFigures, figures_of, identity
 
 if TYPE_CHECKING:
     from bench.analyse.process_spread import ProcessSpread, Series
@@ -94,13 +94,13 @@ class BlockState:
         done = sum(row["implementation"] == implementation for row in self.cells)
         return done < launches and implementation not in self.failed
 
-    def proved(self, launch: int) -> tuple[str, ...]:
-        """List the implementations whose proof an earlier launch has stored."""
-        return tuple(
-            row["implementation"]
+    def proved(self, launch: int) -> dict[str, ProgramFigures]:
+        """Return the programs' figures of the implementations that an earlier launch has proved."""
+        return {
+            row["implementation"]: figures_of(row, launch)
             for row in self.cells
             if row["status"] == "ok" and row["launch"] < launch
-        )
+        }
 
 
 class Schedule:

@@ -26,6 +26,7 @@ from bench.records.host import load_average
 from bench.records.messages import Job, LookEvent, PhaseEvent, WorkerSettings
 from bench.records.rows import BlockRow, Ceilings, CellRow, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
+from bench.records.step_programs import ProgramFigures
 from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
 
@@ -60,8 +61,8 @@ class Launch:
     """The launch of a block to run."""
 
     number: int = 0
-    proved: tuple[str, ...] = ()
-    """Implementations whose float64 proof an earlier launch or run has stored."""
+    proved: Mapping[str, ProgramFigures] = field(default_factory=dict)
+    """As in a Job."""
     going_on: Callable[[LookEvent], Sequence[str]] = lambda event: (
         sorted({row["arm"] for row in event["rows"]}) if event["progress"] < 1 else []
     )
@@ -131,7 +132,7 @@ class _Worker:
 
     def _job(self, implementations: list[str], *, alone: bool, isolated: bool) -> Job:
         run, settings = self.run, self.run.settings
-        number, baseline = run.launch.number, settings.baseline
+        number, proved, baseline = run.launch.number, run.launch.proved, settings.baseline
         job: Job = {
             **settings.worker,
             **run.block.fields,
@@ -139,7 +140,7 @@ class _Worker:
             "launch": number,
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
-            "proved": [name for name in implementations if name in run.launch.proved],
+            "proved": {name: proved[name] for name in implementations if name in proved},
             # A cell that runs alone is compared with nothing.
             "looks": not alone,
             "ceilings": number == 0 and not alone and not run.without_ceilings,
@@ -152,7 +153,7 @@ class _Worker:
         if alone or isolated:
             job["ablations"] = []
         if isolated:  # each in a process of its own; what the worker has proved holds there too
-            job |= {"isolated": implementations, "proved": implementations}
+            job |= {"isolated": implementations, "proved": {name: {} for name in implementations}}
             rounds = min(job["rounds"], ROUNDS)
             job["seconds"] *= rounds / job["rounds"]
             job["rounds"] = rounds

@@ -32,7 +32,8 @@ from bench.records.host import usable_cores
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, CompiledAnswer, CompileRequest, Lack, cell_request
 from bench.records.paths import ROOT
-from bench.records.rows import CellRow, Communication
+from bench.records.rows import CellRow
+from bench.records.step_programs import Communication
 
 MOST_DEVICES = 1024
 """Devices of the largest mesh that is compiled."""

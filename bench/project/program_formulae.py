@@ -29,7 +29,7 @@ from bench.project.compiled_programs import Program, Read, Unread
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
-from bench.records.rows import Communication
+from bench.records.step_programs import Communication
 
 LADDER = (8, 64, 256, 1024)
 """Device counts of the meshes compiled for a formula, if the other axes allow it; its constants

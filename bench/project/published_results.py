@@ -40,7 +40,7 @@ from bench.project.step_model import FORWARD, work
 from bench.records.cells import FULL, Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
-from bench.records.rows import Communication
+from bench.records.step_programs import Communication
 
 STATE_BYTES = 12
 """Bytes per parameter under Adam in float32: the parameter and two moments."""

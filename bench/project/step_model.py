@@ -33,7 +33,7 @@ from bench.project.hardware import Hardware, HardwareError
 from bench.project.machines import Machine, of_sheet
 from bench.records.cells import FULL
 from bench.records.mesh import BATCH_AXES
-from bench.records.rows import Communication
+from bench.records.step_programs import Communication
 
 GRADIENT_AXES = (*BATCH_AXES, "context")
 """Axes over which gradients are summed."""

@@ -17,16 +17,8 @@ from pyarrow import json as arrow_json
 
 from bench.records import files
 from bench.records.row_parts import BoardSlot, Energy
-from bench.records.rows import (
-    CellRow,
-    CompilersCost,
-    CompileTimes,
-    HostSlot,
-    InputWait,
-    MemoryBytes,
-    SampleRow,
-)
-from bench.records.step_programs import StepProgram
+from bench.records.rows import CellRow, CompileTimes, HostSlot, InputWait, SampleRow
+from bench.records.step_programs import CompilersCost, MemoryBytes, StepProgram
 
 _NESTED: dict[type, dict[str, type]] = {
     CellRow: {

@@ -10,8 +10,9 @@ file before it imports it, and ends with one Catalogue.
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import BlockText, Cell
-from bench.records.rows import BlockRow, CellRow, Communication, Devices, LossRow, SampleRow
+from bench.records.rows import BlockRow, CellRow, Devices, LossRow, SampleRow
 from bench.records.statuses import Status
+from bench.records.step_programs import Communication, ProgramFigures
 from bench.records.trace_rows import TraceRow
 
 GATE = ".gate"
@@ -101,8 +102,9 @@ class Job(WorkerSettings, BlockText):
     baseline: str
     """Arm that ratios are taken against. If it fails, the worker uses the first implementation
     that is ok."""
-    proved: list[str]
-    """Implementations whose float64 proof an earlier launch has stored, of this run or another."""
+    proved: dict[str, ProgramFigures]
+    """Implementations whose float64 proof an earlier launch has stored, of this run or another,
+    with the figures of their programs; these are empty if they are to be read again."""
     looks: bool
     """Whether to ask by a LookEvent which arms need more rounds; otherwise all take all rounds."""
     place: NotRequired[Place]

@@ -8,7 +8,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from bench.records.cells import Block
 from bench.records.row_parts import BoardSlot, Check, Energy, ForeignArms, Isolation, ProofCheck
 from bench.records.statuses import Status
-from bench.records.step_programs import StepProgram
+from bench.records.step_programs import ProgramFigures
 
 SCHEMA = 6
 
@@ -131,48 +131,6 @@ class CompileTimes(TypedDict):
     """Programs taken from the persistent compilation cache instead of compiled."""
 
 
-class MemoryBytes(TypedDict):
-    """Memory of one device, as the compiler plans it for the step's largest program."""
-
-    total_bytes: int
-    """arguments + outputs + temporaries - aliased."""
-    argument_bytes: int
-    output_bytes: int
-    temporary_bytes: int
-    alias_bytes: int
-    """Outputs that reuse donated arguments."""
-
-
-class Communication(TypedDict):
-    """The collectives of one kind in a step's compiled programs."""
-
-    kind: str
-    """One of bench.records.collective_kinds.KINDS."""
-    axes: list[str]
-    """Mesh axes of its device groups; empty if the groups match no axes."""
-    members: int
-    """Devices per group."""
-    dtypes: list[str]
-    """Dtypes in HLO's names: f32, bf16."""
-    count: float
-    """Collectives per step, loops included; a fraction if some steps have none."""
-    times: NotRequired[float]
-    """Executions per step of the most frequent one: above 1 in loops, as over microbatches."""
-    payload_bytes: int
-    """Bytes on one device in all executions: of the output for an all-gather, else of the input."""
-    wire_bytes: float
-    """Bytes that a device sends for them with a ring algorithm."""
-    returned: NotRequired[bool]
-    """True for all-gathers of values that the step only returns, such as updated parameters."""
-
-
-class CompilersCost(TypedDict):
-    """XLA's own count of a step over all devices. The body of a loop counts once."""
-
-    flops: float
-    accessed_bytes: float
-
-
 class SavedCheckpoint(TypedDict):
     """Saving a state in one mode, with one element per repetition."""
 
@@ -223,7 +181,7 @@ Sources = dict[Literal["implementation", "workload"], dict[str, str]]
 modules that it imports from the project or beside it by their path relative to the import root."""
 
 
-class CellRow(BlockFields):
+class CellRow(BlockFields, ProgramFigures):
     """The outcome of one cell."""
 
     cell: str
@@ -248,24 +206,10 @@ class CellRow(BlockFields):
     """Settings of the process that its file has changed, and that were restored; absent if none."""
     threads_s: NotRequired[float]
     """CPU seconds of its file's threads in other arms' turns; absent if they were idle."""
-    memory: NotRequired[MemoryBytes | None]
-    """Planned memory; None if the backend gives no figures."""
     high_water_bytes: NotRequired[int | None]
     """Measured peak memory of a device, or None: see bench.worker.read.device_memory."""
-    communication: NotRequired[list[Communication] | None]
-    """Collectives; None if the programs could not be read."""
-    cost: NotRequired[CompilersCost | None]
     model_flops: NotRequired[float]
     """FLOPs of one step over all devices, by the workload's formula."""
-    traced_flops: NotRequired[float | None]
-    """FLOPs of matrix products and convolutions in the step's jaxpr, over all devices, or None."""
-    product_flops: NotRequired[float]
-    """Like `traced_flops`, but of the compiled programs, in which devices may duplicate work."""
-    kernels: NotRequired[list[str]]
-    """Library kernels that the compiled programs call, by the names of their custom calls."""
-    program: NotRequired[StepProgram]
-    layout: NotRequired[str]
-    """Where its arrays lie: an Inspection in the form of bench.records.step_programs."""
     unit: NotRequired[str]
     """The unit that the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]

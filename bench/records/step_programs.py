@@ -1,10 +1,10 @@
-"""The identity of a step's compiled programs, and values of rows as compressed text."""
+"""What is read from a step's compiled programs, and values of rows as compressed text."""
 
 import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 
 class StepProgram(TypedDict):
@@ -21,6 +21,77 @@ class StepProgram(TypedDict):
     """Function calls in a step that Python's profiler hook saw."""
     operations: str
     """The operations, in the form of `packed`."""
+
+
+class MemoryBytes(TypedDict):
+    """Memory of one device, as the compiler plans it for the step's largest program."""
+
+    total_bytes: int
+    """arguments + outputs + temporaries - aliased."""
+    argument_bytes: int
+    output_bytes: int
+    temporary_bytes: int
+    alias_bytes: int
+    """Outputs that reuse donated arguments."""
+
+
+class Communication(TypedDict):
+    """The collectives of one kind in a step's compiled programs."""
+
+    kind: str
+    """One of bench.records.collective_kinds.KINDS."""
+    axes: list[str]
+    """Mesh axes of its device groups; empty if the groups match no axes."""
+    members: int
+    """Devices per group."""
+    dtypes: list[str]
+    """Dtypes in HLO's names: f32, bf16."""
+    count: float
+    """Collectives per step, loops included; a fraction if some steps have none."""
+    times: NotRequired[float]
+    """Executions per step of the most frequent one: above 1 in loops, as over microbatches."""
+    payload_bytes: int
+    """Bytes on one device in all executions: of the output for an all-gather, else of the input."""
+    wire_bytes: float
+    """Bytes that a device sends for them with a ring algorithm."""
+    returned: NotRequired[bool]
+    """True for all-gathers of values that the step only returns, such as updated parameters."""
+
+
+class CompilersCost(TypedDict):
+    """XLA's own count of a step over all devices. The body of a loop counts once."""
+
+    flops: float
+    accessed_bytes: float
+
+
+class ProgramFigures(TypedDict, total=False):
+    """What a cell's compiled programs and its files determine, whoever runs them."""
+
+    memory: MemoryBytes | None
+    """Planned memory; None if the backend gives no figures."""
+    communication: list[Communication] | None
+    """Collectives; None if the programs could not be read."""
+    cost: CompilersCost | None
+    product_flops: float
+    """Like `traced_flops`, but of the compiled programs, in which devices may duplicate work."""
+    kernels: list[str]
+    """Library kernels that the compiled programs call, by the names of their custom calls."""
+    traced_flops: float | None
+    """FLOPs of matrix products and convolutions in the step's jaxpr, over all devices, or None."""
+    program: StepProgram
+    layout: str
+    """Where its arrays lie: an Inspection in the form of bench.records.step_programs."""
+
+
+ONCE = ("traced_flops", "program", "layout")
+"""Figures that only the first launch of a block stores."""
+
+
+def figures_of(row: Mapping[str, Any], launch: int) -> ProgramFigures:
+    """Return the figures in a cell's row that the cell has in a launch."""
+    keys = [key for key in ProgramFigures.__annotations__ if not launch or key not in ONCE]
+    return cast("ProgramFigures", {key: row[key] for key in keys if key in row})
 
 
 def identity(program: Mapping[Any, Any]) -> str:

@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Params, Problem, Stages, TrainStep
 from bench.records.arms import arm_beside
-from bench.records.rows import CellRow, Communication
+from bench.records.rows import CellRow
+from bench.records.step_programs import Communication
 from bench.worker.prove.failures import UnsupportedError
 from bench.worker.read.programs import FirstCall, communication, inner_jaxprs, product_flops
 from bench.worker.time.clock import Arm

@@ -17,7 +17,7 @@ from bench.records.host import cores
 from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
 from bench.records.row_parts import Check, ProofCheck
 from bench.records.rows import CellRow
-from bench.records.step_programs import compressed
+from bench.records.step_programs import ProgramFigures, compressed
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
@@ -241,16 +241,14 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
             row.update(train_step.figures)
             return row, arm, Proved(implementation, [])
-        add_figures(row, first_call.programs, arm, mesh, getattr(train_step, "period", 1))
-        if not job["launch"]:
-            # A separate step, because tracing may leak tracers into data beside a step's state.
-            untimed = build_step(implementation, problem, mesh)
-            row["layout"] = compressed(inspection(mesh, untimed, arm.batch))
-            row["traced_flops"] = traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
-            own_options = traced is None and names_options(implementation)
-            program = read_program(first_call.programs, arm, own_options=own_options)
-            if program is not None:
-                row["program"] = program
+        row["high_water_bytes"] = high_water(arm, mesh.local_devices)
+        figures = job["proved"].get(name)
+        if not figures:
+            programs = first_call.programs
+            figures = program_figures(programs, mesh, getattr(train_step, "period", 1))
+            if not job["launch"]:
+                figures |= first_launch_figures(session, implementation, programs, arm)
+        row.update(figures)
         row["bubble"] = float(train_step.bubble)
         return row, arm, Proved(implementation, first_call.programs)
     finally:
@@ -312,13 +310,28 @@ def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
     return checks
 
 
-def add_figures(
-    row: CellRow, programs: Sequence[Any], arm: Arm, mesh: Mesh, period: int = 1
-) -> None:
-    """Add memory, communication and work of a step's compiled programs to its cell's row."""
-    row["memory"] = largest_program(programs)
-    row["high_water_bytes"] = high_water(arm, mesh.local_devices)
-    row["communication"] = if_readable(lambda: communication(programs, mesh, period=period))
-    row["cost"] = compilers_cost(programs)
-    row["product_flops"] = product_flops(programs)
-    row["kernels"] = library_kernels(programs)
+def program_figures(programs: Sequence[Any], mesh: Mesh, period: int = 1) -> ProgramFigures:
+    """Read memory, communication and work of a step from its compiled programs."""
+    return ProgramFigures(
+        memory=largest_program(programs),
+        communication=if_readable(lambda: communication(programs, mesh, period=period)),
+        cost=compilers_cost(programs),
+        product_flops=product_flops(programs),
+        kernels=library_kernels(programs),
+    )
+
+
+def first_launch_figures(
+    session: BlockSession, implementation: Implementation, programs: Sequence[Any], arm: Arm
+) -> ProgramFigures:
+    """Read the figures that only the first launch of a block stores; runs two steps of the arm."""
+    # A separate step, because tracing may leak tracers into data beside a step's state.
+    untimed = build_step(implementation, session.problem, session.mesh)
+    traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
+    figures = ProgramFigures(
+        layout=compressed(inspection(session.mesh, untimed, arm.batch)), traced_flops=traced
+    )
+    own_options = traced is None and names_options(implementation)
+    if program := read_program(programs, arm, own_options=own_options):
+        figures["program"] = program
+    return figures

@@ -346,6 +346,9 @@ def test_a_later_run_proves_and_compiles_nothing_again(proving: Front) -> None:
     assert proving("run", *SMALL, "--run", "r3", "--launches", "2").code == 0
     arms = ["jit_spmd", "pmap", "python_loop"]
     assert [sorted(job["proved"]) for job in proving.jobs] == [[]] * 2 + [arms] * 6
+    figures = {"product_flops": 7.0, "traced_flops": 8.0}
+    assert [job["proved"]["pmap"] for job in proving.jobs if not job["launch"]][2:] == [figures] * 4
+    assert proving.jobs[-1]["proved"]["pmap"] == {"product_flops": 7.0}, "stored once in a run"
     for run in ("r2", "r3"):
         cells = proving.stored(run).cells
         for row in cells[cells["launch"] == 0].to_dict("records"):
@@ -366,7 +369,7 @@ def test_a_changed_file_is_proved_again_and_may_be_wrong(proving: Front, sources
     assert proving.told(proves=True, pmap="wrong")("run", *ONE, "--run", "r2").code == 1
     assert stored_pmap(proving, "r2")["status"] == "wrong"
     proving.told(proves=True)("run", *ONE, "--run", "r3")
-    assert [job["proved"] for job in proving.jobs] == [[], [], []], "only ok is remembered"
+    assert [job["proved"] for job in proving.jobs] == [{}, {}, {}], "only ok is remembered"
     assert "proved_in" not in stored_pmap(proving, "r3")
 
 

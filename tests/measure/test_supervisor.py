@@ -107,13 +107,15 @@ def test_looks_are_answered(bench: Bench) -> None:
         asked.append((len(event["rows"]), event["progress"]))
         return ARMS if len(event["rows"]) < 3 * 32 else []
 
-    (attempt,) = bench.run({}, Launch(2, ("C",), going_on), rounds=128, program_cache="programs")
+    (attempt,) = bench.run(
+        {}, Launch(2, {"C": {"kernels": []}}, going_on), rounds=128, program_cache="programs"
+    )
     assert asked == [(3 * 16, 1 / 8), (3 * 32, 1 / 4)]
     assert attempt.block["rounds"] == 32
     assert len(attempt.samples) == 3 * 32
     (job,) = bench.jobs
     assert job["looks"]
-    assert (job["launch"], job["proved"]) == (2, ["C"])
+    assert (job["launch"], job["proved"]) == (2, {"C": {"kernels": []}})
     assert job["program_cache"] == "programs"
     assert {row["launch"] for row in (*attempt.cells, *attempt.samples, attempt.block)} == {2}
 
@@ -387,7 +389,7 @@ def test_a_suspicious_winner_is_measured_again_in_isolation(
     )
     if asked:
         _, again = bench.jobs
-        assert again["isolated"] == again["implementations"] == again["proved"] == ["A", "B"]
+        assert again["isolated"] == again["implementations"] == list(again["proved"]) == ["A", "B"]
         assert (again["alone"], again["looks"], again["ceilings"]) == (True, False, False)
 
 

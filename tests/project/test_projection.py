@@ -47,7 +47,7 @@ from bench.records import store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
 from bench.records.paths import ROOT
-from bench.records.rows import Communication
+from bench.records.step_programs import Communication
 
 RUN = synthetic.Plan(
     batches=("strong", "weak"), ratios={"jit_spmd": 1.0, "zero1": 1.25, "python_loop": 4.0}

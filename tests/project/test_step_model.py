@@ -17,7 +17,8 @@ from bench.project.machines import Machine, of_ceilings, of_sheet
 from bench.project.step_model import Calibration, predict, work
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.rows import Ceilings, Communication
+from bench.records.rows import Ceilings
+from bench.records.step_programs import Communication
 
 GB = 1e9
 MIB = 2**20

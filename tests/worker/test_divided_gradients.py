@@ -145,7 +145,7 @@ def session(monkeypatch, programs):
         mesh=mesh,
         programs=programs,
         problem=drawn(timed, mesh.local_devices, LARGE),
-        job={"implementations": ["jit_spmd"], "proved": []},
+        job={"implementations": ["jit_spmd"], "proved": {}},
         **dict.fromkeys(("announce", "end_lap", "fail"), lambda *_: None),
     )
 

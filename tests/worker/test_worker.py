@@ -35,7 +35,7 @@ JOB = {
         *("restless", "leaves", "interrupts", "clockmaker", "poisoner", "latecomer"),
     ],
     "baseline": "jit_spmd",
-    "proved": [],
+    "proved": {},
     "rounds": 4,
     "looks": False,
     "seconds": 0.1,
@@ -476,7 +476,8 @@ def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
     }
     first = run_worker(job)
     assert first.returncode == 0, first.stderr
-    later = run_worker(job | {"launch": 1, "proved": ["jit_spmd", "sets"]})
+    known = {"jit_spmd": {"kernels": ["planted"]}, "sets": {}}
+    later = run_worker(job | {"launch": 1, "proved": known})
     assert later.returncode == 0, later.stderr
     cells = [
         {
@@ -495,13 +496,17 @@ def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
     # What a file has set is put back before anything is proved, its own step and others' alike.
     assert {name for name, row in cells[1].items() if "jax_config" in row} == {"sets"}
     assert checks["jit_spmd"] == checks["sets"] == ["as timed"]
+    # What an earlier launch has read from the programs is not read again.
+    assert cells[1]["jit_spmd"]["kernels"] == ["planted"]
+    assert "memory" not in cells[1]["jit_spmd"]
+    assert cells[1]["sets"]["memory"] == cells[0]["sets"]["memory"]
     assert cells[1]["sets"]["jax_config"] == ["jax_traceback_in_locations_limit"]
 
 
 @pytest.mark.slow
 def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
     job = JOB | {"implementations": ["jit_spmd"], "implementation_paths": []}
-    job |= {"proved": ["jit_spmd"], "program_cache": str(tmp_path)}  # quicker
+    job |= {"proved": {"jit_spmd": {}}, "program_cache": str(tmp_path)}  # quicker
     job |= {"rounds": 20, "looks": True}
     both = '["jit_spmd", "twin"]\n'
     for answers, rounds, looks in (

@@ -16,7 +16,7 @@ from bench.contract import TrainStep
 from bench.contract.logical_axes import path_of
 from bench.records.host import host_id
 from bench.records.messages import ArrayLayout, Inspection
-from bench.records.rows import MemoryBytes
+from bench.records.step_programs import MemoryBytes
 from bench.worker import process_exchange
 from bench.worker.time.clock import Arm
 

@@ -14,7 +14,8 @@ from jax.extend import core
 from jax.sharding import Mesh
 
 from bench.records.collective_kinds import bus_factor
-from bench.records.rows import Communication, CompilersCost, CompileTimes
+from bench.records.rows import CompileTimes
+from bench.records.step_programs import Communication, CompilersCost
 from bench.worker.prove.trajectory import state_and_loss
 from bench.worker.read import hlo
 from bench.worker.read.collectives import Collective, collectives
