@@ -19,6 +19,7 @@ from bench.plan.matrix import REFERENCE
 from bench.records.cells import Block
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import load_workload, make_mesh, make_problem
+from bench.worker.prove.failures import approximation
 from bench.worker.time.clock import Arm
 
 _SIDE = 32
@@ -114,7 +115,7 @@ def _arms(block: Block, names: Sequence[str]) -> list[Arm]:
     implementation = next(
         each
         for each in cast("Sequence[Implementation]", found)
-        if each.why_unsupported(problem, mesh) is None
+        if not approximation(each) and each.why_unsupported(problem, mesh) is None
     )
     arms = []
     for name in names:
