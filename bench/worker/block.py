@@ -231,7 +231,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
             with remembered_programs(session.programs / name):
                 timed_check, state = prove_as_timed(session, gate, name, timed)
             session.check_process(name)
-            arm = warm_arm(name, train_step, state, problem)
+            arm = warm_arm(name, train_step, state, problem, proved=name in job["proved"])
             session.check_process(name)
         row = session.cell_row(name, "ok", "")
         row["proof"] = [*checks, timed_check]
