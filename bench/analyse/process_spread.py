@@ -28,10 +28,9 @@ class ProcessSpread:
     """Degrees of freedom of `sd`."""
 
 
-PROCESS = ProcessSpread(0.003, 30)
-"""The prior, until runs with several launches measure the spread. It lies between two measurements
-on shared two-core hosts: 0.2 % in twelve fresh processes of one program, and 0.5 % in the sixteen
-processes of a self-test, most of it from one copy of a step in one process."""
+PROCESS = ProcessSpread(0.002, 11)
+"""The prior, until runs with several launches measure the spread: from twelve fresh processes of
+one program on a shared two-core host, whose ratios ranged from -0.4 to +0.7 %."""
 
 _SHARED = 0.25
 """Squared correlation of two arms' ratios to one baseline, whose own variation is in both."""
