@@ -33,11 +33,12 @@ from bench.records.mesh import AXES, MeshShape
 from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, SampleRow
 from bench.worker.answer.available import installed
-from bench.worker.block import add_figures
+from bench.worker.block import program_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.process_guard import FileThreads
 from bench.worker.prove.failures import failure
+from bench.worker.read.device_memory import high_water
 from bench.worker.read.programs import FirstCall
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace
 from lockstep.stored_results import Results
@@ -211,7 +212,7 @@ def _session(
     )  # fmt: skip
     job = Job(
         **worker, **block.fields, attempt=uuid.uuid4().hex[:12], launch=0,
-        implementations=list(names), baseline=baseline, proved=[], looks=True, ceilings=False,
+        implementations=list(names), baseline=baseline, proved={}, looks=True, ceilings=False,
         seed=seed, alone=False,
     )  # fmt: skip
     session = _Session(job)
@@ -250,7 +251,8 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
     row["proof"] = [check]
     if first_call.programs:  # else it was compiled before
         row["compile"] = first_call.compile
-        add_figures(row, first_call.programs, arm, session.mesh)
+        row["high_water_bytes"] = high_water(arm, session.mesh.local_devices)
+        row.update(program_figures(first_call.programs, session.mesh))
     session.admit(row, arm, Proved(cast("Implementation", given), first_call.programs))
 
 

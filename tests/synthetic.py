@@ -23,7 +23,6 @@ from bench.records.rows import (
     Ceilings,
     CellRow,
     Checkpoint,
-    Communication,
     Look,
     LossRow,
     Manifest,
@@ -32,7 +31,7 @@ from bench.records.rows import (
     block_fields,
 )
 from bench.records.statuses import Status
-from bench.records.step_programs import Operation, compressed, packed
+from bench.records.step_programs import Communication, Operation, compressed, packed
 from bench.records.trace_rows import DrawnRuns, DrawnStep, OpTime, StepParts, TraceRow
 
 if TYPE_CHECKING:
