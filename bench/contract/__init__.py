@@ -227,34 +227,40 @@ class Problem:
 
         A scan sums losses and gradients in the gradients' dtype and divides once. Only the
         activations of one microbatch are alive at a time. Of n microbatches, microbatch i consists
-        of rows i, i + n, i + 2n ..., so that every device holds an equal share of each.
+        of rows i, i + n, i + 2n ..., so that every device holds an equal share of each. Each starts
+        with the model state that the one before it has left.
 
         Args:
           value_and_grad: returns the mean loss over a batch and its gradients with respect to the
             model or parameters. Its arguments are these, the model state if it takes any, and last
-            the batch. Model state must be empty if there are several microbatches.
+            the batch. If it takes model state, it returns ((loss, model state), gradients).
         """
         count = self.microbatches
         if count == 1:
             return value_and_grad
 
-        def accumulated(*arguments: Any) -> tuple[Any, Any]:
-            *model, batch = arguments
+        def accumulated(model: Any, *others: Any) -> tuple[Any, Any]:
+            *state, batch = others
             parts = jax.tree.map(
                 lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), batch
             )
 
-            def of_part(part: Batch) -> tuple[Any, Any]:
+            def of_part(state: list[ModelState], part: Batch) -> tuple[Any, list[ModelState]]:
                 # A copy, because nnx differentiates a model only in the trace that created it.
-                return value_and_grad(*jax.tree.map(lambda x: x, model), part)
+                value, grads = value_and_grad(jax.tree.map(lambda x: x, model), *state, part)
+                loss, *state = value if state else (value,)
+                return (loss, grads), state
 
-            def add(total: Any, part: Batch) -> tuple[Any, None]:
-                return jax.tree.map(jnp.add, total, of_part(part)), None
+            def add(carried: Any, part: Batch) -> tuple[Any, None]:
+                total, state = carried
+                own, state = of_part(state, part)
+                return (jax.tree.map(jnp.add, total, own), state), None
 
             first = jax.tree.map(lambda x: x[0], parts)
-            zeros = jax.tree.map(zeros_for, jax.eval_shape(of_part, first))
-            total, _ = jax.lax.scan(add, zeros, parts)
-            return jax.tree.map(lambda x: x / count, total)
+            zeros = jax.tree.map(zeros_for, jax.eval_shape(of_part, state, first)[0])
+            (total, state), _ = jax.lax.scan(add, (zeros, state), parts)
+            loss, grads = jax.tree.map(lambda x: x / count, total)
+            return (loss, *state) if state else loss, grads
 
         return accumulated
 

@@ -296,6 +296,27 @@ def sources(front: Front) -> Path:
     return root
 
 
+def test_a_run_of_files_elsewhere_is_continued_without_naming_them(front: Front) -> None:
+    own = front.folder.with_name(f"{front.folder.name}-own") / "mine.py"
+    own.parent.mkdir()
+    own.write_text("ONE = 1\n")
+    words = ("--workloads", "mlp", "--meshes", "data=1", "--rounds", "3", "--run", "r")
+    assert front("run", *words, "--implementation-path", str(own)).code == 0
+    text = (front.folder / "reports/r" / store.MANIFEST).read_text()
+    assert str(own.parent) not in text, "the manifest may be published"
+    done = front("run", "--resume", "r", "--budget", "1")
+    assert done.code == 0, done
+    assert {name for job in front.jobs for name in job["implementations"]} == {
+        "python_loop",
+        "mine",
+    }
+    own.unlink()
+    refused = front("run", "--resume", "r", "--budget", "1")
+    assert refused.code == 4
+    assert "there is no file mine.py" in refused.err
+    assert "give the current path of the run's file" in refused.err
+
+
 @pytest.mark.slow
 def test_a_run_of_other_sources_is_not_continued(front: Front, sources: Path) -> None:
     front("run", *SMALL, "--run", "r", "-k", "jit_spmd and data=1")
