@@ -126,12 +126,14 @@ def keep_own_files(directory: Path, options: Options) -> None:
 
 def _own_files(directory: Path) -> dict[str, list[str]]:
     """Return the paths of the user's own files by option; without those that have moved."""
-    named = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        for name, paths in json.loads((directory / OWN_FILES).read_bytes()).items():
-            if all(Path(path).is_file() for path in paths):
-                named[name] = paths
-    return named
+    with contextlib.suppress(OSError, ValueError):
+        stored: dict[str, list[str]] = json.loads((directory / OWN_FILES).read_bytes())
+        return {
+            name: paths
+            for name, paths in stored.items()
+            if all(Path(path).is_file() for path in paths)
+        }
+    return {}
 
 
 def describe_run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from bench.present.progress import Progress
 from bench.records import files, store
 from bench.records.cells import Block
 from bench.records.files import NotStoredError, storing
+from bench.records.host import processor_name, usable_cores
 from bench.records.messages import PhaseEvent
 from bench.records.paths import REPORTS
 from bench.records.printable import shortened
@@ -295,9 +297,12 @@ class Front:
             return "cell", "", ""
         return None
 
-    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        """Remove the host name, because the file may be published."""
-        machine_info.pop("node", None)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
+        """Describe the machine without its host name, because the file may be published."""
+        names = ("machine", "system", "release", "python_implementation", "python_version")
+        found = {name: getattr(platform, name)() for name in names}
+        return {**found, "cpu": {"brand_raw": processor_name(), "count": usable_cores()}}
 
     def pytest_benchmark_update_commit_info(self, commit_info: dict[str, Any]) -> None:
         """Remove the name of the checkout's folder."""
