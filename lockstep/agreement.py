@@ -59,6 +59,9 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
     start, state, losses = leaves_of(state), copied(state), []
     for _ in range(STEPS):
         state, loss = state_and_loss(step(state, copied(batch)))
+        whole = jax.tree_util.treedef_is_leaf(jax.tree.structure(loss))
+        if isinstance(state, jax.Array) and not (state.shape or whole):
+            raise WrongStepError("the step returns (loss, state); it has to return (state, loss)")
         check_waitable(state, loss)
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")

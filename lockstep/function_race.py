@@ -6,6 +6,8 @@ launch, whose rows are stored like a run's.
 
 from __future__ import annotations
 
+import inspect
+import math
 import random
 import types
 import uuid
@@ -19,7 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bench.contract import Implementation, Problem, TrainStep
+from bench.contract import PRECISIONS, Implementation, Problem, TrainStep
 from bench.measure.launch_looks import LaunchLooks
 from bench.measure.run_folder import describe_run
 from bench.measure.schedule import Schedule
@@ -116,13 +118,25 @@ def compare(
       seed: seed of the order of turns.
 
     Raises:
-      ValueError: a name is unknown or not usable, or there is nothing to compare.
+      ValueError: a name is unknown or not usable, a number is out of range, or there is nothing to
+        compare.
+      TypeError: a step is not a function, or is async or a generator.
       WrongStepError: the reference itself is not finite, or does not return (state, loss).
       Exception: whatever the reference raises, or a function while it is timed.
     """
+    if not isinstance(steps, Mapping):
+        raise TypeError(
+            f"compare: steps is a {type(steps).__name__}, not a dict of functions by name"
+        )
     baseline = baseline or next(iter(steps), "")
     reference = reference or baseline
     _check_names(steps, baseline, reference, name)
+    for word, step in (*steps.items(), ("reference", reference)):
+        _check_step(word, step)
+    _check_values(
+        precision, rounds=rounds, seconds=seconds, margin=margin, decide_at=decide_at,
+        loss_tolerance=loss_tolerance, update_tolerance=update_tolerance,
+    )  # fmt: skip
     right = steps[reference] if isinstance(reference, str) else reference
     precision = precision or precision_of(state)
     agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
@@ -188,6 +202,28 @@ def _check_names(
             raise ValueError(f"compare: {what} {given!r} is none of {', '.join(steps)}")
     if len(steps) == 1 and isinstance(reference, str):
         raise ValueError("compare: a single step needs another function as its reference")
+
+
+def _check_step(name: str, step: Any) -> None:
+    if isinstance(step, str) and name == "reference":  # the name of a step
+        return
+    kind = f"of type {type(step).__name__}" if not callable(step) else ""
+    kind = kind or "async" * inspect.iscoroutinefunction(step)
+    kind = kind or "a generator" * inspect.isgeneratorfunction(step)
+    if kind:
+        raise TypeError(
+            f"compare: {name!r} is {kind}; a step is a function that returns (state, loss)"
+        )
+
+
+def _check_values(precision: str | None, **numbers: float | None) -> None:
+    if precision not in (None, *PRECISIONS):
+        raise ValueError(f"compare: precision={precision!r}: choose from {', '.join(PRECISIONS)}")
+    for name, value in numbers.items():
+        may_be_zero = name in ("margin", "loss_tolerance", "update_tolerance")
+        if value is not None and not (0 < value < math.inf or (may_be_zero and value == 0)):
+            least = "not negative" if may_be_zero else "above 0"
+            raise ValueError(f"compare: {name}={value!r}: it has to be finite and {least}")
 
 
 def _session(

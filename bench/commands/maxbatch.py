@@ -115,7 +115,7 @@ def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
     rows = [row for row in stored.decisive() if row["status"] == "ok" and selected(row["cell"])]
     if not rows:
         lost = "; all launches are set aside, see the warnings" if stored.damaged else ""
-        raise BadInput([f"{folder.name}: -k selects no cell that is ok{lost}"])
+        raise BadInput([f"{folder.name}: no selected cell is ok{lost}"])
     return rows
 
 

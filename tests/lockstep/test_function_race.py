@@ -148,6 +148,10 @@ SMALL = {"w": jnp.ones(4), "key": jax.random.key(2), "count": jnp.zeros((), jnp.
         (lambda s, x: (s, jnp.stack([x, x])), r"the loss has shape \(2,\)"),
         (lambda s, x: ({**s, "w": s["w"] * jnp.nan}, x), "not finite"),
         (lambda s, x: (s, float(x)), "not a jax.Array"),
+        (
+            lambda s, x: (x, s),
+            r"the step returns \(loss, state\); it has to return \(state, loss\)",
+        ),
     ],
 )
 def test_a_wrong_function_is_told_from_a_right_one(twist, reason):
@@ -199,6 +203,14 @@ def test_a_sharded_state_is_raced_on_its_mesh():
     assert "/data=2/" in found.verdicts["block"][0]
 
 
+async def waits(state, batch):
+    return make()(state, batch)
+
+
+def yields(state, batch):
+    yield make()(state, batch)
+
+
 @pytest.mark.parametrize(
     ("steps", "more", "message"),
     [
@@ -208,8 +220,17 @@ def test_a_sharded_state_is_raced_on_its_mesh():
         ({"a b": make(), "c": make()}, {}, "'a b' is no name"),
         ({"a": make(), "b": make()}, {"baseline": "c"}, "baseline 'c' is none of a, b"),
         ({"a": make(), "b": make()}, {"reference": "c"}, "reference 'c' is none of a, b"),
+        ([make(), make()], {}, "steps is a list, not a dict of functions by name"),
+        ({"a": make(), "b": None}, {}, "'b' is of type NoneType; a step is a function that returns"),
+        ({"a": make(), "b": waits}, {}, "'b' is async; a step is a function that returns"),
+        ({"a": make(), "b": yields}, {}, "'b' is a generator; a step is"),
+        ({"a": make(), "b": make()}, {"reference": 3}, "'reference' is of type int; a step is"),
+        ({"a": make(), "b": make()}, {"precision": "fp8"}, "'fp8': choose from fp32, bf16, fp16"),
+        ({"a": make(), "b": make()}, {"rounds": 0}, "rounds=0: it has to be finite and above 0"),
+        ({"a": make(), "b": make()}, {"margin": -0.1}, "margin=-0.1: .* and not negative"),
+        ({"a": make(), "b": make()}, {"seconds": float("nan")}, "seconds=nan: it has to be finite"),
     ],
 )
 def test_what_cannot_be_compared_is_named(start, steps, more, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         lockstep.compare(steps, *start, **more)
