@@ -39,7 +39,7 @@ from bench.worker.block import add_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.process_guard import FileThreads
-from bench.worker.prove.failures import failure
+from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.programs import FirstCall
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace
 from lockstep.stored_results import Results
@@ -118,10 +118,9 @@ def compare(
       seed: seed of the order of turns.
 
     Raises:
-      ValueError: a name is unknown or not usable, a number is out of range, or there is nothing to
-        compare.
+      ValueError: a name is unknown or not usable, a number is out of range, there is nothing to
+        compare, or the reference is not finite or does not return (state, loss).
       TypeError: a step is not a function, or is async or a generator.
-      WrongStepError: the reference itself is not finite, or does not return (state, loss).
       Exception: whatever the reference raises, or a function while it is timed.
     """
     if not isinstance(steps, Mapping):
@@ -139,7 +138,11 @@ def compare(
     )  # fmt: skip
     right = steps[reference] if isinstance(reference, str) else reference
     precision = precision or precision_of(state)
-    agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
+    try:
+        agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
+    except WrongStepError as error:
+        who = f"the reference {reference!r}" if isinstance(reference, str) else "the reference"
+        raise ValueError(f"compare: {who} is no train step: {error}") from None
     session, plan = _session(tuple(steps), baseline, state, batch, precision, margin, name, rounds,
                              seconds, seed)  # fmt: skip
     schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
@@ -195,7 +198,9 @@ def _check_names(
     if not steps:
         raise ValueError("compare: there are no steps")
     for word in (name, *steps):
-        if not isinstance(word, str) or not word.replace("-", "_").isidentifier() or word == TWIN:
+        if word == TWIN:
+            raise ValueError(f"compare: {TWIN!r} is the name of the baseline's second copy")
+        if not isinstance(word, str) or not word.replace("-", "_").isidentifier():
             raise ValueError(f"compare: {word!r} is no name: use letters, digits, '_' and '-'")
     for what, given in (("baseline", baseline), ("reference", reference)):
         if isinstance(given, str) and given not in steps:
@@ -224,6 +229,8 @@ def _check_values(precision: str | None, **numbers: float | None) -> None:
         if value is not None and not (0 < value < math.inf or (may_be_zero and value == 0)):
             least = "not negative" if may_be_zero else "above 0"
             raise ValueError(f"compare: {name}={value!r}: it has to be finite and {least}")
+    if numbers["margin"] is not None and numbers["margin"] >= 1:
+        raise ValueError(f"compare: margin={numbers['margin']!r}: it has to be a share below 1")
 
 
 def _session(
@@ -279,7 +286,7 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
         check = agreement.check(ours)
         made = given.build(session.problem, session.mesh)
         arm = warm_arm(name, made, left, session.problem)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
         session.fail(name, *failure(error))
         return
     row = session.cell_row(name, "ok", "")
