@@ -1,5 +1,6 @@
 """Exit codes of the commands, and the errors that end a command with a message."""
 
+import argparse
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -76,6 +77,14 @@ def _in_one_line(error: Any) -> str:
     if getattr(error, "ctx", None) and not said.endswith("?"):  # else it names what may be meant
         said += f"; see `{error.ctx.command_path} --help`"
     return said[:1].lower() + said[1:]
+
+
+class OptionParser(argparse.ArgumentParser):
+    """Refuses a command line in the words of all other messages."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the command, and say why."""
+        refuse(message.removeprefix("argument "))
 
 
 class CommandGroup(TyperGroup):

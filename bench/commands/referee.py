@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bench.commands import run
-from bench.commands.exits import INTERRUPTED, refuse, termination_as_interrupt
+from bench.commands.exits import INTERRUPTED, OptionParser, refuse, termination_as_interrupt
 from bench.commands.explain import programs_of
 from bench.measure.catalogue import file_faults
 from bench.plan.content_keys import digest, read_files
@@ -69,11 +69,6 @@ exit codes:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        refuse(message)
-
-
 class _Monitor:
     """Reports progress on stderr, and stops once no challenger is left."""
 
@@ -115,8 +110,8 @@ def referee(context: typer.Context) -> None:
     raise typer.Exit(code)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> OptionParser:
+    parser = OptionParser(
         prog="python -m bench referee", description=TEXT, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

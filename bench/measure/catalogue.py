@@ -46,7 +46,8 @@ def _path_faults(option: str, folder: str, paths: Sequence[str]) -> list[str]:
             names = (file.name for file in path.parent.glob("*.py") if file.is_file())
             near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
             beside = f"; beside it: {', '.join(near)}" if near else ""
-            what = f"{text} is a folder" if path.is_dir() else f"there is no file {text}"
+            what = f"there is no file {text or repr(text)}"
+            what = f"{text} is a folder" if text and path.is_dir() else what
             faults.append(f"{what}{beside}")
         elif path.suffix != ".py" or not name.isidentifier():
             faults.append(f"{text} is not named like a Python module, NAME.py")

@@ -43,7 +43,7 @@ def folder_faults() -> list[str]:
 
 def name_faults(name: str) -> list[str]:
     """List the reasons why a new run cannot have this name; empty if it can."""
-    if Path(name).name != name:
+    if not name or Path(name).name != name:
         return [f"--run: {name!r} is not a plain name of a folder"]
     if name == LAST:
         return [f"--run: {LAST!r} stands for the newest run; choose another name"]
@@ -65,7 +65,7 @@ def find_run(name: str) -> Path:
         if (folder / store.MANIFEST).is_file():
             return folder
     for folder in folders:
-        if folder.is_dir():
+        if name and folder.is_dir():
             raise BadInput([f"{folder.as_posix()} is not a run: it has no {store.MANIFEST}"])
     known = sorted(path.parent.name for path in REPORTS.glob(f"*/{store.MANIFEST}"))
     raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])

@@ -659,6 +659,13 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
         (("--batch-sizes", "-4"), "--batch-sizes: '-4' is not a positive whole number"),
         (("--run", "last"), "--run: 'last' stands for the newest run; choose another name"),
         (("--qqq",), "--qqq is no option; see --help"),
+        (("--run", ""), "--run: '' is not a plain name of a folder"),
+        (("--clip-norm", "0"), "--clip-norm: '0' is not a positive number"),
+        (
+            ("-k", "data="),
+            "-k: 'data=' is not an expression of words, and, or, not, and parentheses",
+        ),
+        (("--implementation-path", ""), "--implementation-path: there is no file ''"),
     ],
 )
 def test_a_mistyped_word_is_named_in_one_line(front: Front, words: tuple, fault: str) -> None:
@@ -667,11 +674,25 @@ def test_a_mistyped_word_is_named_in_one_line(front: Front, words: tuple, fault:
     assert done.err.strip() == f"ERROR: {fault}"
 
 
+@pytest.mark.parametrize("words", [("--resume",), ("-k",), ("--rounds", "--meshes", "data=1")])
+def test_an_option_without_its_value_is_named(front: Front, words: tuple) -> None:
+    done = front("run", *words)
+    assert done.code == 4
+    assert done.err == f"error: {words[0]}: expected one argument\n"
+
+
+def test_options_of_pytest_in_the_environment_do_nothing(front: Front) -> None:
+    front.environment |= {"PYTEST_ADDOPTS": "-n 3 --nonsense", "PYTEST_PLUGINS": "no_such_plugin"}
+    assert front("run", *SMALL, "--dry-run").code == 0
+
+
 def test_a_complete_run_says_that_nothing_is_left(mixed: tuple[Front, Done]) -> None:
     front, _ = mixed
     jobs = len(front.jobs)
     done = front("run", "--resume", "last")
     assert "mixed is complete: there is nothing left to measure" in done.out
+    done = front("run", "--resume", "last", "--budget", "0.001")
+    assert "--budget is too short: it leaves 0 s, and the shortest launch took" in done.out
     assert len(front.jobs) == jobs
 
 
