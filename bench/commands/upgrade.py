@@ -8,6 +8,7 @@ import typer
 
 from bench.commands import run
 from bench.commands.exits import refuse
+from bench.records.paths import PROGRAM
 
 SETTINGS = run.SETTINGS
 
@@ -31,7 +32,7 @@ def upgrade(context: typer.Context) -> None:
             if not is_requirement(named[option]):
                 refuse(f"{word}: {named[option]!r} is no version, such as jax==0.10.2")
     if "--from" not in named:
-        refuse("name the version to compare with: python -m bench upgrade --from jax==0.10.2")
+        refuse(f"name the version to compare with: {PROGRAM} upgrade --from jax==0.10.2")
     bisects = "--bisect" in words
     words = [word for word in words if word != "--bisect"]
     if "--to" not in named and not bisects:

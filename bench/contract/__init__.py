@@ -40,9 +40,6 @@ StateLossFn = Callable[[Params, ModelState, Batch], tuple[jax.Array, ModelState]
 AxisNames = tuple[str | None, ...]
 """Logical names of a parameter's dimensions, such as `("embed", "mlp")`; None is never sharded."""
 
-ValueAndGrad = Callable[..., tuple[Any, Any]]
-"""As jax.value_and_grad returns it: the loss, with any further results, and the gradients."""
-
 
 @dataclass(frozen=True)
 class ModelAxis:
@@ -222,21 +219,19 @@ class Problem:
 
         return loss_fn
 
-    def over_microbatches(self, value_and_grad: ValueAndGrad) -> ValueAndGrad:
+    def over_microbatches(self, value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a gradient function so that it accumulates over microbatches.
 
         A scan sums losses and gradients in the gradients' dtype and divides once. Only the
         activations of one microbatch are alive at a time. Of n microbatches, microbatch i consists
-        of rows i, i + n, i + 2n ..., so that every device holds an equal share of each. Each starts
-        with the model state that the one before it has left.
+        of rows i, i + n, i + 2n ..., an equal share on every device, and starts with the model
+        state that the one before it has left.
 
         Args:
-          value_and_grad: returns the mean loss over a batch and its gradients with respect to the
-            model or parameters. Its arguments are these, the model state if it takes any, and last
-            the batch. If it takes model state, it returns ((loss, model state), gradients).
+          value_and_grad: as jax.value_and_grad makes it, of (model or parameters, batch), or with
+            `has_aux` of (parameters, model state, batch).
         """
-        count = self.microbatches
-        if count == 1:
+        if (count := self.microbatches) == 1:
             return value_and_grad
 
         def accumulated(model: Any, *others: Any) -> tuple[Any, Any]:
@@ -252,9 +247,8 @@ class Problem:
                 return (loss, grads), state
 
             def add(carried: Any, part: Batch) -> tuple[Any, None]:
-                total, state = carried
-                own, state = of_part(state, part)
-                return (jax.tree.map(jnp.add, total, own), state), None
+                own, state = of_part(carried[1], part)
+                return (jax.tree.map(jnp.add, carried[0], own), state), None
 
             first = jax.tree.map(lambda x: x[0], parts)
             zeros = jax.tree.map(zeros_for, jax.eval_shape(of_part, state, first)[0])

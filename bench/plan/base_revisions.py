@@ -55,7 +55,8 @@ def find_repository(folder: Path, revision: str) -> Repository:
     try:
         root = Path(git(folder, "rev-parse", "--show-toplevel").strip())
     except RevisionError as error:
-        raise RevisionError(f"{folder} is not in a git repository ({error})") from error
+        own = "" if CHECKOUT else "; name a file of your own with --implementation-path"
+        raise RevisionError(f"{folder} is not in a git repository{own} ({error})") from error
     wanted = ("rev-parse", "--verify", "--end-of-options")
     try:
         base = git(root, *wanted, f"{revision}^{{commit}}").strip()
