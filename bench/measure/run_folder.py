@@ -108,12 +108,12 @@ def resumed_options(options: Options) -> Options:
     if "regress" in config:
         fault = f"{directory.name} gates a change and cannot be resumed; start it again"
         raise BadInput([f"--resume: {fault}"])
-    then = {**config["options"], **_own_files(directory)}
+    then = {**config["options"], **own_files(directory)}
     kept = {name: value for name, value in given.items() if name in free}
     return Options.from_json({**then, **kept, "resume": str(directory)})
 
 
-def keep_own_files(directory: Path, options: Options) -> None:
+def keepown_files(directory: Path, options: Options) -> None:
     """Store where the user's own files are, next to the manifest."""
     named = {
         name: [str(Path(path).resolve()) for path in paths]
@@ -124,7 +124,7 @@ def keep_own_files(directory: Path, options: Options) -> None:
         files.write(directory / OWN_FILES, json.dumps(named, indent=2))
 
 
-def _own_files(directory: Path) -> dict[str, list[str]]:
+def own_files(directory: Path) -> dict[str, list[str]]:
     """Return the paths of the user's own files by option; without those that have moved."""
     with contextlib.suppress(OSError, ValueError):
         stored: dict[str, list[str]] = json.loads((directory / OWN_FILES).read_bytes())

@@ -12,6 +12,7 @@ from bench.plan.options import Options
 from bench.records.cells import base_of
 from bench.records.git_files import RevisionError, git
 from bench.records.messages import BaseFile, Catalogue
+from bench.records.paths import CHECKOUT
 from bench.records.temporary_folders import temporary_folder
 
 

@@ -282,6 +282,9 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
         explain(f"{PLACE}/slow", f"{PLACE}/slow")
     with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
         explain("mlp-base/nowhere", f"{PLACE}/slow")
+    with pytest.raises(BadInput) as caught:
+        explain("nowhere", "slow")
+    assert len(caught.value.faults) == 1, "the end of a name is not missing"
     with pytest.raises(BadInput, match="there is no cell mlp-base/nowhere in reports/synthetic"):
         explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
     synthetic.write(reports, replace(PLAN, traced=False), "untraced")
@@ -290,6 +293,8 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
     synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
     with pytest.raises(BadInput, match="has traces of both"):
         explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
+    with pytest.raises(BadInput, match="several cells end in jit_spmd; there are mlp-base/data="):
+        explain("jit_spmd", f"{PLACE}/slow")
 
 
 def test_the_command_names_what_was_set_aside(reports: Path) -> None:

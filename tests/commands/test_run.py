@@ -15,6 +15,7 @@ from fronts import SMALL, Done, Front
 
 from bench.analyse.verdicts import ALPHA
 from bench.commands.run import run_pytest
+from bench.measure.run_folder import own_files
 from bench.plan.selection import keyword
 from bench.records import store
 from bench.records.cells import StepOptions
@@ -310,7 +311,9 @@ def test_a_run_of_files_elsewhere_is_continued_without_naming_them(front: Front)
         "python_loop",
         "mine",
     }
+    assert own_files(front.folder / "reports/r") == {"implementation_path": [str(own)]}
     own.unlink()
+    assert own_files(front.folder / "reports/r") == {}
     refused = front("run", "--resume", "r", "--budget", "1")
     assert refused.code == 4
     assert "there is no file mine.py" in refused.err
