@@ -113,7 +113,7 @@ def resumed_options(options: Options) -> Options:
     return Options.from_json({**then, **kept, "resume": str(directory)})
 
 
-def keepown_files(directory: Path, options: Options) -> None:
+def keep_own_files(directory: Path, options: Options) -> None:
     """Store where the user's own files are, next to the manifest."""
     named = {
         name: [str(Path(path).resolve()) for path in paths]
