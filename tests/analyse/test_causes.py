@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse.causes import Key, attribute, means, oversubscription, stragglers
-from bench.commands.explain import explain_cells, newest_run, whole_name
+from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.cause_sentences import reason, signed
 from bench.present.explanation import show
@@ -293,8 +293,14 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
     synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
     with pytest.raises(BadInput, match="has traces of both"):
         explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
-    with pytest.raises(BadInput, match="several cells end in jit_spmd; there are mlp-base/data="):
-        explain("jit_spmd", f"{PLACE}/slow")
+
+
+def test_a_name_that_several_cells_end_in_is_told_from_an_unknown_one() -> None:
+    cells = [f"{PLACE}/slow", "other/slow", "other/fast"]
+    assert (
+        _unknown("slow", cells) == f"several cells end in slow; there are {PLACE}/slow, other/slow"
+    )
+    assert _unknown("sloww", cells).startswith("no run in reports/ has a trace of sloww; there are")
 
 
 def test_the_command_names_what_was_set_aside(reports: Path) -> None:
