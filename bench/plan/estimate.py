@@ -30,12 +30,12 @@ CACHED = 0.5
 """Share of an arm's first proof and compilation that repeating them needs, with a cache."""
 
 ARM_S = {
-    "linear-base": 0.65, "mlp-base": 2.2, "gpt2-nano": 4.5, "gpt2-nano-512": 13.0,
-    "gpt2-deep": 12.0, "moe-nano": 7.0, "gpt2-124m": 35.0,
+    "linear": 0.65, "mlp": 2.2, "gpt2": 4.5, "gpt2-nano-512": 13.0, "gpt2-deep": 12.0, "moe": 7.0,
+    "gpt2-124m": 35.0,
 }  # fmt: skip
-"""Proof and compilation of one arm, by workload and size; `gpt2-124m` is a guess for an H100."""
+"""Proof and compilation of one arm, by workload, or by workload and size where the size matters;
+`gpt2-124m` is a guess for an H100."""
 
-TINY_ARM_S = 0.8
 OTHER_ARM_S = 5.0
 TURN_S = {"mlp-base": 0.02, "gpt2-nano": 0.03, "gpt2-nano-512": 0.25, "gpt2-deep": 0.1,
           "moe-nano": 0.03}  # fmt: skip
@@ -144,8 +144,8 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
 
 
 def _default_arm_s(name: str, new: bool) -> float:
-    other = TINY_ARM_S if name.endswith("-tiny") else OTHER_ARM_S
-    return ARM_S.get(name, other) * (1.0 if new else CACHED)
+    of_workload = ARM_S.get(name.partition("-")[0], OTHER_ARM_S)
+    return ARM_S.get(name, of_workload) * (1.0 if new else CACHED)
 
 
 def launch_stages(
