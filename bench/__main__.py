@@ -19,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 for name in (module.name for module in pkgutil.iter_modules(commands.__path__)):
     module = import_module(f"{commands.__name__}.{name}")

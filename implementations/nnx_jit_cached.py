@@ -29,6 +29,8 @@ STATISTICS = ("synchronized",)
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
+    if problem.microbatches > 1 and problem.state_names:
+        return "it updates model state in place, which a scan over microbatches does not carry"
     return unknown_axes(mesh, "data")
 
 

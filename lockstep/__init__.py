@@ -17,6 +17,10 @@ _HOMES = {
 __all__ = ["COLUMNS", "Results", "compare", "load"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a name on first use: pytest loads the plugin, and so this package, at every start."""
     if name not in _HOMES:

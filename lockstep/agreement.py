@@ -23,6 +23,9 @@ STEPS = 3
 NAME = "functions"
 """The proof's name, in addition to those of bench.worker.prove.gate."""
 
+NUMERIC = (jax.Array, np.ndarray, np.generic, int, float, complex)
+"""Leaves that a step changes; all others, such as an Equinox module's functions, stay the same."""
+
 AMPLIFIED = 10.0
 """A leaf's error may be this many times the effect of rounding the starting state once, because
 another order of summation rounds in every operation."""
@@ -57,9 +60,13 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
         cannot be waited for, or a loss or state is not finite.
     """
     start, state, losses = leaves_of(state), copied(state), []
+    fixed = {id(leaf): leaf for leaf in jax.tree.leaves(state) if not isinstance(leaf, NUMERIC)}
     for _ in range(STEPS):
         state, loss = state_and_loss(step(state, copied(batch)))
-        check_waitable(state, loss)
+        whole = jax.tree_util.treedef_is_leaf(jax.tree.structure(loss))
+        if isinstance(state, jax.Array) and not (state.shape or whole):
+            raise WrongStepError("the step returns (loss, state); it has to return (state, loss)")
+        check_waitable(jax.tree.map(lambda x: None if id(x) in fixed else x, state), loss)
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
         losses.append(float(loss))
@@ -92,7 +99,7 @@ class Agreement:
         loss_tolerance: float | None = None,
         update_tolerance: float | None = None,
     ) -> None:
-        eps = rounding(precision, jax.default_backend())
+        self.eps = eps = rounding(precision, jax.default_backend())
         self.loss_tolerance = eps**0.5 if loss_tolerance is None else loss_tolerance
         self.update_tolerance = 4 * eps**0.5 if update_tolerance is None else update_tolerance
         self.truth = trace(reference, state, batch)[0]
@@ -107,7 +114,9 @@ class Agreement:
         truth = self.truth
         found = {}
         for path, right in _floats(truth.last).items():
-            scale = rms(right - truth.start[path]) or rms(right) or 1.0
+            change, size = rms(right - truth.start[path]), rms(right)
+            # A change of one rounding is none: Python numbers become arrays under jax.jit.
+            scale = change if change > self.eps * size else size or 1.0
             found[path] = rms(ours.last[path] - right) / scale
         return found
 

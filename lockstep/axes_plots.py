@@ -34,9 +34,11 @@ def draw(tables: Tables, kind: str, of: str, axes: Axes | None) -> Axes:
     charts = _KINDS[kind](tables, sorted(tables.cells["implementation"].unique()))
     matching = [name for name in charts if of in name]
     if len(matching) != 1:
-        listed = "".join(f"\n  {name}" for name in matching or charts) or " none"
-        count = "several charts have it" if matching else "no chart has it"
-        raise ValueError(f"of={of!r} is a part of one chart's name, and {count}; there are{listed}")
+        if not charts:
+            raise ValueError(f"the run has no chart of the kind {kind!r}")
+        found = "several charts have" if matching else "no chart has"
+        listed = "".join(f"\n  {name}" for name in matching or charts)
+        raise ValueError(f"{found} {of!r} in the name; there are{listed}")
     if axes is None:
         axes = plt.subplots(layout="constrained")[1]
     charts[matching[0]](axes)

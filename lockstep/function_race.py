@@ -6,6 +6,8 @@ launch, whose rows are stored like a run's.
 
 from __future__ import annotations
 
+import inspect
+import math
 import random
 import types
 import uuid
@@ -19,7 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bench.contract import Implementation, Problem, TrainStep
+from bench.contract import PRECISIONS, Implementation, Problem, TrainStep
 from bench.measure.launch_looks import LaunchLooks
 from bench.measure.run_folder import describe_run
 from bench.measure.schedule import Schedule
@@ -37,7 +39,7 @@ from bench.worker.block import program_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.process_guard import FileThreads
-from bench.worker.prove.failures import failure
+from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.device_memory import high_water
 from bench.worker.read.programs import FirstCall
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace
@@ -117,16 +119,31 @@ def compare(
       seed: seed of the order of turns.
 
     Raises:
-      ValueError: a name is unknown or not usable, or there is nothing to compare.
-      WrongStepError: the reference itself is not finite, or does not return (state, loss).
+      ValueError: a name is unknown or not usable, a number is out of range, there is nothing to
+        compare, or the reference is not finite or does not return (state, loss).
+      TypeError: a step is not a function, or is async or a generator.
       Exception: whatever the reference raises, or a function while it is timed.
     """
+    if not isinstance(steps, Mapping):
+        raise TypeError(
+            f"compare: steps is a {type(steps).__name__}, not a dict of functions by name"
+        )
     baseline = baseline or next(iter(steps), "")
     reference = reference or baseline
     _check_names(steps, baseline, reference, name)
+    for word, step in (*steps.items(), ("reference", reference)):
+        _check_step(word, step)
+    _check_values(
+        precision, rounds=rounds, seconds=seconds, margin=margin, decide_at=decide_at,
+        loss_tolerance=loss_tolerance, update_tolerance=update_tolerance,
+    )  # fmt: skip
     right = steps[reference] if isinstance(reference, str) else reference
     precision = precision or precision_of(state)
-    agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
+    try:
+        agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
+    except WrongStepError as error:
+        who = f"the reference {reference!r}" if isinstance(reference, str) else "the reference"
+        raise ValueError(f"compare: {who} is no train step: {error}") from None
     session, plan = _session(tuple(steps), baseline, state, batch, precision, margin, name, rounds,
                              seconds, seed)  # fmt: skip
     schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
@@ -182,13 +199,39 @@ def _check_names(
     if not steps:
         raise ValueError("compare: there are no steps")
     for word in (name, *steps):
-        if not isinstance(word, str) or not word.replace("-", "_").isidentifier() or word == TWIN:
+        if word == TWIN:
+            raise ValueError(f"compare: {TWIN!r} is the name of the baseline's second copy")
+        if not isinstance(word, str) or not word.replace("-", "_").isidentifier():
             raise ValueError(f"compare: {word!r} is no name: use letters, digits, '_' and '-'")
     for what, given in (("baseline", baseline), ("reference", reference)):
         if isinstance(given, str) and given not in steps:
             raise ValueError(f"compare: {what} {given!r} is none of {', '.join(steps)}")
     if len(steps) == 1 and isinstance(reference, str):
         raise ValueError("compare: a single step needs another function as its reference")
+
+
+def _check_step(name: str, step: Any) -> None:
+    if isinstance(step, str) and name == "reference":  # the name of a step
+        return
+    kind = f"of type {type(step).__name__}" if not callable(step) else ""
+    kind = kind or "async" * inspect.iscoroutinefunction(step)
+    kind = kind or "a generator" * inspect.isgeneratorfunction(step)
+    if kind:
+        raise TypeError(
+            f"compare: {name!r} is {kind}; a step is a function that returns (state, loss)"
+        )
+
+
+def _check_values(precision: str | None, **numbers: float | None) -> None:
+    if precision not in (None, *PRECISIONS):
+        raise ValueError(f"compare: precision={precision!r}: choose from {', '.join(PRECISIONS)}")
+    for name, value in numbers.items():
+        may_be_zero = name in ("margin", "loss_tolerance", "update_tolerance")
+        if value is not None and not (0 < value < math.inf or (may_be_zero and value == 0)):
+            least = "not negative" if may_be_zero else "above 0"
+            raise ValueError(f"compare: {name}={value!r}: it has to be finite and {least}")
+    if numbers["margin"] is not None and numbers["margin"] >= 1:
+        raise ValueError(f"compare: margin={numbers['margin']!r}: it has to be a share below 1")
 
 
 def _session(
@@ -244,7 +287,7 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
         check = agreement.check(ours)
         made = given.build(session.problem, session.mesh)
         arm = warm_arm(name, made, left, session.problem)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
         session.fail(name, *failure(error))
         return
     row = session.cell_row(name, "ok", "")

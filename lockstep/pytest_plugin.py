@@ -5,7 +5,7 @@ pytest finds it where Lockstep is installed; in a checkout, `-p lockstep.pytest_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,19 +29,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def race(request: pytest.FixtureRequest) -> Callable[..., Race]:
-    """Return `race(new_step, old_step, state, batch, **options)`; see `Race`.
+def race(request: pytest.FixtureRequest) -> Iterator[Callable[..., Race]]:
+    """Yield `race(new_step, old_step, state, batch, **options)`; see `Race`.
 
-    The options are those of lockstep.compare. The assertion runs the race.
+    The options are those of lockstep.compare. The assertion runs the race; a test that forgets it
+    fails.
     """
     marker = request.node.get_closest_marker(MARKER)
+    if marker and marker.args:
+        pytest.fail(f"the marker {MARKER} takes keywords alone, such as seconds=30", pytrace=False)
     given = dict(marker.kwargs) if marker else {}
     undecided = given.pop("undecided", "xfail")
+    races: list[Race] = []
 
     def start(new_step: Any, old_step: Any, state: Any, batch: Any, **options: Any) -> Race:
-        return Race({"new": new_step, "old": old_step}, state, batch, given | options, undecided)
+        steps = {"new": new_step, "old": old_step}
+        races.append(Race(steps, state, batch, given | options, undecided))
+        return races[-1]
 
-    return start
+    yield start
+    if not all(one.asserted for one in races):
+        pytest.fail("a race was not run: call its assert_not_slower()", pytrace=False)
 
 
 @dataclass
@@ -55,6 +63,7 @@ class Race:
     undecided: Undecided
     results: Results | None = None
     """The results, available after an assertion."""
+    asserted: bool = False
 
     def assert_not_slower(self, by: float = BY, undecided: Undecided | None = None) -> None:
         """Pass if the new step surely takes at most 1 + `by` times as long as the old one.
@@ -71,6 +80,7 @@ class Race:
           ValueError: `by` is negative, or `undecided` is none of these words.
         """
         __tracebackhide__ = True
+        self.asserted = True
         outcome = undecided or self.undecided
         act: dict[str, Callable[[str], Any]] = {
             "xfail": pytest.xfail, "fail": pytest.fail, "skip": pytest.skip,
@@ -86,9 +96,10 @@ class Race:
         self.results = lockstep.compare(self.steps, self.state, self.batch, **told)
         new = self.results.verdicts.set_index("implementation").loc["new"]
         if new["status"] != "ok":
-            pytest.fail(f"the new step is {new['status']}: {new['reason']}", pytrace=False)
+            how = "is wrong" if new["status"] == "wrong" else f"ended as {new['status']}"
+            pytest.fail(f"the new step {how}: {new['reason']}", pytrace=False)
         low, high = new["verdict_low"], new["verdict_high"]
-        sure = f"surely {low:.3g} to {high:.3g} times the old step's time, {limit:.4g} is allowed"
+        sure = f"surely {low:.3g} to {high:.3g} times the old step's time, {limit:g} is allowed"
         if low > limit:
             pytest.fail(f"the new step is slower: {sure}\n{self.results}", pytrace=False)
         if not high <= limit:

@@ -131,8 +131,9 @@ class Results:
         from bench.present.report_files import build  # noqa: PLC0415 (it loads drawing libraries)
 
         if self._rows is not None:
-            if name is not None and (faults := name_faults(name)):
-                raise ValueError("; ".join(faults).replace("--run", "report"))
+            if name and (faults := name_faults(name)):
+                text = "; ".join(faults).replace("--run", "report")
+                raise ValueError(text.replace(f"continue it with --resume {name}, or ", ""))
             place = store.create(REPORTS, {**self.run.manifest, "run": name or ""})
             store.add_launch(place, *self._rows)
             self.run, self._rows = store.load(place), None
@@ -164,7 +165,7 @@ class Results:
         for block in self.tables.comparisons:
             console.print(_title(block), markup=False, soft_wrap=True)
             console.print(table(*_HEADINGS, rows=self._lines(block)))
-        return text.getvalue().rstrip()
+        return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
     def _repr_html_(self) -> str:
         from markupsafe import escape  # noqa: PLC0415

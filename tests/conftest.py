@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import shutil
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import cpuinfo
 import pytest
 
 from bench.trials.selftest.first_paint import chromium
@@ -30,8 +28,6 @@ WITHOUT_EMITTERS = version("jaxlib").startswith("0.10.") and "LOCKSTEP_EMITTERS"
 if WITHOUT_EMITTERS:
     FAST_TO_COMPILE.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join(FAST_TO_COMPILE)
-# py-cpuinfo waits for the processor's answer in a loop, for a second.
-cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
 # What runs leave for later runs, they leave for other tests at most; workers of xdist inherit this.
 OWN_CACHE = None
 if "PYTEST_XDIST_WORKER" not in os.environ:

@@ -1,5 +1,6 @@
 """Exit codes of the commands, and the errors that end a command with a message."""
 
+import argparse
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -60,14 +61,40 @@ def _ending_on_errors() -> Iterator[None]:
         refuse(str(error))
     except ChildError as error:
         fail(str(error))
-    except typer.TyperException as error:
-        # Typer exits with 2 if it cannot parse a command line; for `run`, 2 means another thing.
-        error.exit_code = BAD_INPUT
-        raise
+    except typer.TyperException as error:  # a command line that Typer cannot parse
+        if type(error).__name__ == "NoArgsIsHelpError":  # the message is the whole help
+            typer.echo(error.format_message(), err=True)
+            raise typer.Exit(BAD_INPUT) from None
+        refuse(_in_one_line(error))
+
+
+def _in_one_line(error: Any) -> str:
+    """Return what Typer says of a command line, in the style of all other messages."""
+    said: str = error.format_message().rstrip(".")
+    if faults := getattr(error.__cause__, "errors", None):  # pydantic's text leaves out the value
+        given = faults()[0]["input"]
+        said = said.replace(": Input should be", f": {given!r}; it should be").partition(",")[0]
+    if getattr(error, "ctx", None) and not said.endswith("?"):  # else it names what may be meant
+        said += f"; see `{error.ctx.command_path} --help`"
+    return said[:1].lower() + said[1:]
+
+
+class OptionParser(argparse.ArgumentParser):
+    """Refuses a command line in the words of all other messages."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the command, and say why."""
+        refuse(message.removeprefix("argument "))
 
 
 class CommandGroup(TyperGroup):
     """The commands; any of their known errors ends a command with a message and an exit code."""
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """List the commands with the first paragraph of their help, which Typer would cut."""
+        with formatter.section("Commands"):
+            helps = {name: (one.help or "") for name, one in self.commands.items()}
+            formatter.write_dl([(name, text.partition("\n\n")[0]) for name, text in helps.items()])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command's name."""

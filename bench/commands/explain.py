@@ -161,21 +161,23 @@ def newest_run(a: str, b: str) -> store.Run:
         hint = " (--run NAME explains a published run)" if published else ""
         record = f"record some: {PROGRAM} run --profile"
         raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
-    missing = [name for name in (a, b) if name not in known]
+    missing = [name for name in (a, b) if whole_name(name, known) not in known]
     if not missing:
         raise BadInput([f"no run in {REPORTS}/ has traces of both; only cells of one run compare"])
-    raise BadInput(
-        [f"no run in {REPORTS}/ has a trace of {name}; {_near(name, known)}" for name in missing]
-    )
+    raise BadInput([_unknown(name, known) for name in missing])
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    """Return the traced cells with the most similar names."""
-    names = sorted(known)
+def _unknown(name: str, known: Iterable[str]) -> str:
+    """Say that a name is not that of one traced cell, and which names are the most similar."""
+    names = sorted(cell for cell in known if cell.endswith(f"/{name}")) or sorted(known)
+    several = names[0].endswith(f"/{name}")
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0) or names[:_LISTED]
     others = len(names) - len(near)
     more = f", and {others} more" if others else ""
-    return f"there are {', '.join(near)}{more}"
+    fault = (
+        f"several cells end in {name}" if several else f"no run in {REPORTS}/ has a trace of {name}"
+    )
+    return f"{fault}; there are {', '.join(near)}{more}"
 
 
 def _stored_folders() -> list[Path]:

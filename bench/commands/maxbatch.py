@@ -14,6 +14,7 @@ from bench.commands.shared_options import (
     Keyword,
     RunName,
     WorkloadFiles,
+    files_of,
     warn_of_damage,
 )
 from bench.measure.catalogue import file_faults, read_catalogue
@@ -67,7 +68,7 @@ def maxbatch(
         if faults:
             raise BadInput(faults)
         cells = proved(folder, selected)
-        catalogue = read_catalogue(implementation_path or (), workload_path or ())
+        catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         limit = limit_of(catalogue, limit_bytes)
         contents = Contents(catalogue)
         planned = largest_fit.planned_bytes(cells, contents)
@@ -115,7 +116,7 @@ def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
     rows = [row for row in stored.decisive() if row["status"] == "ok" and selected(row["cell"])]
     if not rows:
         lost = "; all launches are set aside, see the warnings" if stored.damaged else ""
-        raise BadInput([f"{folder.name}: -k selects no cell that is ok{lost}"])
+        raise BadInput([f"{folder.name}: no selected cell is ok{lost}"])
     return rows
 
 

@@ -9,12 +9,19 @@ from typing import Annotated
 import typer
 
 from bench.commands.exits import refuse, refusing
-from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles, load_run
+from bench.commands.shared_options import (
+    ImplementationFiles,
+    Keyword,
+    WorkloadFiles,
+    files_of,
+    load_run,
+)
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, choice, collected
 from bench.plan.selection import everything, selector
 from bench.records.cells import PRECISIONS
+from bench.records.paths import PROGRAM
 
 COMPILING = "compiling steps", "compiled {} of {} steps"
 """Progress texts for compilation."""
@@ -79,7 +86,7 @@ def project(
             selected,
         )
         stored = load_run(run)
-        catalogue = read_catalogue(implementation_path or (), workload_path or ())
+        catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
             found = projection.project(
                 stored, request, lambda cells: programs(cells, catalogue, progress=progress)
@@ -89,7 +96,7 @@ def project(
             found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
         )
     projection_page.show(console, found, drawn)
-    typer.echo(f"projection: {written.as_posix()} (`bench report {run}` shows its curves)")
+    typer.echo(f"projection: {written.as_posix()} (`{PROGRAM} report {run}` shows its curves)")
 
 
 @contextmanager

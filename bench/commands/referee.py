@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bench.commands import run
-from bench.commands.exits import INTERRUPTED, refuse, termination_as_interrupt
+from bench.commands.exits import INTERRUPTED, OptionParser, refuse, termination_as_interrupt
 from bench.commands.explain import programs_of
 from bench.measure.catalogue import file_faults
 from bench.plan.content_keys import digest, read_files
@@ -23,7 +23,7 @@ from bench.plan.options import Options, add_options, read_options
 from bench.records import store
 from bench.records.attempts import Ledger
 from bench.records.files import NotStoredError, storing
-from bench.records.paths import REPORTS, ROOT
+from bench.records.paths import PROGRAM, REPORTS, ROOT
 
 if TYPE_CHECKING:
     from bench.measure.engine import Engine
@@ -52,10 +52,10 @@ of what is kept, at most 1 % is expected to be wrong, by the rule LORD++ of onli
 (Ramdas, Yang, Wainwright and Jordan 2017). Challengers of one command take turns together. The
 incumbent has to be the first one of the ledger or a challenger that it kept."""
 
-EXAMPLES = """\
+EXAMPLES = f"""\
 examples:
-  python -m bench referee best.py candidate.py --workloads mlp --meshes data=2
-  python -m bench referee best.py a.py b.py c.py --json --ledger attempts/mlp.jsonl
+  {PROGRAM} referee best.py candidate.py --workloads mlp --meshes data=2
+  {PROGRAM} referee best.py a.py b.py c.py --json --ledger attempts/mlp.jsonl
 
 The options that determine the block (the first line of the list) are remembered by the ledger.
 
@@ -67,11 +67,6 @@ exit codes:
   4    bad input: a missing or wrong incumbent, a damaged ledger, another block; nothing is decided
   130  interrupted; the attempts count as such that found nothing
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        refuse(message)
 
 
 class _Monitor:
@@ -115,9 +110,9 @@ def referee(context: typer.Context) -> None:
     raise typer.Exit(code)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m bench referee", description=TEXT, epilog=EXAMPLES,
+def _parser() -> OptionParser:
+    parser = OptionParser(
+        prog=f"{PROGRAM} referee", description=TEXT, epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("incumbent", metavar="INCUMBENT.py")

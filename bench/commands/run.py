@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from bench.commands.exits import OptionParser
+
 PLUGINS = "bench.commands.pytest_plugin"
 
 SETTINGS = {
@@ -27,11 +29,22 @@ def run(context: typer.Context) -> None:
 
 def run_pytest(arguments: list[str], *plugins: str) -> int:
     """Run the cells as pytest items, with further plugins; returns pytest's exit code."""
+    from bench.plan.options import add_options
+
+    # pytest would answer an option without its value by its own usage.
+    parser = OptionParser(add_help=False, allow_abbrev=False)
+    for gate in (False, True):
+        add_options(parser.add_argument, gate=gate)
+    parser.add_argument("-k")
+    parser.parse_known_args(arguments)
+
     import pytest
     from pytest_benchmark.logger import PytestBenchmarkWarning
 
-    # Other plugins in the environment might change the output or claim our options.
+    # Other plugins and options in the environment might change the output or claim our options.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
     listing = {"--collect-only", "--co"} & set(arguments)
     # pytest-benchmark's table of all cells is too long to read, so it is shown on request only.
     table_options = ("--benchmark-compare", "--benchmark-columns", "--benchmark-verbose")

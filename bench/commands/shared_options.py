@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_type_hints
 
 import typer
 
-from bench.measure.run_folder import find_run
+from bench.measure.run_folder import find_run, own_files
 from bench.records import derived_files, store
 
 if TYPE_CHECKING:
@@ -67,6 +67,17 @@ def described(command: Callable[..., None]) -> Callable[..., None]:
         said.help, said.metavar = " ".join(meaning.split()), placeholder or None
     command.__annotations__, command.__doc__ = hints, text
     return command
+
+
+def files_of(
+    run: Path, implementations: list[str] | None, workloads: list[str] | None
+) -> tuple[list[str], list[str]]:
+    """Return the implementations and workloads that are named, or else those of a run's user."""
+    own = own_files(run)
+    return (
+        implementations or own.get("implementation_path", []),
+        workloads or own.get("workload_path", []),
+    )
 
 
 def load_run(name: str) -> store.Run:

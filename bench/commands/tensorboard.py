@@ -15,7 +15,10 @@ from bench.records.paths import PROFILES, PROGRAM
 SETTINGS = {"epilog": exit_codes({0: "TensorBoard was ended", 1: "TensorBoard failed"})}
 
 
-def tensorboard(port: int = 6006, keep: Annotated[int | None, typer.Option(min=0)] = None) -> None:
+def tensorboard(
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 6006,
+    keep: Annotated[int | None, typer.Option(min=0)] = None,
+) -> None:
     """Show the recorded traces in TensorBoard, on this machine only.
 
     Args:

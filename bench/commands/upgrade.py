@@ -8,6 +8,7 @@ import typer
 
 from bench.commands import run
 from bench.commands.exits import refuse
+from bench.records.paths import PROGRAM
 
 SETTINGS = run.SETTINGS
 
@@ -24,14 +25,14 @@ def upgrade(context: typer.Context) -> None:
         return
     words, named = list(context.args), dict[str, str]()
     for option in ("--from", "--to"):
-        if option in words[:-1]:
-            at = words.index(option)
-            named[option] = words.pop(at + 1)
-            words.pop(at)
+        at = next((n for n, word in enumerate(words) if word.split("=")[0] == option), None)
+        if at is not None:
+            word, equals, value = words.pop(at).partition("=")
+            named[option] = value if equals else words.pop(at) if words[at:] else ""
             if not is_requirement(named[option]):
-                refuse(f"{option}: {named[option]!r} is no version, such as jax==0.10.2")
+                refuse(f"{word}: {named[option]!r} is no version, such as jax==0.10.2")
     if "--from" not in named:
-        refuse("name the version to compare with: python -m bench upgrade --from jax==0.10.2")
+        refuse(f"name the version to compare with: {PROGRAM} upgrade --from jax==0.10.2")
     bisects = "--bisect" in words
     words = [word for word in words if word != "--bisect"]
     if "--to" not in named and not bisects:

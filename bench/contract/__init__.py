@@ -40,9 +40,6 @@ StateLossFn = Callable[[Params, ModelState, Batch], tuple[jax.Array, ModelState]
 AxisNames = tuple[str | None, ...]
 """Logical names of a parameter's dimensions, such as `("embed", "mlp")`; None is never sharded."""
 
-ValueAndGrad = Callable[..., tuple[Any, Any]]
-"""As jax.value_and_grad returns it: the loss, with any further results, and the gradients."""
-
 
 @dataclass(frozen=True)
 class ModelAxis:
@@ -222,39 +219,42 @@ class Problem:
 
         return loss_fn
 
-    def over_microbatches(self, value_and_grad: ValueAndGrad) -> ValueAndGrad:
+    def over_microbatches(self, value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a gradient function so that it accumulates over microbatches.
 
         A scan sums losses and gradients in the gradients' dtype and divides once. Only the
         activations of one microbatch are alive at a time. Of n microbatches, microbatch i consists
-        of rows i, i + n, i + 2n ..., so that every device holds an equal share of each.
+        of rows i, i + n, i + 2n ..., an equal share on every device, and starts with the model
+        state that the one before it has left.
 
         Args:
-          value_and_grad: returns the mean loss over a batch and its gradients with respect to the
-            model or parameters. Its arguments are these, the model state if it takes any, and last
-            the batch. Model state must be empty if there are several microbatches.
+          value_and_grad: as jax.value_and_grad makes it, of (model or parameters, batch), or with
+            `has_aux` of (parameters, model state, batch).
         """
-        count = self.microbatches
-        if count == 1:
+        if (count := self.microbatches) == 1:
             return value_and_grad
 
-        def accumulated(*arguments: Any) -> tuple[Any, Any]:
-            *model, batch = arguments
+        def accumulated(model: Any, *others: Any) -> tuple[Any, Any]:
+            *state, batch = others
             parts = jax.tree.map(
                 lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), batch
             )
 
-            def of_part(part: Batch) -> tuple[Any, Any]:
+            def of_part(state: list[ModelState], part: Batch) -> tuple[Any, list[ModelState]]:
                 # A copy, because nnx differentiates a model only in the trace that created it.
-                return value_and_grad(*jax.tree.map(lambda x: x, model), part)
+                value, grads = value_and_grad(jax.tree.map(lambda x: x, model), *state, part)
+                loss, *state = value if state else (value,)
+                return (loss, grads), state
 
-            def add(total: Any, part: Batch) -> tuple[Any, None]:
-                return jax.tree.map(jnp.add, total, of_part(part)), None
+            def add(carried: Any, part: Batch) -> tuple[Any, None]:
+                own, state = of_part(carried[1], part)
+                return (jax.tree.map(jnp.add, carried[0], own), state), None
 
             first = jax.tree.map(lambda x: x[0], parts)
-            zeros = jax.tree.map(zeros_for, jax.eval_shape(of_part, first))
-            total, _ = jax.lax.scan(add, zeros, parts)
-            return jax.tree.map(lambda x: x / count, total)
+            zeros = jax.tree.map(zeros_for, jax.eval_shape(of_part, state, first)[0])
+            (total, state), _ = jax.lax.scan(add, (zeros, state), parts)
+            loss, grads = jax.tree.map(lambda x: x / count, total)
+            return (loss, *state) if state else loss, grads
 
         return accumulated
 

@@ -1,6 +1,7 @@
 """What is available and supported, according to child processes that import jax and all files."""
 
 import contextlib
+import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,9 +43,12 @@ def _path_faults(option: str, folder: str, paths: Sequence[str]) -> list[str]:
         path = Path(text)
         name, other = path.stem, built_in.get(path.stem)
         if not path.is_file():
-            near = sorted(file.name for file in path.parent.glob("*.py"))[:5]
+            names = (file.name for file in path.parent.glob("*.py") if file.is_file())
+            near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
             beside = f"; beside it: {', '.join(near)}" if near else ""
-            faults.append(f"there is no file {text}{beside}")
+            what = f"there is no file {text or repr(text)}"
+            what = f"{text} is a folder" if text and path.is_dir() else what
+            faults.append(f"{what}{beside}")
         elif path.suffix != ".py" or not name.isidentifier():
             faults.append(f"{text} is not named like a Python module, NAME.py")
         elif name == TWIN:

@@ -188,6 +188,7 @@ class Engine:
         try:
             with files.storing(REPORTS):
                 self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
+                run_folder.keep_own_files(self.directory, self._options)
         except store.StoreError as error:  # another process has created it meanwhile
             raise BadInput([str(error)]) from error
         self._lock(self.directory)

@@ -13,7 +13,7 @@ from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records import store
+from bench.records import files, store
 from bench.records.cells import Cell
 from bench.records.host import describe_code, describe_host
 from bench.records.messages import Catalogue
@@ -23,6 +23,10 @@ from bench.records.rows import SCHEMA, Devices, Manifest
 
 LAST = "last"
 """Names the newest run wherever a stored run is named."""
+
+OWN_FILES = "own_files.json"
+"""File of a run's folder with the absolute paths of the user's own files, by option: `--resume`
+needs them. The manifest, which may be published, has no folders of the user."""
 
 
 def folder_faults() -> list[str]:
@@ -39,7 +43,7 @@ def folder_faults() -> list[str]:
 
 def name_faults(name: str) -> list[str]:
     """List the reasons why a new run cannot have this name; empty if it can."""
-    if Path(name).name != name:
+    if not name or Path(name).name != name:
         return [f"--run: {name!r} is not a plain name of a folder"]
     if name == LAST:
         return [f"--run: {LAST!r} stands for the newest run; choose another name"]
@@ -61,7 +65,7 @@ def find_run(name: str) -> Path:
         if (folder / store.MANIFEST).is_file():
             return folder
     for folder in folders:
-        if folder.is_dir():
+        if name and folder.is_dir():
             raise BadInput([f"{folder.as_posix()} is not a run: it has no {store.MANIFEST}"])
     known = sorted(path.parent.name for path in REPORTS.glob(f"*/{store.MANIFEST}"))
     raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])
@@ -104,8 +108,32 @@ def resumed_options(options: Options) -> Options:
     if "regress" in config:
         fault = f"{directory.name} gates a change and cannot be resumed; start it again"
         raise BadInput([f"--resume: {fault}"])
+    then = {**config["options"], **own_files(directory)}
     kept = {name: value for name, value in given.items() if name in free}
-    return Options.from_json({**config["options"], **kept, "resume": str(directory)})
+    return Options.from_json({**then, **kept, "resume": str(directory)})
+
+
+def keep_own_files(directory: Path, options: Options) -> None:
+    """Store where the user's own files are, next to the manifest."""
+    named = {
+        name: [str(Path(path).resolve()) for path in paths]
+        for name, paths in options.to_json().items()
+        if name.endswith("_path")
+    }
+    if named:
+        files.write(directory / OWN_FILES, json.dumps(named, indent=2))
+
+
+def own_files(directory: Path) -> dict[str, list[str]]:
+    """Return the paths of the user's own files by option; without those that have moved."""
+    with contextlib.suppress(OSError, ValueError):
+        stored: dict[str, list[str]] = json.loads((directory / OWN_FILES).read_bytes())
+        return {
+            name: paths
+            for name, paths in stored.items()
+            if all(Path(path).is_file() for path in paths)
+        }
+    return {}
 
 
 def describe_run(

@@ -12,6 +12,7 @@ from bench.plan.options import Options
 from bench.records.cells import base_of
 from bench.records.git_files import RevisionError, git
 from bench.records.messages import BaseFile, Catalogue
+from bench.records.paths import CHECKOUT
 from bench.records.temporary_folders import temporary_folder
 
 
@@ -55,7 +56,8 @@ def find_repository(folder: Path, revision: str) -> Repository:
     try:
         root = Path(git(folder, "rev-parse", "--show-toplevel").strip())
     except RevisionError as error:
-        raise RevisionError(f"{folder} is not in a git repository ({error})") from error
+        own = "" if CHECKOUT else "; name a file of your own with --implementation-path"
+        raise RevisionError(f"{folder} is not in a git repository{own} ({error})") from error
     wanted = ("rev-parse", "--verify", "--end-of-options")
     try:
         base = git(root, *wanted, f"{revision}^{{commit}}").strip()

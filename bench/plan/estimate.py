@@ -20,18 +20,29 @@ from bench.records.cells import Block
 from bench.records.messages import PhaseEvent
 from bench.records.numbers import clock
 
-WORKER_START_S = 5.0
+WORKER_START_S = 3.0
 """Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""
+
+AROUND_S = 6.0
+"""Planning, before the launches, and building the report, after them."""
 
 CACHED = 0.5
 """Share of an arm's first proof and compilation that repeating them needs, with a cache."""
 
-ARM_S = {"linear-base": 0.5, "mlp-base": 2.0, "gpt2-nano": 5.0, "gpt2-124m": 35.0}
-"""Proof and compilation of one arm, by workload and size; `gpt2-124m` is a guess for an H100."""
+ARM_S = {
+    "linear": 0.65, "mlp": 2.2, "gpt2": 4.5, "gpt2-nano-512": 13.0, "gpt2-deep": 12.0, "moe": 7.0,
+    "gpt2-124m": 35.0,
+}  # fmt: skip
+"""Proof and compilation of one arm, by workload, or by workload and size where the size matters;
+`gpt2-124m` is a guess for an H100."""
 
 OTHER_ARM_S = 5.0
-TRACE_S = 2.0
-"""Tracing one arm."""
+TURN_S = {"mlp-base": 0.02, "gpt2-nano": 0.03, "gpt2-nano-512": 0.25, "gpt2-deep": 0.1,
+          "moe-nano": 0.03}  # fmt: skip
+"""The shortest turn of an arm, of one step a span, where it takes long enough to matter."""
+
+TRACED = 0.65
+"""Tracing one arm, as a share of its proof and compilation."""
 
 TWINS = 1
 """Arms of a launch besides the implementations: the baseline's twin."""
@@ -133,7 +144,8 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
 
 
 def _default_arm_s(name: str, new: bool) -> float:
-    return ARM_S.get(name, OTHER_ARM_S) * (1.0 if new else CACHED)
+    of_workload = ARM_S.get(name.partition("-")[0], OTHER_ARM_S)
+    return ARM_S.get(name, of_workload) * (1.0 if new else CACHED)
 
 
 def launch_stages(
@@ -152,15 +164,16 @@ def launch_stages(
     beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
     proved = arms * (1 + CACHED * beside) + TWINS
     # Rounds of a slow step take longer than they should, because no span is below one step.
-    turn = past.turns_s / past.turns if past.turns else 0.0
-    timed = arms * (1 + beside) + TWINS
-    more = (TRACE_S if "trace" in plan.worker["phases"] else 0.0) + CHECKPOINT_S * len(plan.modes)
+    turn = past.turns_s / past.turns if past.turns else history.pace * TURN_S.get(name, 0.0)
+    least = plan.worker["rounds"] * (arms * (1 + beside) + TWINS) * turn
+    traced = TRACED * history.arm_s(name, new=True) if "trace" in plan.worker["phases"] else 0.0
+    more = traced + history.pace * CHECKPOINT_S * len(plan.modes)
     return {
-        "start": max(WORKER_START_S, past.start_s / past.launches if past.launches else 0.0),
+        "start": past.start_s / past.launches if past.launches else WORKER_START_S,
         "arms": proved * arm_s,
-        "measure": max(plan.worker["seconds"], plan.worker["rounds"] * timed * turn),
+        "measure": max(plan.worker["seconds"], least),
         # Only the first launch has phases after its rounds.
-        "after": 0.0 if launch else history.pace * arms * more,
+        "after": 0.0 if launch else arms * more,
     }
 
 

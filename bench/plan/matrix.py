@@ -306,7 +306,7 @@ class _Planner:
             # fails in its own cells alone.
             if entry["error"]:
                 path, error = entry["path"], entry["error"]
-                self.faults.append(f"workload {name} ({path}) cannot be imported: {error}")
+                self.faults.append(f"workload {name} ({path}): {error}")
             if "yes" in self.options.scan_layers and not (entry["error"] or entry.get("scans")):
                 self.fault("scan_layers", f"{name} has no stack of equal layers to loop over")
             size = entry["default"] if text == name else text.removeprefix(f"{name}-")

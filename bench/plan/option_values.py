@@ -49,14 +49,14 @@ def undecided(text: str) -> int:
     raise ValueError(f"{text!r} is not a whole number")
 
 
-def positive(unit: str) -> Callable[[str], float]:
-    """Return a reader of positive numbers in a unit."""
+def positive(what: str) -> Callable[[str], float]:
+    """Return a reader of positive numbers, such as a `number of seconds`."""
 
     def read(text: str) -> float:
         value = _number(text)
         if value > 0 and math.isfinite(value):
             return value
-        raise ValueError(f"{text!r} is not a positive number of {unit}")
+        raise ValueError(f"{text!r} is not a positive {what}")
 
     return read
 

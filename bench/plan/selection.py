@@ -37,7 +37,8 @@ def selector(expression: str) -> Callable[[str], bool]:
     tree = None
     with contextlib.suppress(SyntaxError):
         tree = ast.parse(text, mode="eval")
-    if tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
+    half = any("=" in word for word in words)  # an axis without its size, as `data=`
+    if half or tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
         raise BadInput(
             [f"-k: {expression!r} is not an expression of words, and, or, not, and parentheses"]
         )

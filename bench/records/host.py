@@ -3,10 +3,13 @@
 import contextlib
 import os
 import platform
+import re
+import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cpuinfo
 import psutil
 
 from bench.records.git_files import read_git
@@ -65,12 +68,39 @@ def load_average() -> float:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
+def _printed(*command: str) -> str:
+    done = subprocess.run(  # noqa: S603 - the commands of _PROCESSOR
+        command, env=os.environ | {"LC_ALL": "C"}, capture_output=True, text=True, check=False
+    )
+    return done.stdout
+
+
+_PROCESSOR: tuple[Callable[[], str], ...] = (
+    Path("/proc/cpuinfo").read_text,
+    partial(_printed, "lscpu"),
+    partial(_printed, "sysctl", "machdep.cpu.brand_string"),
+)
+"""Texts that name the processor: on Linux, on Linux on ARM, and on macOS."""
+
+_NAME = re.compile(
+    r"^ *(?:model name|machdep\.cpu\.brand_string)\s*:[ \t]*(\S.*)", re.IGNORECASE | re.MULTILINE
+)
+
+
+def processor_name() -> str:
+    """Return the processor's name; its architecture where the system does not tell the name."""
+    for read in _PROCESSOR:
+        with contextlib.suppress(OSError):
+            if found := _NAME.search(read()):
+                return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
 def describe_host() -> dict[str, Any]:
     """Describe the operating system, processor, cores, memory and load."""
-    cpu = cpuinfo.get_cpu_info()
     return {
         "os": f"{platform.system()} {platform.release()}",
-        "cpu": cpu.get("brand_raw") or platform.machine(),
+        "cpu": processor_name(),
         "physical_cores": psutil.cpu_count(logical=False),
         "usable_cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,

@@ -319,7 +319,7 @@ class SupportAnswer(TypedDict):
     """Known reasons, by block and implementation, why it cannot run there; empty if it can.
     """
     faults: list[str]
-    """Answers of implementations that are neither None nor a reason."""
+    """Workloads that make no problem, and implementations that answer neither None nor a reason."""
 
 
 class Catalogue(Devices):

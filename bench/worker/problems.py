@@ -19,7 +19,7 @@ from bench.records.mesh import MeshShape
 from bench.records.messages import CellRequest
 from bench.records.printable import readable
 from bench.worker.file_loader import implementation_files, load, workload_files
-from bench.worker.prove.failures import why_unsupported
+from bench.worker.prove.failures import WrongStepError, why_unsupported
 
 
 def load_workload(block: Block, paths: list[str]) -> Workload:
@@ -28,10 +28,17 @@ def load_workload(block: Block, paths: list[str]) -> Workload:
 
 
 def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
-    """Make the block's problem at a precision, which need not be the block's own."""
+    """Make the block's problem at a precision, which need not be the block's own.
+
+    Raises:
+      WrongStepError: the workload returns no Problem.
+      Exception: whatever the workload raises.
+    """
     config = workload.SIZES[block.size]()
     more: dict[str, Any] = {"scan_layers": True} if block.options.scan_layers else {}
     problem = workload.problem(config, block.batch, precision, block.options.remat, **more)
+    if not isinstance(problem, Problem):
+        raise WrongStepError(f"problem returns an object of type {type(problem).__name__}")
     problem = with_options(problem, block.options)
     cell = {**block.fields, "workload_file": cast("Any", workload).__file__}
     compute = jnp.dtype(PRECISIONS[precision].compute).name

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse.causes import Key, attribute, means, oversubscription, stragglers
-from bench.commands.explain import explain_cells, newest_run, whole_name
+from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.cause_sentences import reason, signed
 from bench.present.explanation import show
@@ -282,6 +282,9 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
         explain(f"{PLACE}/slow", f"{PLACE}/slow")
     with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
         explain("mlp-base/nowhere", f"{PLACE}/slow")
+    with pytest.raises(BadInput) as caught:
+        explain("nowhere", "slow")
+    assert len(caught.value.faults) == 1, "the end of a name is not missing"
     with pytest.raises(BadInput, match="there is no cell mlp-base/nowhere in reports/synthetic"):
         explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
     synthetic.write(reports, replace(PLAN, traced=False), "untraced")
@@ -290,6 +293,13 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
     synthetic.write(reports, replace(PLAN, devices=(4,), ratios={"fast": 1.0}), "apart")
     with pytest.raises(BadInput, match="has traces of both"):
         explain("mlp-base/data=4/b64/fp32/fast", f"{PLACE}/slow")
+
+
+def test_a_name_that_several_cells_end_in_is_told_from_an_unknown_one() -> None:
+    cells = [f"{PLACE}/slow", "other/slow", "other/fast"]
+    both = f"other/slow, {PLACE}/slow"
+    assert _unknown("slow", cells) == f"several cells end in slow; there are {both}"
+    assert _unknown("sloww", cells).startswith("no run in reports/ has a trace of sloww; there are")
 
 
 def test_the_command_names_what_was_set_aside(reports: Path) -> None:

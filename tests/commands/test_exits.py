@@ -68,8 +68,36 @@ def test_bad_input_ends_with_its_code(words, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = CliRunner().invoke(command_line.app, words)
     assert ended.exit_code == exits.BAD_INPUT, ended.output
-    assert ended.output
+    assert ended.output.startswith("error: " if words else "Usage: ")
+    assert "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in ended.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("explain", "missing argument 'CELL_A'; see `root explain --help`"),
+        ("explian", "no such command 'explian'. Did you mean 'explain', 'plan'?"),
+        (
+            "report x --all",
+            "no such option: --all (Possible options: --all-plots); see `root report",
+        ),
+        ("maxbatch x --memory", "option '--memory' requires an argument"),
+        ("faults --jobs 0", "'--jobs': '0'; it should be greater than or equal to 1; see `root"),
+        ("tensorboard --port x", "'--port': 'x'; it should be a valid integer; see `root tensor"),
+    ],
+)
+def test_a_mistyped_command_line_is_answered_in_one_line(words, said) -> None:
+    ended = CliRunner().invoke(command_line.app, words.split(), prog_name="root")
+    assert said in ended.output
+    assert ended.output.count("\n") == 1
+
+
+def test_the_list_of_commands_is_not_cut() -> None:
+    told = CliRunner().invoke(command_line.app, ["--help"]).output
+    listed = told[told.index("Commands:") :]
+    assert "..." not in listed
+    assert "became faster or slower in RUN_B?" in " ".join(listed.split())
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("torn"), OSError(28, "No space left on device")])

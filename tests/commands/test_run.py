@@ -15,6 +15,7 @@ from fronts import SMALL, Done, Front
 
 from bench.analyse.verdicts import ALPHA
 from bench.commands.run import run_pytest
+from bench.measure.run_folder import own_files
 from bench.plan.selection import keyword
 from bench.records import store
 from bench.records.cells import StepOptions
@@ -294,6 +295,29 @@ def sources(front: Front) -> Path:
     helper.write_text("ONE = 1\n")
     front.environment["FAKE_ROOT"] = str(root)
     return root
+
+
+def test_a_run_of_files_elsewhere_is_continued_without_naming_them(front: Front) -> None:
+    own = front.folder.with_name(f"{front.folder.name}-own") / "mine.py"
+    own.parent.mkdir()
+    own.write_text("ONE = 1\n")
+    words = ("--workloads", "mlp", "--meshes", "data=1", "--rounds", "3", "--run", "r")
+    assert front("run", *words, "--implementation-path", str(own)).code == 0
+    text = (front.folder / "reports/r" / store.MANIFEST).read_text()
+    assert str(own.parent) not in text, "the manifest may be published"
+    done = front("run", "--resume", "r", "--budget", "1")
+    assert done.code == 0, done
+    assert {name for job in front.jobs for name in job["implementations"]} == {
+        "python_loop",
+        "mine",
+    }
+    assert own_files(front.folder / "reports/r") == {"implementation_path": [str(own)]}
+    own.unlink()
+    assert own_files(front.folder / "reports/r") == {}
+    refused = front("run", "--resume", "r", "--budget", "1")
+    assert refused.code == 4
+    assert "there is no file mine.py" in refused.err
+    assert "give the current path of the run's file" in refused.err
 
 
 @pytest.mark.slow
@@ -641,6 +665,13 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
         (("--batch-sizes", "-4"), "--batch-sizes: '-4' is not a positive whole number"),
         (("--run", "last"), "--run: 'last' stands for the newest run; choose another name"),
         (("--qqq",), "--qqq is no option; see --help"),
+        (("--run", ""), "--run: '' is not a plain name of a folder"),
+        (("--clip-norm", "0"), "--clip-norm: '0' is not a positive number"),
+        (
+            ("-k", "data="),
+            "-k: 'data=' is not an expression of words, and, or, not, and parentheses",
+        ),
+        (("--implementation-path", ""), "--implementation-path: there is no file ''"),
     ],
 )
 def test_a_mistyped_word_is_named_in_one_line(front: Front, words: tuple, fault: str) -> None:
@@ -649,11 +680,25 @@ def test_a_mistyped_word_is_named_in_one_line(front: Front, words: tuple, fault:
     assert done.err.strip() == f"ERROR: {fault}"
 
 
+@pytest.mark.parametrize("words", [("--resume",), ("-k",), ("--rounds", "--meshes", "data=1")])
+def test_an_option_without_its_value_is_named(front: Front, words: tuple) -> None:
+    done = front("run", *words)
+    assert done.code == 4
+    assert done.err == f"error: {words[0]}: expected one argument\n"
+
+
+def test_options_of_pytest_in_the_environment_do_nothing(front: Front) -> None:
+    front.environment |= {"PYTEST_ADDOPTS": "-n 3 --nonsense", "PYTEST_PLUGINS": "no_such_plugin"}
+    assert front("run", *SMALL, "--dry-run").code == 0
+
+
 def test_a_complete_run_says_that_nothing_is_left(mixed: tuple[Front, Done]) -> None:
     front, _ = mixed
     jobs = len(front.jobs)
     done = front("run", "--resume", "last")
     assert "mixed is complete: there is nothing left to measure" in done.out
+    done = front("run", "--resume", "last", "--budget", "0.001")
+    assert "--budget is too short: it leaves 0 s, and the shortest launch took" in done.out
     assert len(front.jobs) == jobs
 
 

@@ -34,13 +34,14 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     console = Console(file=io.StringIO(), width=100)
     run_estimates.print_plan(console, plan, {some: [*"abc"], none: [*"abc"]}, estimates)
     lines = console.file.getvalue().splitlines()
-    # Two implementations, the twin, 2 s each for proof and compilation, and the worker's start.
+    # Two implementations and the twin, 2.2 s each for proof and compilation, the worker's start and
+    # the rounds; in all, also the time before and after the launches.
     assert lines == [
-        f"{some.name}  about 21 s",
+        f"{some.name}  about 20 s",
         "  a, c",
         f"{none.name}  unsupported",
         (
             "blocks: 2, cells: 2 and 4 unsupported, 1 launch of up to 48 rounds, "
-            "baseline a: about 21 s"
+            "baseline a: about 26 s"
         ),
     ]

@@ -1,6 +1,5 @@
 """`python -m bench` with the fake worker and catalogue beside it, and no report to draw.
 
-It does not ask what the processor is: py-cpuinfo waits for the answer in a loop, for a second.
 It kills itself where FAKE_KILL says: `1 0.6` is after 0.6 of the file of the second launch.
 """
 
@@ -12,8 +11,6 @@ import signal
 import sys
 from pathlib import Path
 from types import ModuleType
-
-import cpuinfo
 
 from bench.__main__ import main
 from bench.measure import catalogue
@@ -38,7 +35,6 @@ def write(path: Path, text: bytes, whole=store._write):
 # Shells start background jobs with it ignored, and tests may run in one.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 HERE = Path(__file__).parent
-cpuinfo.get_cpu_info = dict
 catalogue.COMMAND = (sys.executable, str(HERE / "catalogue.py"))
 catalogue.SUPPORT_COMMAND = (sys.executable, "-c", "")
 group.COMMAND = (sys.executable, str(HERE / "worker.py"))

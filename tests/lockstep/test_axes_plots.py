@@ -46,12 +46,20 @@ def test_scaling_curves_are_drawn_against_devices(results, axes):
 @pytest.mark.parametrize(
     ("kind", "of", "message"),
     [
-        ("ratios", "mlp", "several charts have it; there are\n  mlp-base/data=1/b64/fp32\n"),
-        ("scaling", "vae", "no chart has it; there are\n  linear-base, fp32: Strong scaling"),
+        (
+            "ratios",
+            "mlp",
+            "several charts have 'mlp' in the name; there are\n  mlp-base/data=1/b64/fp32\n",
+        ),
+        (
+            "scaling",
+            "vae",
+            "no chart has 'vae' in the name; there are\n  linear-base, fp32: Strong scaling",
+        ),
         ("pie", "", "kind is 'pie'; it may be 'ratios' or 'scaling'"),
     ],
 )
 def test_a_chart_is_named_by_a_part_of_its_name(results, kind, of, message):
-    with pytest.raises(ValueError, match="is") as caught:
+    with pytest.raises(ValueError, match=r"ratios|name") as caught:
         results.plot(kind, of)
     assert message in str(caught.value)

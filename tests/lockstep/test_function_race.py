@@ -12,7 +12,7 @@ import pytest
 
 import lockstep
 from bench.records.paths import REPORTS
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import WrongStepError, failure
 from lockstep.agreement import Agreement, copied, leaves_of, trace
 
 OPTIMIZER = optax.adam(1e-2)
@@ -148,6 +148,10 @@ SMALL = {"w": jnp.ones(4), "key": jax.random.key(2), "count": jnp.zeros((), jnp.
         (lambda s, x: (s, jnp.stack([x, x])), r"the loss has shape \(2,\)"),
         (lambda s, x: ({**s, "w": s["w"] * jnp.nan}, x), "not finite"),
         (lambda s, x: (s, float(x)), "not a jax.Array"),
+        (
+            lambda s, x: (x, s),
+            r"the step returns \(loss, state\); it has to return \(state, loss\)",
+        ),
     ],
 )
 def test_a_wrong_function_is_told_from_a_right_one(twist, reason):
@@ -169,6 +173,51 @@ def test_a_leaf_that_rounding_alone_decides_may_differ():
     agreement = Agreement(step, state, batch, "fp32")
     assert agreement.allowed["['w']"] == agreement.update_tolerance
     assert agreement.allowed["['zero']"] > agreement.update_tolerance
+
+
+def test_functions_in_a_state_stay_as_they_are():
+    """As those of an Equinox module, whose fields are leaves."""
+    state, batch = {"w": jnp.ones(4), "act": jnp.tanh}, jnp.arange(4.0)
+
+    def step(state, batch):
+        w = state["w"] - 0.1 * state["act"](batch)
+        return {**state, "w": w}, jnp.mean(w)
+
+    agreement = Agreement(step, state, batch, "fp32")
+    agreement.check(trace(step, state, batch)[0])
+    with pytest.raises(WrongStepError, match=r"the state holds a .* at \['act'\]"):
+        trace(lambda s, b: ({**step(s, b)[0], "act": lambda x: x}, jnp.mean(b)), state, batch)
+
+
+def test_python_numbers_in_a_state_may_become_arrays():
+    state, batch = {"w": jnp.ones(4), "rate": 0.1, "count": 0}, jnp.arange(4.0)
+
+    def step(state, batch):
+        w = state["w"] - state["rate"] * batch
+        return {"w": w, "rate": state["rate"], "count": state["count"] + 1}, jnp.mean(w)
+
+    def other(state, batch):
+        (made, loss) = step(state, batch)
+        return {**made, "rate": made["rate"] * 1.01}, loss
+
+    agreement = Agreement(jax.jit(step), state, batch, "fp32", loss_tolerance=1.0)
+    agreement.check(trace(step, state, batch)[0])
+    with pytest.raises(WrongStepError, match=r"the update of .*\['rate'\]"):
+        agreement.check(trace(other, state, batch)[0])
+
+
+@pytest.mark.parametrize("returned", [3, jnp.ones(4), (jnp.ones(4), 1.0)])
+def test_a_reference_that_is_no_step_is_named(start, returned):
+    with pytest.raises(ValueError, match=r"the reference 'a' is no train step: the (step|loss)"):
+        lockstep.compare({"a": lambda _s, _b: returned, "b": make()}, *start)
+
+
+def test_a_call_that_fails_names_no_file_of_lockstep():
+    with pytest.raises(TypeError) as caught:
+        trace(lambda _state: None, {}, None)
+    status, reason = failure(caught.value)
+    assert status == "crashed"
+    assert "test_function_race.py:" in reason
 
 
 def test_copies_keep_shardings_and_keys():
@@ -199,17 +248,38 @@ def test_a_sharded_state_is_raced_on_its_mesh():
     assert "/data=2/" in found.verdicts["block"][0]
 
 
+async def waits(state, batch):
+    return make()(state, batch)
+
+
+def yields(state, batch):
+    yield make()(state, batch)
+
+
 @pytest.mark.parametrize(
     ("steps", "more", "message"),
     [
         ({}, {}, "there are no steps"),
         ({"a": make()}, {}, "needs another function"),
-        ({"a": make(), "twin": make()}, {}, "'twin' is no name"),
+        ({"a": make(), "twin": make()}, {}, "'twin' is the name of the baseline's second copy"),
         ({"a b": make(), "c": make()}, {}, "'a b' is no name"),
         ({"a": make(), "b": make()}, {"baseline": "c"}, "baseline 'c' is none of a, b"),
         ({"a": make(), "b": make()}, {"reference": "c"}, "reference 'c' is none of a, b"),
+        ([make(), make()], {}, "steps is a list, not a dict of functions by name"),
+        (
+            {"a": make(), "b": None},
+            {},
+            "'b' is of type NoneType; a step is a function that returns",
+        ),
+        ({"a": make(), "b": waits}, {}, "'b' is async; a step is a function that returns"),
+        ({"a": make(), "b": yields}, {}, "'b' is a generator; a step is"),
+        ({"a": make(), "b": make()}, {"reference": 3}, "'reference' is of type int; a step is"),
+        ({"a": make(), "b": make()}, {"precision": "fp8"}, "'fp8': choose from fp32, bf16, fp16"),
+        ({"a": make(), "b": make()}, {"rounds": 0}, "rounds=0: it has to be finite and above 0"),
+        ({"a": make(), "b": make()}, {"margin": -0.1}, "margin=-0.1: .* and not negative"),
+        ({"a": make(), "b": make()}, {"seconds": float("nan")}, "seconds=nan: it has to be finite"),
     ],
 )
 def test_what_cannot_be_compared_is_named(start, steps, more, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         lockstep.compare(steps, *start, **more)

@@ -62,10 +62,10 @@ def test_a_wrong_step_fails_and_undecided_is_as_asked(monkeypatch):
 
 
 def test_the_marker_gives_options_and_the_call_overrides_them():
-    marker = SimpleNamespace(kwargs={"undecided": "fail", "seconds": 1, "rounds": 8})
+    marker = SimpleNamespace(args=(), kwargs={"undecided": "fail", "seconds": 1, "rounds": 8})
     request = SimpleNamespace(node=SimpleNamespace(get_closest_marker=lambda _name: marker))
     make = race.__wrapped__ if hasattr(race, "__wrapped__") else race._get_wrapped_function()
-    one = make(request)(len, abs, 0, 1, rounds=16)
+    one = next(make(request))(len, abs, 0, 1, rounds=16)
     assert one.undecided == "fail"
     assert one.options == {"seconds": 1, "rounds": 16}
 
@@ -82,11 +82,24 @@ def test_it_works_in_somebodys_test(pytester):
         def test_wrong(race):
             wrong = jax.jit(lambda s, b: (s, s.sum()))
             race(wrong, jax.jit(step), jnp.ones(4), jnp.asarray(0.9)).assert_not_slower(by=9)
+
+        def test_without_an_assertion(race):
+            race(step, step, jnp.ones(4), jnp.asarray(0.9))
+
+        @pytest.mark.lockstep(30)
+        def test_with_a_bare_number(race):
+            pass
         """
     )
     result = pytester.runpytest("-p", "lockstep.pytest_plugin", "--strict-markers")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*the new step is wrong: the loss of a later step differs*"])
+    result.assert_outcomes(failed=1, passed=1, errors=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*a race was not run: call its assert_not_slower()*",
+            "*the marker lockstep takes keywords alone*",
+            "*the new step is wrong: the loss of a later step differs*",
+        ]
+    )
 
 
 def test_rounds_end_when_it_is_sure_on_which_side_of_the_limit_a_step_is():

@@ -8,6 +8,37 @@ import pytest
 
 from bench.records import host
 
+X86 = "processor\t: 0\nmodel name\t: AMD EPYC 9B14\nflags\t\t: fpu\n"
+ARM = "processor\t: 0\nCPU part\t: 0xd4f\n"
+LSCPU = "Vendor ID:   ARM\n  BIOS Model name:  ?\n  Model name:  Neoverse-V2\n"
+MACOS = "machdep.cpu.brand_string: Apple M4 Pro\n"
+
+
+def missing():
+    raise FileNotFoundError
+
+
+@pytest.mark.parametrize(
+    ("texts", "name"),
+    [
+        ([lambda: X86, missing], "AMD EPYC 9B14"),
+        ([lambda: ARM, lambda: LSCPU], "Neoverse-V2"),
+        ([missing, missing, lambda: MACOS], "Apple M4 Pro"),
+        ([lambda: ARM, missing, lambda: ""], "riscv64"),
+    ],
+)
+def test_the_processor_is_named_as_the_system_names_it(monkeypatch, texts, name) -> None:
+    monkeypatch.setattr(host, "_PROCESSOR", texts)
+    monkeypatch.setattr(host.platform, "processor", lambda: "")
+    monkeypatch.setattr(host.platform, "machine", lambda: "riscv64")
+    assert host.processor_name() == name
+    assert host.describe_host()["cpu"] == name
+
+
+def test_a_missing_program_is_no_error() -> None:
+    with pytest.raises(OSError, match="no-such-program"):
+        host._printed("no-such-program")
+
 
 def plant(cpus: Path, core: int, shared_by: str, size: str = "16384K") -> None:
     for index, (level, text) in enumerate([("1", "32K"), ("3", size), ("2", "512K")]):

@@ -6,6 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -32,7 +33,7 @@ from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.state_support import why_state_unsupported
-from implementations import fsdp_shard_map, jit_spmd, python_loop, shard_map_pmean
+from implementations import fsdp_shard_map, jit_spmd, nnx_jit, python_loop, shard_map_pmean, zero2
 from tests.slow import slow
 from tests.worker.test_spot_checks import AFTER, checked
 
@@ -98,17 +99,18 @@ def problem(precision="fp32", statistics=SYNCHRONIZED, dropout=HALF):
 
 @pytest.fixture(scope="module")
 def gates(mesh, programs):
-    """Gates by statistics and dropout."""
+    """Gates by statistics, dropout and the number of microbatches."""
     made = {}
 
-    def gate(statistics=SYNCHRONIZED, dropout=None):
-        if (statistics, dropout) not in made:
+    def gate(statistics=SYNCHRONIZED, dropout=None, microbatches=1):
+        key = statistics, dropout, microbatches
+        if key not in made:
             more = {"dropout": dropout} if dropout else {}
-            timed = problem(statistics=statistics, **more)
+            timed = replace(problem(statistics=statistics, **more), microbatches=microbatches)
             with jax.enable_x64(True):
-                exact = problem("fp64", statistics, **more)
-            made[statistics, dropout] = Gate(timed, exact, mesh, DEVICES, "fp32", programs)
-        return made[statistics, dropout]
+                exact = replace(problem("fp64", statistics, **more), microbatches=microbatches)
+            made[key] = Gate(timed, exact, mesh, DEVICES, "fp32", programs)
+        return made[key]
 
     return gate
 
@@ -189,15 +191,18 @@ def synchronized(problem):
 
 
 @pytest.mark.parametrize(
-    ("statistics", "implementation"),
+    ("statistics", "implementation", "microbatches"),
     [
-        *slow((SYNCHRONIZED, Module()), (LOCAL, Module())),
-        (SYNCHRONIZED, jit_spmd),
-        (LOCAL, python_loop),
+        *slow((SYNCHRONIZED, Module(), 1), (LOCAL, Module(), 1)),
+        (SYNCHRONIZED, jit_spmd, 1),
+        (LOCAL, python_loop, 1),
+        (SYNCHRONIZED, shard_map_pmean, 2),
+        (LOCAL, python_loop, 2),
+        *slow((SYNCHRONIZED, jit_spmd, 2), (LOCAL, shard_map_pmean, 2), (SYNCHRONIZED, zero2, 2)),
     ],
 )
-def test_a_right_step_passes_with_its_state(gates, mesh, statistics, implementation):
-    gate = gates(statistics)
+def test_a_right_step_passes_with_its_state(gates, mesh, statistics, implementation, microbatches):
+    gate = gates(statistics, microbatches=microbatches)
     timed = gate.timed
     checks = [*gate.prove_exact(implementation), gate.prove_rounding(implementation)]
 
@@ -210,7 +215,13 @@ def test_a_right_step_passes_with_its_state(gates, mesh, statistics, implementat
     assert checks[0]["state_tolerance"] == pytest.approx(2.0**-26)
     assert check["state_tolerance"] < 1e-3
     counts = jax.tree.leaves(implementation.build(timed, mesh).model_state(state)["dropout"])
-    assert [int(leaf) for leaf in counts if leaf.dtype == jnp.uint32] == [3]
+    assert [int(leaf) for leaf in counts if leaf.dtype == jnp.uint32] == [3 * microbatches]
+
+
+@pytest.mark.parametrize("statistics", [SYNCHRONIZED, LOCAL])
+def test_statistics_of_a_whole_batch_are_wrong_for_microbatches(gates, statistics):
+    with pytest.raises(WrongStepError, match=r"gradients|loss|model state"):
+        gates(statistics, microbatches=2).prove_exact(Module())
 
 
 @pytest.mark.parametrize(
@@ -336,8 +347,11 @@ def test_says_who_carries_which_state(mesh):
     assert why_unsupported(python_loop, timed, one) == ""
     assert "computes synchronized ones only" in why_unsupported(jit_spmd, shard, mesh)
     assert [why_unsupported(shard_map_pmean, each, mesh) for each in (timed, shard)] == ["", ""]
-    parts = why_state_unsupported(jit_spmd, replace(timed, microbatches=2), mesh)
-    assert parts == "model state is not defined for several microbatches a step"
+    assert why_unsupported(jit_spmd, replace(timed, microbatches=2), mesh) == ""
+    assert "in place" in why_unsupported(nnx_jit, replace(timed, microbatches=2), mesh)
+    assert why_unsupported(nnx_jit, timed, mesh) == ""
+    outside = why_state_unsupported(SimpleNamespace(FOREIGN={}), timed, mesh)
+    assert outside.startswith("it runs in a process of its own, which is given parameters alone")
 
 
 def test_the_manuals_workload_carries_its_state(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,27 @@ def test_an_answer_that_is_no_reason_is_a_fault_once(tmp_path, value):
     (fault,) = found["faults"]
     assert "odd.py" in fault
     assert f"why_unsupported returns {value}" in fault
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('rows')", r"KeyError: 'rows' \(own.py:4\)"),
+        ("return {'loss': 0}", "problem returns an object of type dict"),
+    ],
+)
+def test_a_workload_without_a_problem_is_a_fault_once(tmp_path, body, said):
+    path = tmp_path / "own.py"
+    path.write_text(
+        f"SIZES, DEFAULT_SIZE = {{'tiny': lambda: 0}}, 'tiny'\n\ndef problem(*_):\n    {body}\n"
+    )
+    found = answer(
+        SupportRequest(
+            blocks=[{**BLOCK, "workload": "own", "mesh": mesh} for mesh in ("data=1", "data=2")],
+            implementations=["jit_spmd"],
+            implementation_paths=[],
+            workload_paths=[str(path)],
+        )
+    )
+    (fault,) = found["faults"]
+    assert re.fullmatch(rf"workload own \(.*own\.py\): {said}", fault)

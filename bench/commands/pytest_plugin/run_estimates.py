@@ -6,7 +6,7 @@ import psutil
 from rich.console import Console
 
 from bench.measure.engine import Engine
-from bench.plan.estimate import Stages, launch_stages, read_history
+from bench.plan.estimate import AROUND_S, Stages, launch_stages, read_history
 from bench.plan.matrix import Plan
 from bench.records.cells import Block
 from bench.records.numbers import clock, count
@@ -74,7 +74,7 @@ def print_plan(
     lines += [(words + ", ".join(names), "") for words, names in more.items() if names]
     if plan.margin_reason:
         lines.append((f"differences that do not matter: {plan.margin_reason}", ""))
-    total = sum(map(sum, missing.values()))
+    total = sum(map(sum, missing.values())) + AROUND_S
     launches, time = f"{count(plan.launches, 'launch', 'launches')} of", f"about {clock(total)}"
     if plan.budget_s is not None:
         launches, time = "launches as the budget allows, of", clock(max(total, plan.budget_s))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -30,12 +31,14 @@ from bench.measure.run_setup import set_up_run, with_config
 from bench.plan.estimate import Remaining
 from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
-from bench.plan.selection import keyword
+from bench.plan.selection import keyword, selector
 from bench.present.progress import Progress
 from bench.records import files, store
 from bench.records.cells import Block
 from bench.records.files import NotStoredError, storing
+from bench.records.host import processor_name, usable_cores
 from bench.records.messages import PhaseEvent
+from bench.records.numbers import clock
 from bench.records.paths import REPORTS
 from bench.records.printable import shortened
 from bench.records.statuses import FAILURES, Status
@@ -84,10 +87,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Check the whole request before anything runs."""
-    if config.option.keyword:
-        config.option.keyword = keyword(config.option.keyword)
     hosts: Hosts = Hosts()
     try:
+        selector(config.option.keyword)
+        config.option.keyword = keyword(config.option.keyword)
         options = read_options(config.option)
         if MEMBER in config.stash:
             member = config.stash[MEMBER]
@@ -204,7 +207,16 @@ class Front:
         run = self.engine.directory
         plan, schedule = self.engine.plan, self.engine.schedule
         left = any(schedule.missing_launches(*each) for each in self._selected.items())
-        if run is not None and not left and plan.budget_s is None and plan.target_ci is None:
+        if run is None or left:
+            return
+        budget_s = schedule.budget_left_s
+        shortest_s = min(schedule.blocks[block.name].seconds for block in self._selected)
+        if budget_s is not None and budget_s < shortest_s:
+            self.console.print(
+                f"--budget is too short: it leaves {clock(budget_s)}, and the shortest launch took "
+                f"{clock(shortest_s)}"
+            )
+        elif budget_s is None and plan.target_ci is None:
             self.console.print(f"{run.name} is complete: there is nothing left to measure")
 
     def measured(self, name: str) -> Result:
@@ -295,9 +307,12 @@ class Front:
             return "cell", "", ""
         return None
 
-    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        """Remove the host name, because the file may be published."""
-        machine_info.pop("node", None)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_benchmark_generate_machine_info(self) -> dict[str, Any]:
+        """Describe the machine without its host name, because the file may be published."""
+        names = ("machine", "system", "release", "python_implementation", "python_version")
+        found = {name: getattr(platform, name)() for name in names}
+        return {**found, "cpu": {"brand_raw": processor_name(), "count": usable_cores()}}
 
     def pytest_benchmark_update_commit_info(self, commit_info: dict[str, Any]) -> None:
         """Remove the name of the checkout's folder."""

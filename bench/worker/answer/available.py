@@ -122,6 +122,10 @@ def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
             entry["error"] = f"SIZES: {fault}"
         if strange := [size for size in sizes if not re.fullmatch(r"[\w.-]+", str(size))]:
             entry["error"] = f"SIZES: {strange[0]!r} is not made of letters, digits, _, - and ."
+        elif not entry["error"] and default not in sizes:
+            entry["error"] = f"DEFAULT_SIZE is {default!r}, which is none of {', '.join(sizes)}"
+        elif not isinstance(module.SIZES, Mapping):
+            entry["error"] = "SIZES is no dict of functions that return a configuration"
     scans = not entry["error"] and "scan_layers" in signature(module.problem).parameters
     return WorkloadEntry(**entry, sizes=sizes, default=default, scans=scans)
 

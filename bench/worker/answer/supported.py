@@ -9,9 +9,9 @@ from bench.contract import Implementation
 from bench.records.cells import Block
 from bench.records.messages import SupportAnswer, SupportRequest
 from bench.worker.event_stream import answer_requests
-from bench.worker.file_loader import implementation_files, load
+from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.problems import load_workload, make_mesh, make_problem
-from bench.worker.prove.failures import WrongStepError, why_unsupported
+from bench.worker.prove.failures import WrongStepError, failure, why_unsupported
 
 
 def answer(request: SupportRequest) -> SupportAnswer:
@@ -21,10 +21,17 @@ def answer(request: SupportRequest) -> SupportAnswer:
     for text in request["blocks"]:
         block = Block.of(text)
         try:
+            mesh = make_mesh(block.mesh)
+        except ValueError:  # its worker may have more devices
+            continue
+        try:
             workload = load_workload(block, request["workload_paths"])
             problem = make_problem(workload, block, block.options.precision)
-            mesh = make_mesh(block.mesh)
-        except Exception:  # noqa: BLE001, S112 - the block's worker will say what is wrong
+        except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+            status, reason = failure(error)
+            if status != "oom":  # its worker may have more memory
+                path = workload_files(request["workload_paths"])[block.workload]
+                found["faults"].append(f"workload {block.workload} ({path}): {reason}")
             continue
         own = found["unsupported"][block.name] = {}
         for name in request["implementations"]:

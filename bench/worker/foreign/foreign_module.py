@@ -5,6 +5,7 @@ The file's constant FOREIGN, a literal, marks it as foreign and says how to star
 """
 
 import ast
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,11 +59,13 @@ def traits_of(path: Path) -> Traits | None:
         return None
     for node in nodes:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOREIGN":
-            found = ast.literal_eval(node.value)
+            found = None
+            with contextlib.suppress(ValueError):  # it is no literal
+                found = ast.literal_eval(node.value)
             if not isinstance(found, dict) or found.keys() - Traits.__annotations__:
                 raise ValueError(
-                    f"FOREIGN is {found!r}; it must be a dict with the keys "
-                    f"{', '.join(Traits.__annotations__)}"
+                    f"FOREIGN is {ast.unparse(node.value)}; it must be a literal dict with keys "
+                    f"among {', '.join(Traits.__annotations__)}"
                 )
             return Traits(**found)
     return None

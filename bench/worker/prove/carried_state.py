@@ -71,7 +71,29 @@ def whole_batch_loss(problem: Problem, shards: int, plain: Problem | None = None
         return lambda params, model_state, batch: (loss_fn(params, batch), model_state)
     if problem.statistics == LOCAL and shards > 1:
         return in_shards(plain or problem, shards)
-    return (plain or problem).functional_with_state()[2]
+    return in_microbatches(plain or problem)
+
+
+def in_microbatches(problem: Problem, axis: str = "") -> StateLossFn:
+    """Return the loss of a batch whose microbatches are computed one after another.
+
+    Without model state, this is the loss of the whole batch; with it, each microbatch has its own
+    statistics and random numbers, and starts with the model state that the one before it has left.
+    See `Problem.loss_with_state` for the axis.
+    """
+    loss_fn, count = problem.loss_with_state(axis), problem.microbatches
+
+    def of_batch(
+        params: Params, model_state: ModelState, batch: Batch
+    ) -> tuple[jax.Array, ModelState]:
+        losses = []
+        for number in range(count):
+            part = jax.tree.map(lambda x, first=number: x[first::count], batch)
+            loss, model_state = loss_fn(params, jax.lax.stop_gradient(model_state), part)
+            losses.append(loss)
+        return jnp.stack(losses).mean(), model_state
+
+    return of_batch if count > 1 else loss_fn
 
 
 def parts_of(batch: Batch, shards: int) -> Batch:
@@ -85,8 +107,7 @@ def in_shards(problem: Problem, shards: int) -> StateLossFn:
     It computes what jax.shard_map would over as many devices: random numbers are those of a key
     alone, and equal for all shards.
     """
-    of_shard = problem.functional_with_state(SHARDS)[2]
-    of_shards = jax.vmap(of_shard, (None, None, 0), axis_name=SHARDS)
+    of_shards = jax.vmap(in_microbatches(problem, SHARDS), (None, None, 0), axis_name=SHARDS)
 
     def loss_fn(
         params: Params, model_state: ModelState, batch: Batch

@@ -10,6 +10,7 @@ from typing import TypeVar
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
+from bench.records.paths import ROOT
 from bench.records.printable import readable, shortened
 from bench.records.statuses import Status
 from bench.worker import process_exchange
@@ -109,9 +110,18 @@ def failure(error: BaseException) -> Failure:
         return "crashed", text
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "oom", text.splitlines()[0] if text else "out of memory"
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return "crashed", f"{readable(name_and_text(error))}{place}"
+    return "crashed", f"{readable(name_and_text(error))}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """Return ` (FILE.py:LINE)`, where the user's code raised an exception or called what did."""
+    frames = [
+        (Path(frame.filename), frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not {ROOT / "bench", ROOT / "lockstep"} & {*Path(frame.filename).parents}
+    ]
+    own = [frame for frame in frames if not {"site-packages", "dist-packages"} & {*frame[0].parts}]
+    return next((f" ({path.name}:{line})" for path, line in reversed(own or frames)), "")
 
 
 def name_and_text(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState, is_float
 from bench.worker.prove.carried_state import (
     SHARDS,
     Leaves,
+    in_microbatches,
     in_shards,
     leaves_of,
     parts_of,
@@ -70,7 +71,7 @@ def explain_with_state(
         if near(update, mistaken) and not near(right, mistaken):
             return [why]
     losses, updates = np.array([right_loss]), right[None]
-    each = jax.value_and_grad(problem.functional_with_state(SHARDS)[2], has_aux=True)
+    each = jax.value_and_grad(in_microbatches(problem, SHARDS), has_aux=True)
     (of_shards, _), grads = jax.jit(jax.vmap(each, (None, None, 0), axis_name=SHARDS))(
         params, model_state, parts_of(batch, shards)
     )
@@ -104,7 +105,7 @@ def explain_averages(
     problem: Problem, batch: Batch, shards: int, ours: Leaves, match: float = MATCH
 ) -> str:
     """Name the mistake that leaves this model state after the first step; empty if none does."""
-    params, model_state, loss_fn = problem.functional_with_state()
+    params, model_state, _ = problem.functional_with_state()
     start = leaves_of(model_state)
 
     def makes(theirs: ModelState) -> bool:
@@ -117,7 +118,7 @@ def explain_averages(
             "the running averages are the means of the shards' own statistics, not the statistics "
             "of the global batch"
         )
-    of_part = jax.jit(loss_fn)
+    of_part = jax.jit(in_microbatches(problem))
     for index in range(shards):
         part = jax.tree.map(lambda x, i=index: x[i], parts_of(batch, shards))
         if makes(of_part(params, model_state, part)[1]):

@@ -22,15 +22,11 @@ def why_state_unsupported(implementation: Any, problem: Problem, mesh: Mesh) -> 
         return ""
     known = getattr(implementation, "STATISTICS", ())
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    has = f"this model has {', '.join(names[:FEW])}{more} beside its parameters"
     if hasattr(implementation, "FOREIGN"):
-        return "it runs in processes of its own, which carry no model state"
+        return f"it runs in a process of its own, which is given parameters alone, and {has}"
     if not known:
-        return (
-            f"it carries no model state, and this model has {', '.join(names[:FEW])}{more} beside "
-            "its parameters"
-        )
-    if problem.microbatches > 1:
-        return "model state is not defined for several microbatches a step"
+        return f"it carries no model state, and {has}"
     shards = math.prod(mesh.shape[axis] for axis in batch_axes(mesh))
     if shards > 1 and problem.statistics not in known:
         declared = "of the global batch" if problem.statistics == SYNCHRONIZED else "of each shard"

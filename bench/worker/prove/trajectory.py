@@ -85,7 +85,8 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
     several = isinstance(returned, tuple | list)
     if several and len(returned) == 2:  # noqa: PLR2004 - a pair
         return returned[0], returned[1]
-    what = f"{len(returned)} values" if several else f"a {type(returned).__name__}"
+    what = f"{len(returned)} values" if several else f"an object of type {type(returned).__name__}"
+    what = "one array" if isinstance(returned, jax.Array) else what
     raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")
 
 
