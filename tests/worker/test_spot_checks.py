@@ -66,7 +66,7 @@ def gate(mesh, problem, programs):
     return Gate(problem, exact, mesh, 2, "fp32", programs)
 
 
-def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=()):
+def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=(), steps=4):
     """The reason against a step after some rounds, and its largest errors."""
     arm = Arm("planted", built.step, built.state, built.place(problem.batch(0)))
     arm.train_step = built
@@ -80,7 +80,7 @@ def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=()):
         return [] if turns[-1]["round"] + 1 == rounds else None
 
     with CompilationLog() as log:
-        measure([arm], 2, 0, log, after_round, extra_span=checks.extra_span)
+        measure([arm], steps, 0, log, after_round, checked_span=checks.checked_span)
     checks.finish([], lambda _: None)
     return checks.reasons.get("planted", ""), checks.checks.get("planted")
 
@@ -293,9 +293,26 @@ def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diag
     assert re.match(r"steps \d+ to \d+, (in round \d|after the last round): ", why)
 
 
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        (partial(frozen, every=2), "the optimizer.s .*count goes from"),
+        (counted_but_frozen, "the parameters do not change"),
+        (dodging, "the parameters do not change"),
+        (half, "the update is that of 1 of 2 parts of the batch; the loss is that of 1 of 2"),
+        (cached_loss, "it is not computed anew"),
+        (longer, "the update is about 1.2 times what it should be"),
+    ],
+)
+def test_a_short_turn_is_checked_as_a_whole(gate, mesh, problem, change, diagnosis):
+    built = changed(change)(problem, mesh)
+    why, _ = checked(gate, built, problem, steps=1)
+    assert re.search(diagnosis, why), why
+
+
 def test_a_program_that_counts_to_50_turns_wrong_in_the_midst_of_the_rounds(gate, mesh, problem):
     change = partial(with_a_counter, after=50)
-    why, check = checked(gate, changed(change)(problem, mesh), problem, rounds=16)
+    why, check = checked(gate, changed(change)(problem, mesh), problem, rounds=16, steps=2)
     assert "the update is about 2 times what it should be" in why
     assert int(re.match(r"steps \d+ to (\d+), ", why)[1]) > 50
     assert check["update_error"] < check["update_tolerance"], "the check in round 1 has passed"
@@ -323,7 +340,7 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     arm.run(AFTER)
     checks = SpotChecks(gate, 3, 1.0)
     checks.begin([arm], lambda _: None)
-    span = checks.extra_span(arm, 0)
+    span = checks.checked_span(arm, 0, 6)
     steps = divided_gradients._sum, divided_gradients._divide, _update_of(own.optimizer)
     known = [step._cache_size() for step in steps]
     monkeypatch.setattr(jax, "eval_shape", eval_shape)
@@ -480,7 +497,7 @@ def test_checks_between_the_first_and_the_last_follow_from_their_cost(gate, cost
     checks.chance = random.Random(1)
     watched = type("Watched", (), {"due": []})()
     checks._watched["one"] = watched
-    checks._plan(watched, cost_s)
+    checks._plan(cost_s)
     assert len(watched.due) == between
     assert all(0 < number < 32 for number in watched.due)
 

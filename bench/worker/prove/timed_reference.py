@@ -130,8 +130,8 @@ class TimedReference:
         """
         with remembered_programs(self.programs):
             if start is None:
-                params = self._of_part.place(self.start)
-                start = params, optimizer.init(params), self.start_state
+                # Placed like a later state, so that the update is compiled once for both.
+                start = *self.place(self.start, optimizer.init(self.start)), self.start_state
             params, opt_state, model_state = start
             losses, every, states = [], [], []
             for batch in batches:

@@ -25,7 +25,7 @@ STATE = "the model state's "
 """Names what drifts, before a path in the model state."""
 
 Flat = dict[str, np.ndarray]
-"""Parameters by path, float64 on the host."""
+"""Parameters by path, on the host, in float64 if not said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,10 @@ def flatten(params: Params) -> Flat:
     return flat(params)
 
 
-def flat(params: Any) -> Flat:
-    """Convert parameters on devices or host to float64 by path."""
+def flat(params: Any, dtype: Any = np.float64) -> Flat:
+    """Copy parameters on devices or host to arrays of a dtype on the host, by path."""
     return {
-        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), np.float64)
+        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), dtype)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
 
