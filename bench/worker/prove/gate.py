@@ -379,7 +379,9 @@ class Gate:
         elif name == TIMED_SGD:
             match = 8 * check["update_tolerance"]
             sentences += self.mistakes(ours, self.timed_rate, match, again=again)
-        sentences += [wrong_state] if wrong_state and not sentences else []
+        # A wrong optimizer spoils the model state too, which was right under SGD.
+        of_state = right_update or name in (SGD, TIMED_SGD)
+        sentences += [wrong_state] if wrong_state and of_state and not sentences else []
         worst = max(check["update_error"], check["loss_error"])
         if name in self.optimizers and not sentences and not wide and BF16[0] < worst < BF16[1]:
             sentences = [

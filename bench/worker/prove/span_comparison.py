@@ -88,8 +88,8 @@ class Comparison:
         loss, update = self._expected.wide
         return self._within(loss + self._more[0], update + self._more[1])
 
-    def why(self, reader: StateReader) -> str:
-        """Say what is wrong."""
+    def why(self, reader: StateReader, of_state: str) -> str:
+        """Say what is wrong; `of_state` describes the model state, if that is."""
         gate, kept, check = self._gate, self._kept, self.check
         allowed = check["update_tolerance"]
         wrong = [path for path, error in self._updates.items() if error > allowed]
@@ -101,7 +101,9 @@ class Comparison:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
             named = named_update(gate, kept, self._right, wrong, reader)
-            reasons += [named or "the update is wrong, and no known mistake explains it"]
+            reasons += [
+                named or of_state or "the update is wrong, and no known mistake explains it"
+            ]
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]

@@ -299,14 +299,15 @@ class SpotChecks:
             return self._why_wrong_without_state(kept)
         reached = self._reach(kept)
         if reached.check is None or not kept.ends_like(reached.kept):
-            if why := why_wrong_state(self.gate, kept, reached.right):
-                return why
+            of_state = why_wrong_state(self.gate, kept, reached.right)
             found = Comparison(self.gate, kept, reached.right)
             if not found.is_right:
                 watched.suspected += 1
-                if watched.suspected == 1 and found.is_within_wide:
+                if watched.suspected == 1 and found.is_within_wide and not of_state:
                     return ""  # one rounding may flip a ReLU, but hardly in two checks in a row
-                return found.why(watched.reader)
+                return found.why(watched.reader, of_state)
+            if of_state:
+                return of_state
             reached.kept, reached.check = kept, found.check
         watched.suspected = 0
         worst = self.checks.setdefault(kept.arm.name, reached.check)
