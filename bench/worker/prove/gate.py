@@ -57,14 +57,7 @@ from bench.worker.prove.exact_arithmetic import (
     widened,
 )
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.relative_errors import (
-    changes,
-    drift_beyond_rounding,
-    loss_error,
-    rms,
-    rms_of,
-    update_errors,
-)
+from bench.worker.prove.relative_errors import drift_beyond_rounding, loss_error, rms, update_errors
 from bench.worker.prove.state_diagnosis import known_mistakes
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import (
@@ -72,6 +65,7 @@ from bench.worker.prove.trajectory import (
     Trajectory,
     build_step,
     run_steps,
+    under_sgd,
     vector,
     whole_batch_steps,
 )
@@ -109,12 +103,6 @@ class Expected(NamedTuple):
     """The same errors, beyond which a step is wrong without a comparison on other batches."""
     state: float
     """Largest error of a leaf of the model state, relative to its change."""
-
-
-def under_sgd(problem: Problem, rate: float) -> Problem:
-    """Replace a problem's optimizer by SGD, in its outline for other frameworks too."""
-    outline = {**problem.outline, "optimizer": {"name": "sgd", "learning_rate": rate}}
-    return replace(problem, optimizer=optax.sgd(rate), outline=outline if problem.outline else {})
 
 
 class Gate:
@@ -202,12 +190,6 @@ class Gate:
     def first_loss(self) -> float:
         """Loss of the whole batch before the first update."""
         return float(self.truth[OWN].losses[0])
-
-    @cached_property
-    def first_update(self) -> float:
-        """Root mean square of the first update under the workload's own optimizer."""
-        truth = self.truth[OWN]
-        return rms_of(changes(truth.first, truth.start))
 
     @property
     def loss_tolerance(self) -> float:

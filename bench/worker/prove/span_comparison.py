@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from math import inf
+from functools import cache, partial
+from math import inf, isnan
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Comparison:
         self._expected = gate.expected(AS_TIMED)
         before, after = kept.before.held, kept.after.held
         start, ours, theirs = map(narrow, (before.params, after.params, right.params[-1]))
-        floor = FLOOR * (2.0**-23 * rms_of(start) + gate.timed_eps * gate.first_update)
+        floor = FLOOR * (2.0**-23 * rms_of(start) + gate.timed_eps * _first_update(gate))
         self._moving = any(np.any(theirs[path] != start[path]) for path in start)
         self._strays = not self._moving and not rms_of(changes(ours, start)) <= floor
         if not self._moving:
@@ -107,14 +107,23 @@ class Comparison:
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]
+        elif of_state:
+            reasons += [of_state]
         if check["loss_error"] > check["loss_tolerance"]:
             reasons.append(named_loss(gate, kept, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
 
 
+@cache
+def _first_update(gate: Gate) -> float:
+    """Root mean square of the reference's first update."""
+    truth = gate.expected(AS_TIMED).truth
+    return rms_of(changes(truth.first, truth.start))
+
+
 def _beyond(error: float, floor: float) -> float:
-    """Return by how much an error exceeds a floor; NaN remains NaN."""
-    return 0.0 if error <= floor else error - floor
+    """Return by how much an error exceeds a floor: infinitely if it is NaN."""
+    return inf if isnan(error) else max(0.0, error - floor)
 
 
 def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -60,6 +60,12 @@ class Stepped(NamedTuple):
 
     trajectory: Trajectory
     state: Any
+
+
+def under_sgd(problem: Problem, rate: float) -> Problem:
+    """Replace a problem's optimizer by SGD, in its outline for other frameworks too."""
+    outline = {**problem.outline, "optimizer": {"name": "sgd", "learning_rate": rate}}
+    return replace(problem, optimizer=optax.sgd(rate), outline=outline if problem.outline else {})
 
 
 def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
