@@ -61,8 +61,6 @@ class _Watched:
     left: Left
     due: list[int] = field(default_factory=lambda: [0])
     """Earliest rounds of the next checks, in ascending order."""
-    done: int = 0
-    spent_s: float = 0.0
     suspected: int = 0
     """Consecutive checks that were off by more than rounding."""
 
@@ -218,11 +216,12 @@ class SpotChecks:
 
     def verify(self, turn_of: Callable[[str], None]) -> None:
         """Check the spans kept since the last call; `turn_of` gets each arm's name, and then ""."""
-        in_all_s = 0.0
+        if not self._kept:
+            return
+        began = time.monotonic()
         for kept in self._grouped():
-            name, began = kept.arm.name, time.monotonic()
+            name, watched = kept.arm.name, self._watched[kept.arm.name]
             turn_of(name)
-            watched = self._watched[name]
             try:
                 why = self._why_wrong(kept, watched)
             except Exception as error:
@@ -236,17 +235,14 @@ class SpotChecks:
             if why:
                 last = kept.first_step + kept.steps - 1
                 self.reasons[name] = f"steps {kept.first_step} to {last}, {kept.where}: {why}"
-            spent_s = kept.took_s + time.monotonic() - began
-            in_all_s += spent_s
-            watched.spent_s += spent_s
-            watched.done += 1
-        if self._kept and not self._planned:
-            self._plan(process_exchange.from_main(in_all_s))
+        turn_of("")
+        cost_s = sum(kept.took_s for kept in self._kept) + time.monotonic() - began
+        if not self._planned:
+            self._plan(process_exchange.from_main(cost_s))
             self._planned = True
-        self.spent_s += in_all_s
+        self.spent_s += cost_s
         self._kept.clear()
         self._reached = None
-        turn_of("")
 
     def _grouped(self) -> list[Kept]:
         """Return the kept spans; those that start from equal states follow one another."""
@@ -293,7 +289,7 @@ class SpotChecks:
         if is_approximate := kept.arm.name in self._approximate:
             why = why or why_not_training(self.gate, kept, left)
         else:
-            why = why or self._why_left_out(kept, watched, left)
+            why = why or self._why_left_out(kept, left)
         why = why or why_drifting(self.gate, kept)
         if why or is_approximate:
             return why
@@ -312,12 +308,11 @@ class SpotChecks:
                 return of_state
             reached.kept, reached.check = kept, found.check
         watched.suspected = 0
-        worst = self.checks.setdefault(kept.arm.name, reached.check)
-        if _share(reached.check) > _share(worst):
-            self.checks[kept.arm.name] = reached.check
+        worst = self.checks.get(kept.arm.name, reached.check)
+        self.checks[kept.arm.name] = max(worst, reached.check, key=_share)
         return ""
 
-    def _why_left_out(self, kept: Kept, watched: _Watched, left: Left) -> str:
+    def _why_left_out(self, kept: Kept, left: Left) -> str:
         """Judge the steps since the last check by the change of the parameters."""
         steps, before = kept.first_step - 1 - left.step, kept.before.held
         if not steps:
@@ -327,9 +322,7 @@ class SpotChecks:
                 where = "before: updates are left out where the step believes itself unchecked"
                 return f"the parameters do not change in the {count(steps, 'step')} {where}"
             return ""
-        checks = 1 + (len(watched.due) + 2) / max(1, watched.done)  # done, this one, and to come
-        spare_s = self._budget_s - checks * watched.spent_s
-        if left.held is None or steps * self._step_s > spare_s:
+        if left.held is None or steps * self._step_s > self._budget_s / 4:  # in two orders
             return ""
         missing = left_out(self.gate, left.held, before, steps)
         where = "before are left out where the step believes itself unchecked"
