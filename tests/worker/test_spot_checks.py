@@ -504,7 +504,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
     for implementation in (jit_spmd, nnx_jit_cached, zero1):
         built = implementation.build(problem, mesh)
         state, _ = built.step(built.state, built.place(problem.batch(0)))
-        held = StateReader(built, problem, state).read(state)
+        held = StateReader(built, problem, state).read(state, built.params(state))
         assert [*counters(held.opt_state).values()] == [1]
         wanted = jax.tree.structure(problem.optimizer.init(problem.draw()))
         assert jax.tree.structure(held.opt_state) == wanted
@@ -522,7 +522,7 @@ def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     problem = replace(gpt2_muon.problem(config, 4, "fp32"), microbatches=2)
     built = implementation.build(problem, make_mesh(MeshShape.parse(shape)))
     state, _ = built.step(built.state, built.place(problem.batch(0)))
-    held = StateReader(built, problem, state).read(state)
+    held = StateReader(built, problem, state).read(state, built.params(state))
     params, loss_fn = problem.functional()
 
     @jax.jit

@@ -8,6 +8,11 @@ from bench.records.row_parts import ProofCheck
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.trajectory import LOSS, Flat, Trajectory, vector
 
+ROUNDINGS = 16
+FEW_ROUNDINGS = 4
+"""Roundings that are allowed where ROUNDINGS of them exceed the wider tolerance, as in bfloat16:
+there, they would reach the size of an update, and a step without one would be right."""
+
 
 def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
     """Return each parameter's update error, relative to the size of the whole update.
@@ -32,6 +37,11 @@ def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> d
         path: rms(leaf[compared.get(path, ...)]) / scale
         for path, leaf in changes(ours, theirs).items()
     }
+
+
+def allowed(rounding: float, wide: float) -> float:
+    """Return by how much a right step may be off, by the reference's rounding."""
+    return min(ROUNDINGS * rounding, max(wide, FEW_ROUNDINGS * rounding))
 
 
 def rms(values: np.ndarray) -> float:

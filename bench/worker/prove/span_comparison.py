@@ -10,10 +10,10 @@ import numpy as np
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import leaves_of, named_state, state_errors
 from bench.worker.prove.diagnosis import describe
-from bench.worker.prove.gate import FEW, ROUNDINGS, Gate
+from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
-from bench.worker.prove.relative_errors import changes, rms_of, update_errors
+from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
 from bench.worker.prove.span_diagnosis import FLOOR, named_loss, named_update
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import Flat, flat
@@ -42,6 +42,8 @@ class Comparison:
         self._strays = not self._moving and not rms_of(changes(ours, start)) <= floor
         if not self._moving:
             start, ours, theirs = map(moments, (before.opt_state, after.opt_state, right.opt_state))
+            if not ours:  # they were not read, because the parameters have moved
+                start = theirs = {}
             floor = FLOOR * 2.0**-23 * rms_of(start)
         self._start, self._floor = start, floor
         loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, kept.loss)
@@ -56,8 +58,10 @@ class Comparison:
         if not self.is_right:
             other = kept.stepped(gate, apart=True)
             seen = narrow(other.params[-1]) if self._moving else moments(other.opt_state)
+            seen = {path: seen[path] for path in ours}
             loss, updates = self._errors(theirs, right.losses[-1], seen, other.losses[-1])
-            self._more = ROUNDINGS * loss, ROUNDINGS * max(updates.values(), default=0.0)
+            update, wide = max(updates.values(), default=0.0), self._expected.wide[1]
+            self._more = ROUNDINGS * loss, allowed(update, wide)
             self.check["loss_tolerance"] += self._more[0]
             self.check["update_tolerance"] += self._more[1]
 
@@ -91,8 +95,8 @@ class Comparison:
     def why(self, reader: StateReader, of_state: str) -> str:
         """Say what is wrong; `of_state` describes the model state, if that is."""
         gate, kept, check = self._gate, self._kept, self.check
-        allowed = check["update_tolerance"]
-        wrong = [path for path, error in self._updates.items() if error > allowed]
+        most = check["update_tolerance"]
+        wrong = [path for path, error in self._updates.items() if error > most]
         reasons: list[str] = []
         drift = kept.after.drift
         if any(size > self._floor for size in drift.sizes.values()):
@@ -130,12 +134,12 @@ def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:
     """Compare the model state after a span with the reference's."""
     states = kept.before.held.model_state, kept.after.held.model_state, right.states[-1]
     start, end, theirs = map(leaves_of, states)
-    allowed = gate.expected(AS_TIMED).state
-    if not named_state(end, theirs, start, allowed):
+    most = gate.expected(AS_TIMED).state
+    if not named_state(end, theirs, start, most):
         return ""
     other = leaves_of(kept.stepped(gate, apart=True).states[-1])
-    allowed += ROUNDINGS * max(state_errors(other, theirs, start).values())
-    return named_state(end, theirs, start, allowed)
+    most += ROUNDINGS * max(state_errors(other, theirs, start).values())
+    return named_state(end, theirs, start, most)
 
 
 def why_drifting(gate: Gate, kept: Kept) -> str:
@@ -144,10 +148,10 @@ def why_drifting(gate: Gate, kept: Kept) -> str:
         return ""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     expected = gate.expected(AS_TIMED)
-    allowed = expected.tolerance[1] * rms_of(changes(end, start))
+    most = expected.tolerance[1] * rms_of(changes(end, start))
     whole = DRIFT * rms_of(changes(end, expected.truth.start))
     for name, size in kept.after.drift.sizes.items():
         # Rounding may add to the drift of replicas in every step.
-        if size > min(whole, allowed + 2 * kept.before.drift.sizes.get(name, 0.0)):
+        if size > min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
             return kept.after.drift.where
     return ""

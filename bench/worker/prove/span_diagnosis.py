@@ -62,7 +62,7 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
         return ""
     held = []
     for _ in range(3):
-        held.append(reader.read(kept.arm.state))
+        held.append(reader.read(kept.arm.state, reader.params(kept.arm.state)))
         kept.arm.run(1)
     start = flat(held[1].params)
 

@@ -33,10 +33,10 @@ from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
-from bench.worker.prove.gate import ROUNDINGS, Gate
-from bench.worker.prove.held_state import Held, StateReader, digest_of, scalars
+from bench.worker.prove.gate import Gate
+from bench.worker.prove.held_state import Held, StateReader, digest_of, same, scalars
 from bench.worker.prove.kept_spans import Kept, Moment
-from bench.worker.prove.relative_errors import rms
+from bench.worker.prove.relative_errors import ROUNDINGS, rms
 from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.span_comparison import Comparison, why_drifting, why_wrong_state
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss
@@ -132,7 +132,7 @@ class SpotChecks:
             turn_of(arm.name)
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
-                held = self.moment(arm, reader).held
+                held = self.moment(arm, reader, lambda _: False).held
                 self._watched[arm.name] = _Watched(reader, self._left(arm.steps, held))
         turn_of("")
         self._budget_s = SHARE * self.seconds / max(1, len(self._watched))
@@ -165,7 +165,8 @@ class SpotChecks:
         def after(arm: Arm) -> None:
             assert self._before is not None, "the span has begun"  # noqa: S101
             self._began += time.monotonic() if taken_anyway else 0.0
-            done = self.moment(arm, watched.reader)
+            # Moments are compared only if the parameters have not moved.
+            done = self.moment(arm, watched.reader, partial(same, self._before.held.params))
             loss, took_s = float(arm.losses[-1][1]), time.monotonic() - self._began
             kept = Kept(arm, where, arm.steps - steps + 1, steps, self._before, done, loss, took_s)
             self._kept.append(kept)
@@ -196,8 +197,8 @@ class SpotChecks:
                 self.reasons.setdefault(arm.name, f"after the last round, {error}")
         turn_of("")
 
-    def moment(self, arm: Arm, reader: StateReader) -> Moment:
-        """Copy an arm's state to the host, and compare its replicas.
+    def moment(self, arm: Arm, reader: StateReader, *how: Callable[[Params], bool]) -> Moment:
+        """Copy an arm's state to the host, and compare its replicas; `how` is for the reader.
 
         Raises:
           WrongStepError: reading the state changes it.
@@ -206,9 +207,9 @@ class SpotChecks:
         mask = self.gate.expected(AS_TIMED).mask
         leaves = [jax.tree.leaves(arm.state) for _ in range(2)]  # some make leaves when asked
         model_state = model_state_of(self.gate.timed, arm.train_step, arm.state)
-        arrays = by_path(arm.train_step.params(arm.state)) | state_by_path(model_state)
-        drift = find_drift(arrays, mask)
-        held = reader.read(arm.state)
+        params = arm.train_step.params(arm.state)
+        drift = find_drift(by_path(params) | state_by_path(model_state), mask)
+        held = reader.read(arm.state, params, *how)
         trios = zip(*leaves, jax.tree.leaves(arm.state), strict=True)
         if any(one is same and one is not now for one, same, now in trios):
             raise WrongStepError("`params` changes the state: part of the step is done untimed")
