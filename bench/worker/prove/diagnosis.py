@@ -116,12 +116,6 @@ def explain_update(
         return f"the gradients are {factor:.6g} times what they should be{reason}"
     if shards > 1 and near(update, sequential):
         return f"there are {shards} updates a step: one for every shard, not one for their mean"
-    for index, own in enumerate(updates):
-        if any(near(update, times * own) for times in (1, shards, 1 / shards)):
-            return (
-                f"the gradients are those of shard {index} alone: they are not reduced over the "
-                "shards"
-            )
     weighted = explain_weights(updates, update, "shards", match) if shards > 1 else ""
     advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
     return weighted or (f"{UNKNOWN}{advice}" if match <= MATCH else "")
@@ -135,9 +129,14 @@ def explain_weights(updates: np.ndarray, update: np.ndarray, parts: str, match: 
     weights = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)[0]
     if len(updates) >= update.size or not close(weights @ updates, update, match):
         return ""
-    used = [str(index) for index, weight in enumerate(weights) if abs(weight) > LEAST_WEIGHT]
-    if len(used) < len(updates) and np.ptp(weights[[*map(int, used)]]) <= LEAST_WEIGHT:
-        return f"the gradients are those of {parts} {', '.join(used)} of {len(updates)} alone"
+    least = max(LEAST_WEIGHT, 10 * match)
+    used = np.flatnonzero(abs(weights) > least)
+    if len(used) == 1 and parts == "shards":
+        alone = f"shard {used[0]} alone"
+        return f"the gradients are those of {alone}: they are not reduced over the shards"
+    if len(used) < len(updates) and np.ptp(weights[used]) <= least:
+        listed = ", ".join(map(str, used))
+        return f"the gradients are those of {parts} {listed} of {len(updates)} alone"
     listed = ", ".join(f"{weight:.3g}" for weight in weights.round(3) + 0.0)
     return f"the gradients of the {parts} are summed with the weights {listed}"
 

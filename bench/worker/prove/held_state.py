@@ -149,9 +149,9 @@ def digest_of(params: Params) -> int:
 
 def same(ours: Any, theirs: Any) -> bool:
     """Whether two trees on the host are equal, element by element."""
-    (one, tree), (other, their_tree) = jax.tree.flatten(ours), jax.tree.flatten(theirs)
-    pairs = zip(one, other, strict=False)
-    return tree == their_tree and all(np.array_equal(words(a), words(b)) for a, b in pairs)
+    trees: list[Any] = [jax.tree.structure(tree) for tree in (ours, theirs)]
+    pairs = zip(*map(jax.tree.leaves, (ours, theirs)), strict=False)
+    return trees[0] == trees[1] and all(np.array_equal(words(a), words(b)) for a, b in pairs)
 
 
 def on_host(tree: Any) -> Any:
