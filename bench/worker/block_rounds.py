@@ -113,7 +113,7 @@ class BlockRounds:
             with CompilationLog() as log:
                 turns, compiled = measure(
                     session.arms, steps, job["seed"], log, self.after_round,
-                    self.begin_turn, meter.slot, self.checks.extra_span, boards.slot,
+                    self.begin_turn, meter.slot, self.checks.checked_span, boards.slot,
                 )  # fmt: skip
             session.reasons |= session.threads.reasons()
             # A file's running thread would look like late work of every arm.

@@ -200,7 +200,7 @@ def build(problem):
         measure(
             [planted], 2, 0, log,
             lambda turns: checks.verify(lambda _: None) or ([] if len(turns) > 2 else None),
-            extra_span=checks.extra_span,
+            checked_span=checks.checked_span,
         )  # fmt: skip
     checks.finish([], lambda _: None)
     assert re.search(reason, checks.reasons.get("foreign_good", ""))

@@ -25,6 +25,7 @@ from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED
 from bench.worker.problems import make_mesh
 from bench.worker.prove import divided_gradients
+from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.span_diagnosis import subsets
@@ -66,7 +67,7 @@ def gate(mesh, problem, programs):
     return Gate(problem, exact, mesh, 2, "fp32", programs)
 
 
-def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=()):
+def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=(), steps=4):
     """The reason against a step after some rounds, and its largest errors."""
     arm = Arm("planted", built.step, built.state, built.place(problem.batch(0)))
     arm.train_step = built
@@ -80,7 +81,7 @@ def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=()):
         return [] if turns[-1]["round"] + 1 == rounds else None
 
     with CompilationLog() as log:
-        measure([arm], 2, 0, log, after_round, extra_span=checks.extra_span)
+        measure([arm], steps, 0, log, after_round, checked_span=checks.checked_span)
     checks.finish([], lambda _: None)
     return checks.reasons.get("planted", ""), checks.checks.get("planted")
 
@@ -293,9 +294,70 @@ def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diag
     assert re.match(r"steps \d+ to \d+, (in round \d|after the last round): ", why)
 
 
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        (partial(frozen, every=2), "the optimizer.s .*count goes from"),
+        (counted_but_frozen, "the parameters do not change"),
+        (dodging, "the parameters do not change"),
+        (half, "the update is that of 1 of 2 parts of the batch; the loss is that of 1 of 2"),
+        (cached_loss, "it is not computed anew"),
+        (longer, "the update is about 1.2 times what it should be"),
+    ],
+)
+def test_a_short_turn_is_checked_as_a_whole(gate, mesh, problem, change, diagnosis):
+    built = changed(change)(problem, mesh)
+    why, _ = checked(gate, built, problem, steps=1)
+    assert re.search(diagnosis, why), why
+
+
+def test_the_reference_runs_once_for_arms_in_equal_states(gate, mesh, problem, monkeypatch):
+    gate.expected(AS_TIMED)
+    arms = []
+    for name, change in {"one": cached_loss, "other": None, "wrong": longer}.items():
+        build = jit_spmd.build if change is None else changed(change)
+        built = build(problem, mesh)
+        arms.append(Arm(name, built.step, built.state, built.place(problem.batch(0))))
+        arms[-1].train_step = built
+        arms[-1].run(AFTER if name == "wrong" else AFTER - 3)
+    arms[2].steps = AFTER - 3  # it is not in the state of the others
+    checks, runs = SpotChecks(gate, 2, 1.0), []
+    run = gate.reference.run
+    monkeypatch.setattr(gate.reference, "run", lambda *a, **k: runs.append(k) or run(*a, **k))
+    checks.begin(arms, lambda _: None)
+
+    def after_round(turns):
+        checks.verify(lambda _: None)
+        return [] if turns else None
+
+    with CompilationLog() as log:
+        measure(arms, 1, 0, log, after_round, checked_span=checks.checked_span)
+    assert checks.reasons.keys() == {"wrong"}
+    assert checks.checks["one"] == checks.checks["other"]
+    assert [bool(more) for more in runs].count(False) == 2
+
+
+def test_a_step_whose_work_is_done_when_its_parameters_are_read_is_wrong(gate, mesh, problem):
+    right = jit_spmd.build(problem, mesh)
+    owed: list[Any] = []
+
+    def step(state, batch):
+        owed.append(batch)
+        return state, jnp.float32(1.0)
+
+    def params(state):
+        while owed:
+            state[0], _ = right.step(state[0], owed.pop())
+        return right.params(state[0])
+
+    built = replace(right, state=[right.state], step=step, params=params, model_state=None)
+    with pytest.raises(WrongStepError, match="`params` changes the state"):
+        checked(gate, built, problem)
+
+
 def test_a_program_that_counts_to_50_turns_wrong_in_the_midst_of_the_rounds(gate, mesh, problem):
     change = partial(with_a_counter, after=50)
-    why, check = checked(gate, changed(change)(problem, mesh), problem, rounds=16)
+    why, check = checked(gate, changed(change)(problem, mesh), problem, rounds=16, steps=2)
     assert "the update is about 2 times what it should be" in why
     assert int(re.match(r"steps \d+ to (\d+), ", why)[1]) > 50
     assert check["update_error"] < check["update_tolerance"], "the check in round 1 has passed"
@@ -323,7 +385,7 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     arm.run(AFTER)
     checks = SpotChecks(gate, 3, 1.0)
     checks.begin([arm], lambda _: None)
-    span = checks.extra_span(arm, 0)
+    span = checks.checked_span(arm, 0, 6)
     steps = divided_gradients._sum, divided_gradients._divide, _update_of(own.optimizer)
     known = [step._cache_size() for step in steps]
     monkeypatch.setattr(jax, "eval_shape", eval_shape)
@@ -442,7 +504,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
     for implementation in (jit_spmd, nnx_jit_cached, zero1):
         built = implementation.build(problem, mesh)
         state, _ = built.step(built.state, built.place(problem.batch(0)))
-        held = StateReader(built, problem, state).read(state)
+        held = StateReader(built, problem, state).read(state, built.params(state))
         assert [*counters(held.opt_state).values()] == [1]
         wanted = jax.tree.structure(problem.optimizer.init(problem.draw()))
         assert jax.tree.structure(held.opt_state) == wanted
@@ -460,7 +522,7 @@ def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     problem = replace(gpt2_muon.problem(config, 4, "fp32"), microbatches=2)
     built = implementation.build(problem, make_mesh(MeshShape.parse(shape)))
     state, _ = built.step(built.state, built.place(problem.batch(0)))
-    held = StateReader(built, problem, state).read(state)
+    held = StateReader(built, problem, state).read(state, built.params(state))
     params, loss_fn = problem.functional()
 
     @jax.jit
@@ -480,7 +542,7 @@ def test_checks_between_the_first_and_the_last_follow_from_their_cost(gate, cost
     checks.chance = random.Random(1)
     watched = type("Watched", (), {"due": []})()
     checks._watched["one"] = watched
-    checks._plan(watched, cost_s)
+    checks._plan(cost_s)
     assert len(watched.due) == between
     assert all(0 < number < 32 for number in watched.due)
 

@@ -336,7 +336,7 @@ def test_a_right_step_of_unusual_make_stays_ok(gate, mesh, name):
         return [] if turns[-1]["round"] + 1 == ROUNDS else None
 
     with CompilationLog() as log:
-        _, compiled = measure([arm], 2, 0, log, after_round, extra_span=checks.extra_span)
+        _, compiled = measure([arm], 2, 0, log, after_round, checked_span=checks.checked_span)
     checks.finish([], lambda _: None)
     assert checks.reasons == {}
     assert compiled == {}

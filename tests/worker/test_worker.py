@@ -76,7 +76,7 @@ def build(problem, mesh):
     right = jit_spmd.build(problem, mesh)
     def step(state, batch):
         if any(frame.f_code.co_name == "take_turn" for frame, _ in traceback.walk_stack(None)):
-            spot_checks.reference_steps = None
+            spot_checks.why_drifting = None
             gc.enable()
             jax.config.update("jax_debug_nans", True)
         return right.step(state, batch)

@@ -19,6 +19,9 @@ from bench.records.row_parts import AS_TIMED, OWN, TIMED_SGD
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 
+UNKNOWN = "the gradients are wrong, and no known mistake explains them"
+LEAST_WEIGHT = 1e-3
+
 APPROXIMATE = (
     "if it is meant to be approximate, the file can declare `approximate`, and is then judged by "
     "how it trains"
@@ -50,6 +53,13 @@ def explain(
     losses, grads, sequential = shard_steps(problem, batch, shards, learning_rate)
     parts = problem.microbatches
     wrong_update = explain_update(-learning_rate * grads, sequential, update, parts, match)
+    if wrong_update.startswith(UNKNOWN) and parts > 1:
+        # Microbatch i has the rows i, i + n, i + 2n ... of n: see Problem.over_microbatches.
+        strided = jax.tree.map(
+            lambda x: np.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1).reshape(x.shape), batch
+        )
+        own = -learning_rate * shard_steps(problem, strided, parts, learning_rate)[1]
+        wrong_update = explain_weights(own, update, "microbatches", match) or wrong_update
     return [why for why in (wrong_update, explain_loss(losses, loss, parts, match)) if why]
 
 
@@ -106,15 +116,29 @@ def explain_update(
         return f"the gradients are {factor:.6g} times what they should be{reason}"
     if shards > 1 and near(update, sequential):
         return f"there are {shards} updates a step: one for every shard, not one for their mean"
-    for index, own in enumerate(updates):
-        if any(near(update, times * own) for times in (1, shards, 1 / shards)):
-            return (
-                f"the gradients are those of shard {index} alone: they are not reduced over the "
-                "shards"
-            )
+    weighted = explain_weights(updates, update, "shards", match) if shards > 1 else ""
     advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
-    unknown = f"the gradients are wrong, and no known mistake explains them{advice}"
-    return unknown if match <= MATCH else ""
+    return weighted or (f"{UNKNOWN}{advice}" if match <= MATCH else "")
+
+
+def explain_weights(updates: np.ndarray, update: np.ndarray, parts: str, match: float) -> str:
+    """Say which parts of the batch an update sums with other weights; empty if it is no such sum.
+
+    `updates`, (parts, parameters), are those of each part alone, and `parts` says what these are.
+    """
+    weights = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)[0]
+    if len(updates) >= update.size or not close(weights @ updates, update, match):
+        return ""
+    least = max(LEAST_WEIGHT, 10 * match)
+    used = np.flatnonzero(abs(weights) > least)
+    if len(used) == 1 and parts == "shards":
+        alone = f"shard {used[0]} alone"
+        return f"the gradients are those of {alone}: they are not reduced over the shards"
+    if len(used) < len(updates) and np.ptp(weights[used]) <= least:
+        listed = ", ".join(map(str, used))
+        return f"the gradients are those of {parts} {listed} of {len(updates)} alone"
+    listed = ", ".join(f"{weight:.3g}" for weight in weights.round(3) + 0.0)
+    return f"the gradients of the {parts} are summed with the weights {listed}"
 
 
 def _reason_of(factor: float, shards: int, microbatches: int, match: float) -> str:

@@ -31,8 +31,8 @@ class Left(NamedTuple):
 
     step: int
     """Steps of the arm by then."""
-    digest: bytes
-    """Digest of the parameters."""
+    digest: int
+    """Checksum of the parameters."""
     scalars: Any
     """The optimizer's scalars; None if its state was not found."""
     held: Held | None

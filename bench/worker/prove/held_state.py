@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import optax
 from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import held_copy, model_state_of
+from bench.worker.prove.carried_state import held_copy, model_state_of, words
 
 
 class Held(NamedTuple):
@@ -41,7 +42,7 @@ class StateReader:
     """
 
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
-        self._params = train_step.params
+        self.params = train_step.params
         self._model_state = partial(model_state_of, problem, train_step)
         leaves = jax.tree.leaves(state)
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
@@ -73,15 +74,24 @@ class StateReader:
         """Whether the optimizer's state was found."""
         return self._optimizer is not None
 
-    def read(self, state: Any) -> Held:
+    def read(
+        self, state: Any, params: Params, with_moments: Callable[[Params], bool] = lambda _: True
+    ) -> Held:
         """Copy parameters and optimizer state to the host; a collective if they are sharded.
+
+        Args:
+          state: the state.
+          params: its parameters, as the step's `params` returns them.
+          with_moments: whether moments are needed, by the copied parameters; if they are not, empty
+            arrays take their place.
 
         Raises:
           Exception: whatever `params` raises.
         """
-        params, model_state = on_host((self._params(state), self._model_state(state)))
+        params, model_state = on_host((params, self._model_state(state)))
         if self._optimizer is None:
             return Held(params, None, model_state)
+        moments = with_moments(params)
         leaves, tree = jax.tree.flatten(state)
         place, optimizers = self._optimizer
         held = jax.tree.unflatten(optimizers, leaves[place : place + optimizers.num_leaves])
@@ -95,11 +105,13 @@ class StateReader:
         def in_layout(part: Any, wanted: Any) -> Any:
             if not is_moment(part):
                 return on_host(part) if wanted.shape else on_host(part).ravel()[0]
+            if not moments:
+                return scalars(wanted)
             replaced = list(leaves)
             for number, own in zip(self._held, part, strict=True):
                 for leaf in jax.tree.leaves(own):  # none if the parameter has no such moment
                     replaced[number] = leaf
-            whole = on_host(self._params(jax.tree.unflatten(tree, replaced)))
+            whole = on_host(self.params(jax.tree.unflatten(tree, replaced)))
             return jax.tree.map(
                 lambda one, leaf: one if isinstance(one, optax.MaskedNode) else leaf,
                 wanted, whole, is_leaf=lambda one: isinstance(one, optax.MaskedNode),
@@ -127,12 +139,19 @@ def _alike(found: Kind, wanted: Kind) -> bool:
     return found == wanted or (found[1] == wanted[1] and not wanted[0] and len(found[0]) == 1)
 
 
-def digest_of(params: Params) -> bytes:
-    """Return a digest of parameters on the host, by which equal ones are recognized."""
-    digest = blake2b()
+def digest_of(params: Params) -> int:
+    """Return a checksum of parameters, by which equal ones are recognized."""
+    digest = 0
     for leaf in jax.tree.leaves(params):
-        digest.update(np.ascontiguousarray(leaf).view(np.uint8).data)
-    return digest.digest()
+        digest = crc32(np.ascontiguousarray(leaf).view(np.uint8).data, digest)
+    return digest
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Whether two trees on the host are equal, element by element."""
+    trees: list[Any] = [jax.tree.structure(tree) for tree in (ours, theirs)]
+    pairs = zip(*map(jax.tree.leaves, (ours, theirs)), strict=False)
+    return trees[0] == trees[1] and all(np.array_equal(words(a), words(b)) for a, b in pairs)
 
 
 def on_host(tree: Any) -> Any:
@@ -151,7 +170,7 @@ def counters(opt_state: Any) -> dict[str, int]:
 
 def scalars(opt_state: Any) -> Any:
     """Return an optimizer's state with empty arrays in place of its moments."""
-    return jax.tree.map(lambda leaf: np.zeros(0) if np.ndim(leaf) else leaf, opt_state)
+    return jax.tree.map(lambda leaf: np.zeros(0) if leaf.ndim else leaf, opt_state)
 
 
 def moments(opt_state: Any) -> dict[str, np.ndarray]:
@@ -159,5 +178,5 @@ def moments(opt_state: Any) -> dict[str, np.ndarray]:
     return {
         jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
         for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
-        if np.ndim(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
+        if np.ndim(leaf) and np.size(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
     }

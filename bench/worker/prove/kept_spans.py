@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held
+from bench.worker.prove.held_state import Held, same
 from bench.worker.prove.replica_drift import Drift
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.time.clock import Arm
@@ -31,6 +31,19 @@ class Kept:
     after: Moment
     loss: float
     took_s: float
+    like: Kept = field(init=False, repr=False)
+    """The first span of the round that starts from an equal state: itself, if it is the first."""
+
+    def __post_init__(self) -> None:
+        self.like = self
+
+    def starts_like(self, other: Kept) -> bool:
+        """Whether another span has as many steps, and equal states before them."""
+        return self.steps == other.steps and same(self.before.held, other.before.held)
+
+    def ends_like(self, other: Kept) -> bool:
+        """Whether another span has an equal loss, and equal states after it."""
+        return self.loss == other.loss and same(self.after.held, other.after.held)
 
     def stepped(self, gate: Gate, **how: Any) -> Stepped:
         """Run the reference over the span; `how` is passed to TimedReference.run."""

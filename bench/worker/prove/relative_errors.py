@@ -8,6 +8,11 @@ from bench.records.row_parts import ProofCheck
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.trajectory import LOSS, Flat, Trajectory, vector
 
+ROUNDINGS = 16
+FEW_ROUNDINGS = 4
+"""Roundings that are allowed where ROUNDINGS of them exceed the wider tolerance, as in bfloat16:
+there, they would reach the size of an update, and a step without one would be right."""
+
 
 def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
     """Return each parameter's update error, relative to the size of the whole update.
@@ -26,24 +31,46 @@ def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> d
     Raises:
       WrongStepError: the parameters differ from the model's in name or shape.
     """
+    scale = rms_of(changes(theirs, start)) or 1.0
+    compared = {path: mask[path] for path in mask if not mask[path].all()} if mask else {}
+    return {
+        path: rms(leaf[compared.get(path, ...)]) / scale
+        for path, leaf in changes(ours, theirs).items()
+    }
+
+
+def allowed(rounding: float, wide: float) -> float:
+    """Return by how much a right step may be off, by the reference's rounding."""
+    return min(ROUNDINGS * rounding, max(wide, FEW_ROUNDINGS * rounding))
+
+
+def rms(values: np.ndarray) -> float:
+    """Root mean square; 0 for an empty array."""
+    flat = values.ravel()  # einsum needs no temporary array, which takes longer than the sum
+    total = np.einsum("i,i->", flat, flat, dtype=np.float64)
+    return float(np.sqrt(total / flat.size)) if flat.size else 0.0
+
+
+def rms_of(arrays: Flat) -> float:
+    """Root mean square over the elements of all arrays; 0 without any."""
+    size = sum(leaf.size for leaf in arrays.values())
+    total = sum(leaf.size * rms(leaf) ** 2 for leaf in arrays.values())
+    return float((total / size) ** 0.5) if size else 0.0
+
+
+def changes(ours: Flat, theirs: Flat) -> Flat:
+    """Subtract arrays of the same path.
+
+    Raises:
+      WrongStepError: they differ in names or shapes.
+    """
     shapes = [{path: leaf.shape for path, leaf in flat.items()} for flat in (ours, theirs)]
     if shapes[0] != shapes[1]:
         differing = sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()})
         raise WrongStepError(
             "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
         )
-    scale = rms(vector(theirs, start)) or 1.0
-    compared = {path: mask[path] for path in mask if not mask[path].all()} if mask else {}
-    return {
-        path: rms((leaf - theirs[path])[compared.get(path, ...)]) / scale
-        for path, leaf in ours.items()
-    }
-
-
-def rms(values: np.ndarray) -> float:
-    """Root mean square; 0 for an empty array."""
-    flat = values.ravel()  # einsum needs no temporary array, which takes longer than the sum
-    return float(np.sqrt(np.einsum("i,i->", flat, flat) / flat.size)) if flat.size else 0.0
+    return {path: leaf - theirs[path] for path, leaf in ours.items()}
 
 
 def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:

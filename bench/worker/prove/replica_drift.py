@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
+from math import prod
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from bench.worker import process_exchange
+from bench.worker.prove.held_state import digest_of
 
 PROJECTIONS = 16
 
@@ -37,11 +38,12 @@ def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = Non
       masks: by name, a bool per element that includes it in the sizes; all of arrays without one.
     """
     own = [
-        (name, str(shard.index), shard.device.id, _digest(shard.data))
+        (name, str(shard.index), shard.device.id, digest_of(shard.data))
         for name, array in arrays.items()
+        if array.sharding.num_devices * prod(array.sharding.shard_shape(array.shape)) > array.size
         for shard in array.addressable_shards
     ]
-    firsts: dict[tuple[str, str], tuple[int, int, str]] = {}
+    firsts: dict[tuple[str, str], tuple[int, int, int]] = {}
     where, differing = "", set()
     for rank, replicas in enumerate(process_exchange.gather(own)):
         for name, index, device, digest in replicas:
@@ -69,10 +71,6 @@ def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = Non
         for name, shards in projected.items()
     }
     return Drift(where, sizes)
-
-
-def _digest(data: Any) -> str:
-    return sha256(np.asarray(data).tobytes()).hexdigest()
 
 
 def _projection(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from math import inf
+from functools import cache, partial
+from math import inf, isnan
+
+import numpy as np
 
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import leaves_of, named_state, state_errors
 from bench.worker.prove.diagnosis import describe
-from bench.worker.prove.gate import FEW, ROUNDINGS, Gate
+from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
-from bench.worker.prove.relative_errors import rms, update_errors
+from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
 from bench.worker.prove.span_diagnosis import FLOOR, named_loss, named_update
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import Flat, flat, vector
+from bench.worker.prove.trajectory import Flat, flat
 
 NAME = "in the rounds"
+narrow = partial(flat, dtype=np.float32)
+"""Returns parameters in their own dtype, in which differences of close numbers are exact."""
 DRIFT = 1e-2
 """Largest distance of replicas that differ by rounding, relative to the change since the start."""
 
@@ -30,19 +35,18 @@ class Comparison:
     def __init__(self, gate: Gate, kept: Kept, right: Stepped) -> None:
         self._gate, self._kept, self._right = gate, kept, right
         self._expected = gate.expected(AS_TIMED)
-        before, after, truth = kept.before.held, kept.after.held, self._expected.truth
-        start = flat(before.params)
-        self._moving = bool(vector(flat(right.params[-1]), start).any())
-        step = gate.timed_eps * rms(vector(truth.first, truth.start))
-        self._floor = FLOOR * (2.0**-23 * rms(vector(start)) + step)
-        strayed = 0.0 if self._moving else rms(vector(flat(after.params), start))
-        self._strays = strayed > self._floor
+        before, after = kept.before.held, kept.after.held
+        start, ours, theirs = map(narrow, (before.params, after.params, right.params[-1]))
+        floor = FLOOR * (2.0**-23 * rms_of(start) + gate.timed_eps * _first_update(gate))
+        self._moving = any(np.any(theirs[path] != start[path]) for path in start)
+        self._strays = not self._moving and not rms_of(changes(ours, start)) <= floor
         if not self._moving:
-            start = moments(before.opt_state)
-            self._floor = FLOOR * 2.0**-23 * rms(vector(start)) if start else 0.0
-        self._start = start
-        ours = flat(after.params) if self._moving else moments(after.opt_state)
-        loss_error, self._updates = self._errors(right, ours, kept.loss)
+            start, ours, theirs = map(moments, (before.opt_state, after.opt_state, right.opt_state))
+            if not ours:  # they were not read, because the parameters have moved
+                start = theirs = {}
+            floor = FLOOR * 2.0**-23 * rms_of(start)
+        self._start, self._floor = start, floor
+        loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, kept.loss)
         self.check = ProofCheck(
             name=NAME,
             loss_error=loss_error,
@@ -53,24 +57,25 @@ class Comparison:
         self._more = 0.0, 0.0
         if not self.is_right:
             other = kept.stepped(gate, apart=True)
-            loss, updates = self._errors(right, self._seen(other), other.losses[-1])
-            self._more = ROUNDINGS * loss, ROUNDINGS * max(updates.values(), default=0.0)
+            seen = narrow(other.params[-1]) if self._moving else moments(other.opt_state)
+            seen = {path: seen[path] for path in ours}
+            loss, updates = self._errors(theirs, right.losses[-1], seen, other.losses[-1])
+            update, wide = max(updates.values(), default=0.0), self._expected.wide[1]
+            self._more = ROUNDINGS * loss, allowed(update, wide)
             self.check["loss_tolerance"] += self._more[0]
             self.check["update_tolerance"] += self._more[1]
 
-    def _seen(self, steps: Stepped) -> Flat:
-        return flat(steps.params[-1]) if self._moving else moments(steps.opt_state)
-
-    def _errors(self, theirs: Stepped, ours: Flat, loss: float) -> tuple[float, dict[str, float]]:
+    def _errors(
+        self, theirs: Flat, their_loss: float, ours: Flat, loss: float
+    ) -> tuple[float, dict[str, float]]:
         """Return the errors of a loss and of each parameter's update, less what is rounding."""
         # Near a minimum, losses and gradients are pure rounding.
         blur = FLOOR * self._gate.timed_eps * abs(self._gate.first_loss)
-        off = max(0.0, abs(loss - theirs.losses[-1]) - blur)
-        made, mask = self._seen(theirs), self._expected.mask if self._moving else None
-        floor = self._floor / (rms(vector(made, self._start)) or 1.0) if made else 0.0
-        updates = update_errors(ours, made, self._start, mask) if made else {}
-        far = {path: max(0.0, error - floor) for path, error in updates.items()}
-        return off / (abs(theirs.losses[-1]) or 1.0), far
+        masks = self._expected.mask if self._moving else None
+        floor = self._floor / (rms_of(changes(theirs, self._start)) or 1.0)
+        updates = update_errors(ours, theirs, self._start, masks)
+        off = _beyond(abs(loss - their_loss), blur) / (abs(their_loss) or 1.0)
+        return off, {path: _beyond(error, floor) for path, error in updates.items()}
 
     def _within(self, loss_tolerance: float, update_tolerance: float) -> bool:
         check = self.check
@@ -87,35 +92,54 @@ class Comparison:
         loss, update = self._expected.wide
         return self._within(loss + self._more[0], update + self._more[1])
 
-    def why(self, reader: StateReader) -> str:
-        """Say what is wrong."""
+    def why(self, reader: StateReader, of_state: str) -> str:
+        """Say what is wrong; `of_state` describes the model state, if that is."""
         gate, kept, check = self._gate, self._kept, self.check
-        allowed = check["update_tolerance"]
-        wrong = [path for path, error in self._updates.items() if error > allowed]
+        most = check["update_tolerance"]
+        wrong = [path for path, error in self._updates.items() if error > most]
         reasons: list[str] = []
+        drift = kept.after.drift
+        if any(size > self._floor for size in drift.sizes.values()):
+            reasons.append(drift.where)
         if self._strays:
-            reasons = ["the parameters change after steps that owe no update"]
+            reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
             named = named_update(gate, kept, self._right, wrong, reader)
-            reasons = [named or "the update is wrong, and no known mistake explains it"]
+            reasons += [
+                named or of_state or "the update is wrong, and no known mistake explains it"
+            ]
         elif wrong:
             some = ", ".join(wrong[:FEW])
-            reasons = [f"what the optimizer accumulates for a later update is wrong, in {some}"]
+            reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]
+        elif of_state:
+            reasons += [of_state]
         if check["loss_error"] > check["loss_tolerance"]:
             reasons.append(named_loss(gate, kept, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
+
+
+@cache
+def _first_update(gate: Gate) -> float:
+    """Root mean square of the reference's first update."""
+    truth = gate.expected(AS_TIMED).truth
+    return rms_of(changes(truth.first, truth.start))
+
+
+def _beyond(error: float, floor: float) -> float:
+    """Return by how much an error exceeds a floor: infinitely if it is NaN."""
+    return inf if isnan(error) else max(0.0, error - floor)
 
 
 def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:
     """Compare the model state after a span with the reference's."""
     states = kept.before.held.model_state, kept.after.held.model_state, right.states[-1]
     start, end, theirs = map(leaves_of, states)
-    allowed = gate.expected(AS_TIMED).state
-    if not named_state(end, theirs, start, allowed):
+    most = gate.expected(AS_TIMED).state
+    if not named_state(end, theirs, start, most):
         return ""
     other = leaves_of(kept.stepped(gate, apart=True).states[-1])
-    allowed += ROUNDINGS * max(state_errors(other, theirs, start).values())
-    return named_state(end, theirs, start, allowed)
+    most += ROUNDINGS * max(state_errors(other, theirs, start).values())
+    return named_state(end, theirs, start, most)
 
 
 def why_drifting(gate: Gate, kept: Kept) -> str:
@@ -124,10 +148,10 @@ def why_drifting(gate: Gate, kept: Kept) -> str:
         return ""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     expected = gate.expected(AS_TIMED)
-    allowed = expected.tolerance[1] * rms(vector(end, start))
-    whole = DRIFT * rms(vector(end, expected.truth.start))
+    most = expected.tolerance[1] * rms_of(changes(end, start))
+    whole = DRIFT * rms_of(changes(end, expected.truth.start))
     for name, size in kept.after.drift.sizes.items():
         # Rounding may add to the drift of replicas in every step.
-        if size > min(whole, allowed + 2 * kept.before.drift.sizes.get(name, 0.0)):
+        if size > min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
             return kept.after.drift.where
     return ""

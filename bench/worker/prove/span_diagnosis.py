@@ -50,7 +50,8 @@ def named_update(
         if makes(kept.stepped(gate, only=some).params[-1]):
             return f"the update is that of {len(some)} of {parts} parts of the batch"
     factor = float(update @ whole / (whole @ whole))
-    if abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT):
+    far = abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT)
+    if far or explains(factor * whole, update, whole):
         return f"the update is about {factor:.2g} times what it should be"
     return _delayed(gate, kept, reader)
 
@@ -61,7 +62,7 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
         return ""
     held = []
     for _ in range(3):
-        held.append(reader.read(kept.arm.state))
+        held.append(reader.read(kept.arm.state, reader.params(kept.arm.state)))
         kept.arm.run(1)
     start = flat(held[1].params)
 

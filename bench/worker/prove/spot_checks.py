@@ -1,9 +1,13 @@
 """Spot checks of steps in the rounds, at moments that the step cannot foresee.
 
-A proof that ends before the clock starts says nothing about a step that changes later. Each arm
-therefore runs a short extra span, which it cannot distinguish from a timed one, in the first round,
-after the last, and in randomly chosen rounds between. The state before and after is copied to the
-host, and compared after the round with the reference's steps from that very state.
+A proof that ends before the clock starts says nothing about a step that changes later. Each arm is
+therefore checked in the first round, after the last, and in randomly chosen rounds between. A turn
+of a few steps is checked as a whole; in a longer one, the arm runs a short extra span, which it
+cannot distinguish from a timed one. The state before and after is copied to the host, and compared
+after the round with the reference's steps from that very state.
+
+Arms whose programs are equal reach equal states, because all take the same number of steps. All
+arms are therefore checked in the same rounds, and the reference runs once for equal states.
 
 The number of checks depends on their cost: those between the first and the last are limited to
 SHARE of an arm's time in the rounds.
@@ -17,6 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 
 import jax
 
@@ -28,22 +33,26 @@ from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
-from bench.worker.prove.gate import ROUNDINGS, Gate
-from bench.worker.prove.held_state import Held, StateReader, digest_of, scalars
-from bench.worker.prove.kept_spans import Kept, Moment, reference_steps
-from bench.worker.prove.relative_errors import rms
+from bench.worker.prove.gate import Gate
+from bench.worker.prove.held_state import Held, StateReader, digest_of, same, scalars
+from bench.worker.prove.kept_spans import Kept, Moment
+from bench.worker.prove.relative_errors import ROUNDINGS, rms
 from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.span_comparison import Comparison, why_drifting, why_wrong_state
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss
 from bench.worker.prove.statistical_proof import why_not_training
+from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import by_path, flat, state_by_path, vector
-from bench.worker.time.clock import Arm, ExtraSpan
+from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
 MOST = 4
 """Most checks of an arm in a launch."""
 SPANS = (2, 3)
-"""Fewest and most steps of a check; more than one, because a fault may skip every second step."""
+"""Fewest and most steps of an extra span; more than one, because a fault may skip every second
+step."""
+WHOLE = 4
+"""Most steps of a turn that is checked as a whole, which costs no further steps."""
 
 
 @dataclass
@@ -52,10 +61,18 @@ class _Watched:
     left: Left
     due: list[int] = field(default_factory=lambda: [0])
     """Earliest rounds of the next checks, in ascending order."""
-    done: int = 0
-    spent_s: float = 0.0
     suspected: int = 0
     """Consecutive checks that were off by more than rounding."""
+
+
+@dataclass
+class _Reached:
+    """What the reference has reached from the start of a span."""
+
+    kept: Kept
+    right: Stepped
+    check: ProofCheck | None = None
+    """The comparison with that span, if it has passed."""
 
 
 class SpotChecks:
@@ -83,6 +100,10 @@ class SpotChecks:
         self._watched: dict[str, _Watched] = {}
         self._kept: list[Kept] = []
         self._before: Moment | None = None
+        self._drawn: dict[int | None, tuple[bool, int, bool]] = {}
+        """The extra spans of the current round."""
+        self._planned = False
+        self._reached: _Reached | None = None
         self._stateless = gate is not None and not jax.tree.leaves(
             jax.eval_shape(gate.timed.optimizer.init, gate.reference.start)
         )
@@ -106,27 +127,26 @@ class SpotChecks:
         Raises:
           Exception: whatever an implementation's `params` raises.
         """
-        starts: list[Held] = []
+        began = time.monotonic()
         for arm in arms if self._gate is not None else ():
             turn_of(arm.name)
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
-                held = self.moment(arm, reader).held
+                held = self.moment(arm, reader, lambda _: False).held
                 self._watched[arm.name] = _Watched(reader, self._left(arm.steps, held))
-                starts.insert(0 if reader.whole else len(starts), held)
         turn_of("")
-        for order in (False, True) if starts else ():  # two steps: the second starts on a device
-            began = time.monotonic()
-            reference_steps(self.gate, starts[0], 2, apart=order)
-            self._step_s = (time.monotonic() - began) / 2
-            self._budget_s = SHARE * self.seconds / len(self._watched)
+        self._budget_s = SHARE * self.seconds / max(1, len(self._watched))
+        self.spent_s = time.monotonic() - began
 
     def _left(self, step: int, held: Held) -> Left:
         known = None if held.opt_state is None else scalars(held.opt_state)
         return Left(step, digest_of(held.params), known, held if self._stateless else None)
 
-    def extra_span(self, arm: Arm, number: int | None) -> ExtraSpan | None:
-        """Return the extra span of an arm's turn, if any; number None is after the last round."""
+    def checked_span(self, arm: Arm, number: int | None, in_turn: int) -> CheckedSpan | None:
+        """Return what is checked of an arm's turn of so many steps, if anything.
+
+        The number is the round's, or None after the last.
+        """
         watched = self._watched.get(arm.name)
         if watched is None or arm.name in self.reasons:
             return None
@@ -137,26 +157,31 @@ class SpotChecks:
         where = "after the last round" if number is None else f"in round {number + 1}"
 
         def before(arm: Arm) -> None:
-            self._started = time.monotonic()
+            began = time.monotonic()
             self._before = self.moment(arm, watched.reader)
+            # A turn that is taken anyway is not the check's time.
+            self._began = began - time.monotonic() if taken_anyway else began
 
         def after(arm: Arm) -> None:
-            assert self._before is not None, "an extra span has begun"  # noqa: S101
-            done = self.moment(arm, watched.reader)
-            loss, took_s = float(arm.losses[-1][1]), time.monotonic() - self._started
+            assert self._before is not None, "the span has begun"  # noqa: S101
+            self._began += time.monotonic() if taken_anyway else 0.0
+            # Moments are compared only if the parameters have not moved.
+            done = self.moment(arm, watched.reader, partial(same, self._before.held.params))
+            loss, took_s = float(arm.losses[-1][1]), time.monotonic() - self._began
             kept = Kept(arm, where, arm.steps - steps + 1, steps, self._before, done, loss, took_s)
             self._kept.append(kept)
 
-        # One step if the second loss depends on what is unknown, such as the optimizer's state.
+        if number not in self._drawn:
+            either = [self.chance.random() < 0.5 for _ in range(2)]  # noqa: PLR2004 - as likely
+            self._drawn = {number: (either[0], self.chance.randint(*SPANS), either[1])}
+        first, steps, wait_each = self._drawn[number]
         known = watched.reader.whole and arm.name not in self._approximate
-        steps = self.chance.randint(*SPANS) if known else 1
-        return ExtraSpan(
-            self.chance.random() < 0.5,  # noqa: PLR2004 - either is as likely
-            steps,
-            self.chance.random() < 0.5,  # noqa: PLR2004
-            before,
-            after,
-        )
+        if whole := known and in_turn <= WHOLE:
+            steps = in_turn
+        elif not known:
+            steps = 1  # the second loss depends on what is unknown, such as the optimizer's state
+        taken_anyway = whole and number is not None
+        return CheckedSpan(first, 0 if whole else steps, wait_each, before, after)
 
     def finish(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
         """Check the last spans, and that no work continues after them."""
@@ -172,21 +197,32 @@ class SpotChecks:
                 self.reasons.setdefault(arm.name, f"after the last round, {error}")
         turn_of("")
 
-    def moment(self, arm: Arm, reader: StateReader) -> Moment:
-        """Copy an arm's state to the host, and compare its replicas."""
+    def moment(self, arm: Arm, reader: StateReader, *how: Callable[[Params], bool]) -> Moment:
+        """Copy an arm's state to the host, and compare its replicas; `how` is for the reader.
+
+        Raises:
+          WrongStepError: reading the state changes it.
+        """
         assert arm.train_step is not None, "its steps are checked"  # noqa: S101
         mask = self.gate.expected(AS_TIMED).mask
+        leaves = [jax.tree.leaves(arm.state) for _ in range(2)]  # some make leaves when asked
         model_state = model_state_of(self.gate.timed, arm.train_step, arm.state)
-        held = state_by_path(model_state)
-        drift = find_drift(by_path(arm.train_step.params(arm.state)) | held, mask)
-        return Moment(reader.read(arm.state), drift)
+        params = arm.train_step.params(arm.state)
+        drift = find_drift(by_path(params) | state_by_path(model_state), mask)
+        held = reader.read(arm.state, params, *how)
+        trios = zip(*leaves, jax.tree.leaves(arm.state), strict=True)
+        if any(one is same and one is not now for one, same, now in trios):
+            raise WrongStepError("`params` changes the state: part of the step is done untimed")
+        return Moment(held, drift)
 
     def verify(self, turn_of: Callable[[str], None]) -> None:
         """Check the spans kept since the last call; `turn_of` gets each arm's name, and then ""."""
-        for kept in self._kept:
-            name, began = kept.arm.name, time.monotonic()
+        if not self._kept:
+            return
+        began = time.monotonic()
+        for kept in self._grouped():
+            name, watched = kept.arm.name, self._watched[kept.arm.name]
             turn_of(name)
-            watched = self._watched[name]
             try:
                 why = self._why_wrong(kept, watched)
             except Exception as error:
@@ -200,27 +236,50 @@ class SpotChecks:
             if why:
                 last = kept.first_step + kept.steps - 1
                 self.reasons[name] = f"steps {kept.first_step} to {last}, {kept.where}: {why}"
-            spent_s = kept.took_s + time.monotonic() - began
-            self.spent_s += spent_s
-            watched.spent_s += spent_s
-            watched.done += 1
-            if watched.done == 1:
-                self._plan(watched, process_exchange.from_main(spent_s))
-        self._kept.clear()
         turn_of("")
+        cost_s = sum(kept.took_s for kept in self._kept) + time.monotonic() - began
+        if not self._planned:
+            self._plan(process_exchange.from_main(cost_s))
+            self._planned = True
+        self.spent_s += cost_s
+        self._kept.clear()
+        self._reached = None
 
-    def _plan(self, watched: _Watched, cost_s: float) -> None:
-        """Choose the rounds of the checks between the first and the last by a check's cost.
+    def _grouped(self) -> list[Kept]:
+        """Return the kept spans; those that start from equal states follow one another."""
+        groups: list[list[int]] = []
+        for number, kept in enumerate(self._kept):
+            for group in groups:
+                if kept.starts_like(self._kept[group[0]]):
+                    kept.like = self._kept[group[0]]
+                    group.append(number)
+                    break
+            else:
+                groups.append([number])
+        # All processes must take the same order.
+        return [self._kept[number] for number in process_exchange.from_main([*chain(*groups)])]
 
-        Without an optimizer's counter, two are adjacent: the reference can repeat the steps between
-        them if these are few.
+    def _reach(self, kept: Kept) -> _Reached:
+        """Run the reference over a span, unless it has just run from an equal state."""
+        if self._reached is None or self._reached.kept.like is not kept.like:
+            began = time.monotonic()
+            self._reached = _Reached(kept, kept.stepped(self.gate))
+            self._step_s = (time.monotonic() - began) / kept.steps
+        return self._reached
+
+    def _plan(self, cost_s: float) -> None:
+        """Choose the rounds between the first and the last in which all arms are checked.
+
+        Their number follows from what a check of all arms costs. Without an optimizer's counter,
+        two are adjacent: the reference can repeat the steps between them if these are few.
         """
-        affordable = int(SHARE * self.seconds / len(self._watched) / cost_s)
-        between = min(MOST, affordable, self.rounds) - 2
+        between = min(MOST, int(SHARE * self.seconds / cost_s), self.rounds) - 2
         if between > 0 and self.rounds > between:
-            watched.due = sorted(self.chance.sample(range(1, self.rounds), between))
+            due = sorted(self.chance.sample(range(1, self.rounds), between))
             if self._stateless:
-                watched.due[1:] = [number + 1 for number in watched.due[:-1]]
+                due[1:] = [number + 1 for number in due[:-1]]
+            for watched in self._watched.values():
+                watched.due += due
 
     def _why_wrong(self, kept: Kept, watched: _Watched) -> str:
         """Compare a span with the reference's steps from the same state; empty if it is right."""
@@ -231,28 +290,30 @@ class SpotChecks:
         if is_approximate := kept.arm.name in self._approximate:
             why = why or why_not_training(self.gate, kept, left)
         else:
-            why = why or self._why_left_out(kept, watched, left)
+            why = why or self._why_left_out(kept, left)
         why = why or why_drifting(self.gate, kept)
         if why or is_approximate:
             return why
         if before.opt_state is None and not self._stateless:
             return self._why_wrong_without_state(kept)
-        right = kept.stepped(self.gate)
-        if why := why_wrong_state(self.gate, kept, right):
-            return why
-        found = Comparison(self.gate, kept, right)
-        if found.is_right:
-            watched.suspected = 0
-            worst = self.checks.setdefault(kept.arm.name, found.check)
-            if _share(found.check) > _share(worst):
-                self.checks[kept.arm.name] = found.check
-            return ""
-        watched.suspected += 1
-        if watched.suspected == 1 and found.is_within_wide:
-            return ""  # one rounding may flip a ReLU, but hardly in two checks in a row
-        return found.why(watched.reader)
+        reached = self._reach(kept)
+        if reached.check is None or not kept.ends_like(reached.kept):
+            of_state = why_wrong_state(self.gate, kept, reached.right)
+            found = Comparison(self.gate, kept, reached.right)
+            if not found.is_right:
+                watched.suspected += 1
+                if watched.suspected == 1 and found.is_within_wide and not of_state:
+                    return ""  # one rounding may flip a ReLU, but hardly in two checks in a row
+                return found.why(watched.reader, of_state)
+            if of_state:
+                return of_state
+            reached.kept, reached.check = kept, found.check
+        watched.suspected = 0
+        worst = self.checks.get(kept.arm.name, reached.check)
+        self.checks[kept.arm.name] = max(worst, reached.check, key=_share)
+        return ""
 
-    def _why_left_out(self, kept: Kept, watched: _Watched, left: Left) -> str:
+    def _why_left_out(self, kept: Kept, left: Left) -> str:
         """Judge the steps since the last check by the change of the parameters."""
         steps, before = kept.first_step - 1 - left.step, kept.before.held
         if not steps:
@@ -262,9 +323,7 @@ class SpotChecks:
                 where = "before: updates are left out where the step believes itself unchecked"
                 return f"the parameters do not change in the {count(steps, 'step')} {where}"
             return ""
-        checks = 1 + (len(watched.due) + 2) / max(1, watched.done)  # done, this one, and to come
-        spare_s = self._budget_s - checks * watched.spent_s
-        if left.held is None or steps * self._step_s > spare_s:
+        if left.held is None or steps * self._step_s > self._budget_s / 4:  # in two orders
             return ""
         missing = left_out(self.gate, left.held, before, steps)
         where = "before are left out where the step believes itself unchecked"
@@ -276,13 +335,14 @@ class SpotChecks:
         start, end = flat(before.params), flat(kept.after.held.params)
         gradients = partial(self.gate.reference.gradients, before.params, before.model_state)
         batch = self.gate.timed_batches[0]
-        losses = [float(gradients(batch, apart=apart)[0]) for apart in (False, True)]
-        allowed = self.gate.expected(AS_TIMED).wide[0] * abs(losses[0])
-        allowed += ROUNDINGS * abs(losses[0] - losses[1])
+        loss = float(gradients(batch)[0])
+        allowed = self.gate.expected(AS_TIMED).wide[0] * abs(loss)
         allowed += FLOOR * self.gate.timed_eps * abs(self.gate.first_loss)
-        if abs(kept.loss - losses[0]) > allowed:
-            return named_loss(self.gate, kept, losses[0])
-        now = Left(kept.first_step - 1, b"", None, None)
+        if abs(kept.loss - loss) > allowed:
+            allowed += ROUNDINGS * abs(loss - float(gradients(batch, apart=True)[0]))
+        if abs(kept.loss - loss) > allowed:
+            return named_loss(self.gate, kept, loss)
+        now = Left(kept.first_step - 1, 0, None, None)
         if not vector(end, start).any() and self._owed.moves(now, 1):
             return "the parameters do not change"
         return ""

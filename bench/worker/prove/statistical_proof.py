@@ -41,14 +41,7 @@ from bench.worker.prove.held_state import digest_of, on_host
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.replica_drift import find_drift
-from bench.worker.prove.trajectory import (
-    Flat,
-    by_path,
-    flat,
-    flatten,
-    take_step,
-    vector,
-)
+from bench.worker.prove.trajectory import Flat, by_path, flat, flatten, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
 SEEDS = 5

@@ -131,7 +131,11 @@ class TimedReference:
         with remembered_programs(self.programs):
             if start is None:
                 params = self._of_part.place(self.start)
-                start = params, optimizer.init(params), self.start_state
+                opt_state = optimizer.init(params)
+                if optimizer is self.problem.optimizer:
+                    # Placed like a later state, so that the update is compiled once for both.
+                    opt_state = self._of_part.place_optimizer(opt_state)
+                start = params, opt_state, self.start_state
             params, opt_state, model_state = start
             losses, every, states = [], [], []
             for batch in batches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -25,7 +25,7 @@ STATE = "the model state's "
 """Names what drifts, before a path in the model state."""
 
 Flat = dict[str, np.ndarray]
-"""Parameters by path, float64 on the host."""
+"""Parameters by path, on the host, in float64 if not said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,12 @@ class Stepped(NamedTuple):
 
     trajectory: Trajectory
     state: Any
+
+
+def under_sgd(problem: Problem, rate: float) -> Problem:
+    """Replace a problem's optimizer by SGD, in its outline for other frameworks too."""
+    outline = {**problem.outline, "optimizer": {"name": "sgd", "learning_rate": rate}}
+    return replace(problem, optimizer=optax.sgd(rate), outline=outline if problem.outline else {})
 
 
 def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
@@ -199,10 +205,10 @@ def flatten(params: Params) -> Flat:
     return flat(params)
 
 
-def flat(params: Any) -> Flat:
-    """Convert parameters on devices or host to float64 by path."""
+def flat(params: Any, dtype: Any = np.float64) -> Flat:
+    """Copy parameters on devices or host to arrays of a dtype on the host, by path."""
     return {
-        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), np.float64)
+        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), dtype)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
 

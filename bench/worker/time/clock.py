@@ -133,12 +133,13 @@ def latency_steps(steps: int) -> int:
 
 
 @dataclass(frozen=True)
-class ExtraSpan:
-    """A short span that is not timed, before and after which the state is copied."""
+class CheckedSpan:
+    """A span before and after which the state is copied: a whole turn, or one that is not timed."""
 
     first: bool
-    """Whether it is the first span of its turn; otherwise it is the last."""
+    """Whether an extra span is the first of its turn; otherwise it is the last."""
     steps: int
+    """Steps of the extra span; 0 if the turn's own spans are checked together."""
     wait_each: bool
     before: Callable[[Arm], None]
     after: Callable[[Arm], None]
@@ -147,32 +148,38 @@ class ExtraSpan:
 def run_spans(
     arm: Arm,
     spans: Sequence[tuple[int, bool]],
-    extra: ExtraSpan | None,
+    checked: CheckedSpan | None,
     apart: Callable[[], None] = lambda: None,
 ) -> list[int]:
     """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
     All spans run from the same line of code, so that the step cannot distinguish them. `apart` is
-    called between the timed spans, whose nanoseconds are returned, and the extra one.
+    called between the timed spans, whose nanoseconds are returned, and what is done for a check.
     """
     every, took = list(spans), []
     at = -1
-    if extra is not None:
-        at = 0 if extra.first else len(every)
-        every.insert(at, (extra.steps, extra.wait_each))
+    if checked is not None and checked.steps:
+        at = 0 if checked.first else len(every)
+        every.insert(at, (checked.steps, checked.wait_each))
+    elif checked is not None:
+        checked.before(arm)
+        apart()
     for index, (steps, wait_each) in enumerate(every):
-        if extra is not None and index == at:
+        if checked is not None and index == at:
             if index:
                 apart()
-            extra.before(arm)
+            checked.before(arm)
         took.append(arm.run(steps, wait_each=wait_each) if steps else 0)
-        if extra is not None and index == at:
-            extra.after(arm)
+        if checked is not None and index == at:
+            checked.after(arm)
             took.pop()
             if not index:
                 apart()
         if index in (0, at + 1):
             arm.waits()
+    if checked is not None and not checked.steps:
+        apart()
+        checked.after(arm)
     return took
 
 
@@ -183,7 +190,7 @@ Readings = tuple[BoardSlot | None, Energy | None, HostSlot]
 def take_turn(
     arm: Arm,
     spans: Sequence[tuple[int, bool]],
-    extra: ExtraSpan | None,
+    checked: CheckedSpan | None,
     log: CompilationLog,
     read: Callable[[], Readings],
 ) -> tuple[list[int], int, Readings]:
@@ -197,9 +204,9 @@ def take_turn(
         programs.append(log.programs)
         readings.append(read())
 
-    took = run_spans(arm, spans, extra, note)
+    took = run_spans(arm, spans, checked, note)
     note()
-    at = 1 if extra is not None and extra.first else 0
+    at = 1 if checked is not None and (checked.first or not checked.steps) else 0
     return took, programs[at + 1] - programs[at], readings[at]
 
 
@@ -228,7 +235,7 @@ def measure(
     after_round: Callable[[list[Turn]], Sequence[str] | None],
     turn_of: Callable[[str], None] = lambda _arm: None,
     used: Callable[[], Energy | None] = lambda: None,
-    extra_span: Callable[[Arm, int | None], ExtraSpan | None] = lambda _arm, _number: None,
+    checked_span: Callable[[Arm, int | None, int], CheckedSpan | None] = lambda *_: None,
     boards: Callable[[], BoardSlot | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds.
@@ -246,8 +253,8 @@ def measure(
         rounds, and None changes nothing.
       turn_of: called with the arm's name before each turn, and with "" after a round's last.
       used: returns the energy since its last call.
-      extra_span: chooses an extra span for an arm's turn in a round of this number, or after the
-        last round (None).
+      checked_span: chooses what is checked of an arm's turn in a round of this number, or after
+        the last round (None); the last argument is the number of steps in a turn.
       boards: returns the state of the GPUs.
 
     Returns:
@@ -258,6 +265,8 @@ def measure(
     turns: list[Turn] = []
     compiled: dict[str, int] = {}
     predecessor, waited_steps = "", latency_steps(steps)
+    spans = [(1, False), (steps, False), (waited_steps, True)]
+    in_turn = sum(number for number, _ in spans)
 
     def children_cpu_s() -> float:
         return sum(arm.children_cpu_s() for arm in arms)
@@ -273,8 +282,7 @@ def measure(
                 gc.disable()  # a step may have enabled it
                 at = time.time()
                 (wash_out, throughput, latency), programs, (board, energy, slot) = take_turn(
-                    arm, [(1, False), (steps, False), (waited_steps, True)],
-                    extra_span(arm, number),
+                    arm, spans, checked_span(arm, number, in_turn),
                     log, lambda: (boards(), used(), watch.slot()),
                 )  # fmt: skip
                 if programs:
@@ -305,7 +313,7 @@ def measure(
                 orders.keep(going_on)
         for arm in arms:
             turn_of(arm.name)
-            if (extra := extra_span(arm, None)) is not None:
-                run_spans(arm, [(1, False)], extra)
+            if (checked := checked_span(arm, None, in_turn)) is not None:
+                run_spans(arm, spans[:1] if checked.steps else spans, checked)
         turn_of("")
     return turns, compiled
