@@ -14,7 +14,7 @@ from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
-from bench.worker.prove.span_diagnosis import FLOOR, named_loss, named_update
+from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import Flat, flat
 
@@ -116,6 +116,32 @@ class Comparison:
         if check["loss_error"] > check["loss_tolerance"]:
             reasons.append(named_loss(gate, kept, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
+
+
+def nearby_check(gate: Gate, kept: Kept, other: Kept, right: Stepped) -> ProofCheck | None:
+    """Compare a span with the reference's update from the start of another one.
+
+    The starts may differ by rounding alone. None if they differ more, or if the errors exceed the
+    tolerances: then only the reference's steps from the span's own start can tell.
+    """
+    if kept.steps != other.steps or kept.before.held.model_state:
+        return None
+    starts = [narrow(one.before.held.params) for one in (kept, other)]
+    apart, update = changes(*starts), changes(narrow(right.params[-1]), starts[1])
+    if not rms_of(apart) <= NEAR * rms_of(update):
+        return None
+    expected = gate.expected(AS_TIMED)
+    theirs = {path: leaf + update[path] for path, leaf in starts[0].items()}
+    errors = update_errors(narrow(kept.after.held.params), theirs, starts[0], expected.mask)
+    check = ProofCheck(
+        name=NAME,
+        loss_error=abs(kept.loss - right.losses[-1]) / (abs(right.losses[-1]) or 1.0),
+        loss_tolerance=expected.tolerance[0],
+        update_error=max(errors.values()),
+        update_tolerance=expected.tolerance[1],
+    )
+    within = all(error <= expected.tolerance[1] for error in errors.values())
+    return check if within and check["loss_error"] <= expected.tolerance[0] else None
 
 
 @cache

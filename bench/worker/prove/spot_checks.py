@@ -38,7 +38,12 @@ from bench.worker.prove.held_state import Held, StateReader, digest_of, same, sc
 from bench.worker.prove.kept_spans import Kept, Moment
 from bench.worker.prove.relative_errors import ROUNDINGS, rms
 from bench.worker.prove.replica_drift import find_drift
-from bench.worker.prove.span_comparison import Comparison, why_drifting, why_wrong_state
+from bench.worker.prove.span_comparison import (
+    Comparison,
+    nearby_check,
+    why_drifting,
+    why_wrong_state,
+)
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import Stepped
@@ -296,21 +301,31 @@ class SpotChecks:
             return why
         if before.opt_state is None and not self._stateless:
             return self._why_wrong_without_state(kept)
+        if check := self._nearby(kept):
+            return self._passed(kept, check)
         reached = self._reach(kept)
         if reached.check is None or not kept.ends_like(reached.kept):
             of_state = why_wrong_state(self.gate, kept, reached.right)
             found = Comparison(self.gate, kept, reached.right)
-            if not found.is_right:
+            if of_state or not found.is_right:
                 watched.suspected += 1
-                if watched.suspected == 1 and found.is_within_wide and not of_state:
-                    return ""  # one rounding may flip a ReLU, but hardly in two checks in a row
-                return found.why(watched.reader, of_state)
-            if of_state:
-                return of_state
+                # One rounding may flip a ReLU, but hardly in two checks in a row.
+                unlucky = watched.suspected == 1 and found.is_within_wide and not of_state
+                return "" if unlucky else found.why(watched.reader, of_state)
             reached.kept, reached.check = kept, found.check
-        watched.suspected = 0
-        worst = self.checks.get(kept.arm.name, reached.check)
-        self.checks[kept.arm.name] = max(worst, reached.check, key=_share)
+        return self._passed(kept, reached.check)
+
+    def _nearby(self, kept: Kept) -> ProofCheck | None:
+        """Compare a span with the reference's last run, if that began nearby; None if it fails."""
+        last = self._reached
+        if last is None or last.check is None or last.kept.like is kept.like:
+            return None
+        return nearby_check(self.gate, kept, last.kept, last.right)
+
+    def _passed(self, kept: Kept, check: ProofCheck) -> str:
+        self._watched[kept.arm.name].suspected = 0
+        worst = self.checks.get(kept.arm.name, check)
+        self.checks[kept.arm.name] = max(worst, check, key=_share)
         return ""
 
     def _why_left_out(self, kept: Kept, left: Left) -> str:
