@@ -21,13 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bench.contract import Problem, TrainStep
-from bench.contract.divided_sequences import (
-    context_parallel_step,
-    scores_of,
-    why_not_divided,
-    zigzag_part,
-)
+from bench.contract import Problem, TrainStep, divided_sequences
+from bench.contract.divided_sequences import scores_of, zigzag_part
 
 
 def pass_on(tree: Any) -> Any:
@@ -105,10 +100,10 @@ def backward(saved: Any, d_result: jax.Array) -> Any:
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-    return why_not_divided(problem, mesh, pieces=2)
+    return divided_sequences.why_not_divided(problem, mesh, pieces=2)
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     attention = jax.custom_vjp(lambda *qkv: forward(*qkv)[0])
     attention.defvjp(forward, backward)
-    return context_parallel_step(problem, mesh, attention, zigzag_part)
+    return divided_sequences.context_parallel_step(problem, mesh, attention, zigzag_part)
