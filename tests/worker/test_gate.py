@@ -469,7 +469,7 @@ def test_what_a_step_returns_must_be_a_pair():
     assert state_and_loss([1, 2]) == (1, 2)
     with pytest.raises(WrongStepError, match="3 values, not the pair"):
         state_and_loss((1, 2, 3))
-    with pytest.raises(WrongStepError, match="a float, not the pair"):
+    with pytest.raises(WrongStepError, match="an object of type float, not the pair"):
         state_and_loss(1.0)
 
 
