@@ -1,6 +1,7 @@
 """Comparison of a block's arms: claims, disturbances, and the samples behind them."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
 from bench.analyse.process_spread import ProcessSpread
-from bench.analyse.ratio_intervals import Ratio, ratios
+from bench.analyse.ratio_intervals import Ratio, intervals, ratios
 from bench.analyse.sample_rounds import Rounds, Turns
 from bench.analyse.standings import Standings, rank
 from bench.analyse.turn_details import Waits, input_waits, process_times
@@ -103,6 +104,15 @@ class Comparison:
         found = ratios(self.rounds, opponents, self.process)
         alpha = self.alpha / pairs(len(self.arms))
         return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in found.items()}
+
+    def all_pairs(self) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
+        """Yield each two arms that shared rounds: the ratio of `claims_of`, and its interval."""
+        alpha = self.alpha / pairs(len(self.arms))
+        for place, arm in enumerate(self.arms[:-1], 1):
+            below = dict.fromkeys(self.arms[place:], arm)
+            found = intervals(self.rounds, below, alpha, self.process)
+            for other, (value, low, high) in found.items():
+                yield arm, other, (1 / value, 1 / high, 1 / low if low else math.inf)
 
     @cached_property
     def standings(self) -> Standings:

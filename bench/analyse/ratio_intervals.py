@@ -16,7 +16,7 @@ from scipy import special
 
 from bench.analyse.process_spread import PROCESS, ProcessSpread, Series
 from bench.analyse.sample_rounds import Rounds, spreads
-from bench.analyse.signed_rank import estimated, fewest, shift
+from bench.analyse.signed_rank import estimated, fewest, shift, stacked
 
 CONFIDENCE = 0.95
 
@@ -132,6 +132,32 @@ def ratios(
             value = alone[arm].median / alone[other].median
             least = min(alone[arm].rounds, alone[other].rounds)
             found[arm] = Ratio(value, None, 0.0, least, launches=0, paired=False)
+    return found
+
+
+def intervals(
+    rounds: Rounds, opponents: Mapping[str, str], alpha: float, process: ProcessSpread = PROCESS
+) -> dict[str, tuple[float, float, float]]:
+    """Return time(arm) / time(opponent) with the ends of its interval, for arms that shared rounds.
+
+    Equal to `value` and `interval(alpha)` of `ratios`, but computed for all arms at once, because a
+    report needs those of all pairs. Where there are too few rounds, the ends are 0 and infinity.
+    """
+    paired = rounds.paired(opponents)
+    names, series = list(paired), [np.concatenate(own) for own in paired.values()]
+    quantile = -float(special.stdtrit(process.freedom, alpha / 2))
+    found = {}
+    for places, differences in stacked(series):
+        counts = [[len(values) for values in paired[names[place]]] for place in places]
+        shares = np.array([math.hypot(*own) / sum(own) for own in counts])
+        middle, low, high = shift(differences, alpha)
+        others = quantile * process.sd * shares
+        logs = (middle, middle - np.hypot(middle - low, others),
+                middle + np.hypot(high - middle, others))  # fmt: skip
+        for place, *ratio in zip(
+            places.tolist(), *(np.exp(log).tolist() for log in logs), strict=True
+        ):
+            found[names[place]] = tuple(ratio)
     return found
 
 

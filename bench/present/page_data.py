@@ -260,13 +260,9 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
     pairs of the block simultaneously, or None where there is no interval.
     """
     found = {}
-    for place, arm in enumerate(block.arms[:-1], 1):
-        for other, claim in block.claims_of(arm, block.arms[place:]).items():
-            if claim.ratio.paired:
-                low, high = claim.verdict.low, claim.verdict.high
-                ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
-                key = f"{arms[arm]}/{arms[other]}"
-                found[key] = shortened([claim.ratio.value, *ends], 5)
+    for arm, other, (value, low, high) in block.all_pairs():
+        ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
+        found[f"{arms[arm]}/{arms[other]}"] = shortened([value, *ends], 5)
     return found
 
 

@@ -157,7 +157,7 @@ def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
         for block in blocks
     ]
     part = "" if known == count else f"{known} of {count}"
-    name = f"{row.implementation} (approximate)" if row.approximate else row.implementation
+    name = sentences.named(row.implementation, bool(row.approximate))
     return Line(name, fields, behind(row.worst), behind(row.mean), part)
 
 

@@ -3,10 +3,11 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import zip_longest
+from typing import Any
 
 from bench.analyse import scaling_curves
 from bench.analyse.cell_table import Tables
@@ -78,6 +79,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
         )
         for name, own in blocks.items()
     }
+    approximate = {name for own in found.comparisons for name in own.approximate}
     planned = {name: list(_plans(subject)) for name, subject in subjects.items()}
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
@@ -91,7 +93,8 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
                 continue
             room -= plan.panels
             data, title = subjects[subject], plan.title or CHARTS[kind].title
-            plot = compose(plan.slug or f"{kind}-{data.slug}", plan.spec, title, data.subtitle)
+            spec = _marked(plan.spec, approximate)
+            plot = compose(plan.slug or f"{kind}-{data.slug}", spec, title, data.subtitle)
             label = f"{title}, {subject}"
             chosen[subject].append(PrintedChart(kind, title, label, plan.note, plot, plan.table))
     return Figures(chosen, {subject: _left_out(kinds) for subject, kinds in missing.items()})
@@ -106,6 +109,15 @@ def _plans(subject: Subject) -> Iterator[tuple[str, Plan]]:
         for plan in import_module(f"bench.present.plots.{kind}").plan(subject)
     ]
     yield from sorted(plans, key=lambda offer: offer[1].later)
+
+
+def _marked(part: Any, approximate: Container[str]) -> Any:
+    """Return a specification in which names of approximate steps say so, in legends and labels."""
+    if isinstance(part, Mapping):
+        return {key: _marked(value, approximate) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_marked(value, approximate) for value in part]
+    return sentences.named(part, part in approximate) if isinstance(part, str) else part
 
 
 def _left_out(kinds: Sequence[str]) -> str:

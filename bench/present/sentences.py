@@ -215,7 +215,7 @@ def advice(own: Sequence[Summary]) -> list[str]:
     compared = left = [summary for summary in own if summary.compared]
     if len(compared) == 1:
         return [compared[0].text()]
-    said = []
+    said: list[tuple[str, str, float, str]] = []
     while left:
         bounds: dict[str, list[float]] = {}
         for each in left:
@@ -225,10 +225,31 @@ def advice(own: Sequence[Summary]) -> list[str]:
         best = min(bounds, key=lambda name: (-len(bounds[name]), max(bounds[name])))
         where = [each for each in left if best in each.comparison.standings.leaders]
         left = [each for each in left if each not in where]
-        places = some([each.among(own) for each in where])
+        places = _places([each.among(own) for each in where])
         places = "" if len(where) == len(compared) else f" with {places}"
-        said.append(f"{_use(best, places, max(bounds[best]))}{_avoid(best, where, own)}.")
-    return said + approximate(own)
+        said.append((best, places, max(bounds[best]), _avoid(best, where, own)))
+    return [*_advised(said), *approximate(own)]
+
+
+def _advised(said: Sequence[tuple[str, str, float, str]]) -> Iterator[str]:
+    """Yield a sentence for each best implementation; those that need no more words share one."""
+    plain = [one for one in said if one[2] < WIDE and not one[3]]
+    for best, places, bound, avoid in (one for one in said if one not in plain or len(plain) == 1):
+        yield f"{_use(best, places, bound)}{avoid}."
+    for sure in (True, False) if len(plain) > 1 else ():
+        if own := [one for one in plain if (one[2] == 1) == sure]:
+            names = listing([f"{best}{places}" for best, places, *_ in own])
+            use = _use(names, "", max(bound for *_, bound, _ in own))
+            yield f"Use {names}: they are fastest there." if sure and len(own) > 1 else f"{use}."
+
+
+def _places(places: Sequence[str]) -> str:
+    """Return `data=1, 2 and 4`: meshes of one axis share its name."""
+    axes = {place.partition("=")[0] for place in places}
+    sizes = [place.partition("=")[2] for place in places]
+    if len(axes) == 1 and all(map(str.isdecimal, sizes)):
+        return f"{axes.pop()}={some(sizes)}"
+    return some(places)
 
 
 def approximate(own: Sequence[Summary]) -> list[str]:
@@ -341,6 +362,11 @@ def counted(words: Iterable[str], order: Iterable[str]) -> str:
     """Return `3 ok, 1 wrong`: how often each word occurs, in this order."""
     counts = Counter(words)
     return ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
+
+
+def named(implementation: str, approximate: bool) -> str:
+    """Return the name of an implementation, and that its step is approximate if it is."""
+    return f"{implementation} (approximate)" if approximate else implementation
 
 
 def listing(words: Iterable[str]) -> str:
