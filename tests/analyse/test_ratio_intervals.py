@@ -452,3 +452,25 @@ def test_the_spread_is_a_step_not_a_span() -> None:
     assert spreads(rounds, "throughput") == {"x": Spread(3e-6, 2e-6, 4e-6, rounds=5)}
     assert spreads(rounds, "latency") == {"x": Spread(1e-5, 1e-5, 1e-5, rounds=5)}
     assert ratio_intervals.ratios(rounds, {"x": "y"}) == {}
+
+
+@pytest.mark.parametrize("rounds", [4, 40, 90])
+def test_many_intervals_at_once_equal_those_of_single_ratios(rounds: int) -> None:
+    """Two processes of different lengths, few rounds, and arms that share none."""
+    arms = {"a": 1.0, "b": 1.3, "c": 0.8}
+    samples = [
+        simulate(1, arms, rounds),
+        simulate(2, arms, rounds // 2, attempt="b"),
+        simulate(3, {"d": 1.0}, rounds, attempt="c"),
+    ]
+    found = Rounds.of(pd.concat(samples))
+    opponents = {"b": "a", "c": "a", "d": "a"}
+    each = ratio_intervals.ratios(found, opponents)
+    together = ratio_intervals.intervals(found, opponents, 0.01)
+    assert together.keys() == {"b", "c"} == {arm for arm, one in each.items() if one.paired}
+    for arm, (value, low, high) in together.items():
+        assert value == pytest.approx(each[arm].value, rel=1e-12)
+        if (ends := each[arm].interval(0.01)) is not None:
+            assert (low, high) == pytest.approx(ends, rel=1e-12)
+        else:
+            assert (low, high) == (0, math.inf)

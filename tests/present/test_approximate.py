@@ -125,6 +125,9 @@ def test_files_and_markdown_mark_them(run: store.Run) -> None:
     cells = pd.read_csv(run.directory / "cells.csv")
     marked = cells.loc[cells["approximate"].notna(), "implementation"]
     assert set(marked) == {"sparse", "coarse"}
+    drawn = [path.read_text("utf-8") for path in (run.directory / "plots").glob("ratios*.svg")]
+    assert drawn
+    assert all("sparse (approximate)" in text for text in drawn)
     text = (run.directory / "report.md").read_text("utf-8")
     assert "sparse (approximate)" in text
     assert "Approximate steps are ranked apart" in text
