@@ -371,7 +371,8 @@ def test_a_later_run_proves_and_compiles_nothing_again(proving: Front) -> None:
     arms = ["jit_spmd", "pmap", "python_loop"]
     assert [sorted(job["proved"]) for job in proving.jobs] == [[]] * 2 + [arms] * 6
     figures = {"product_flops": 7.0, "traced_flops": 8.0}
-    assert [job["proved"]["pmap"] for job in proving.jobs if not job["launch"]][2:] == [figures] * 4
+    first_launches = [job for job in proving.jobs[2:] if not job["launch"]]
+    assert [job["proved"]["pmap"] for job in first_launches] == [figures] * 4
     assert proving.jobs[-1]["proved"]["pmap"] == {"product_flops": 7.0}, "stored once in a run"
     for run in ("r2", "r3"):
         cells = proving.stored(run).cells
