@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, cast
@@ -118,17 +119,37 @@ class Children:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise ChildError(f"its file of parameters cannot be read: {error}") from error
 
+    def ask_all(self, ask: str, requests: Sequence[dict[str, Any]]) -> list[tuple[int, Answers]]:
+        """Send several requests at once to all processes, each of which answers one by one.
+
+        Returns for each request the time of its last answer, in nanoseconds of
+        time.perf_counter_ns, and the answers by rank. Raises the errors of `ask`.
+        """
+        every = [[{"ask": ask, **request} for request in requests]] * len(self)
+        return self._all_answers(every)
+
     def _answers(self, requests: list[dict[str, Any]]) -> Answers:
-        """Send each process its request and read the answers; if one fails, end all processes."""
-        ask = requests[0]["ask"]
+        """Send each process its own request, and return the answers by rank."""
+        ((_, answers),) = self._all_answers([[request] for request in requests])
+        return answers
+
+    def _all_answers(self, requests: list[list[dict[str, Any]]]) -> list[tuple[int, Answers]]:
+        """Send each process its requests and read the answers; if one fails, end all processes."""
+        ask = requests[0][0]["ask"]
         try:
-            texts = self._exchanged(ask, [json.dumps(one).encode() + b"\n" for one in requests])
-            return [_parsed(ask, text) for text in texts]
+            lines = [b"".join(json.dumps(one).encode() + b"\n" for one in own) for own in requests]
+            times, texts = self._exchanged(ask, lines, len(requests[0]))
+            answers = [[_parsed(ask, text) for text in own] for own in texts]
         except BaseException:
             self.close()
             raise
+        return list(zip(times, map(list, zip(*answers, strict=True)), strict=True))
 
-    def _exchanged(self, ask: str, lines: list[bytes]) -> list[bytes]:
+    def _exchanged(
+        self, ask: str, lines: list[bytes], count: int
+    ) -> tuple[list[int], list[list[bytes]]]:
+        """Return when each of `count` answers was complete in all processes, and their texts."""
+        texts, times = [b""] * len(self), [0] * count
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
                 with contextlib.suppress(OSError):  # a process that has ended closes its stdout too
@@ -136,16 +157,19 @@ class Children:
                     stdin.write(lines[rank])
                     stdin.flush()
                 selector.register(cast("IO[bytes]", process.stdout), selectors.EVENT_READ, rank)
-            texts = [b""] * len(self)
             while selector.get_map():
                 for key, _ in selector.select():
-                    rank = key.data
+                    rank, before = key.data, texts[key.data].count(b"\n")
                     texts[rank] += (more := os.read(key.fd, LONGEST_ANSWER))
+                    now = time.perf_counter_ns()
                     if not more:
                         raise ChildError(self._ending(rank, ask))
-                    if texts[rank].endswith(b"\n") or len(texts[rank]) > LONGEST_ANSWER:
+                    for place in range(before, min(texts[rank].count(b"\n"), count)):
+                        times[place] = now
+                    *whole, rest = texts[rank].split(b"\n")
+                    if (len(whole) >= count and not rest) or len(rest) > LONGEST_ANSWER:
                         selector.unregister(key.fileobj)
-        return texts
+        return times, [text.split(b"\n", count - 1) for text in texts]
 
     def _ending(self, rank: int, ask: str) -> str:
         """Describe how a process that closed its stdout ended."""

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,26 +81,43 @@ class ForeignArm(Arm):
 
     def __post_init__(self) -> None:
         self.children.find_counted()
-        self.asking_ns = int(statistics.median(self._asked(0)[0] for _ in range(ASKED)))
+        self.asking_ns = int(
+            statistics.median(self._asked([(0, False)])[0][0] for _ in range(ASKED))
+        )
 
-    def _asked(self, steps: int, *, wait_each: bool = False) -> tuple[int, list[dict[str, Any]]]:
-        """Request a span; return the nanoseconds by the worker's clock, and the answers."""
-        began = time.perf_counter_ns()
-        answers = self.children.ask("run", steps=steps, wait_each=wait_each)
-        return time.perf_counter_ns() - began, answers
+    def _asked(self, spans: Sequence[tuple[int, bool]]) -> list[tuple[int, list[dict[str, Any]]]]:
+        """Request spans; return for each the nanoseconds by the worker's clock, and the answers."""
+        requests = [{"steps": steps, "wait_each": wait_each} for steps, wait_each in spans]
+        before, asked = time.perf_counter_ns(), []
+        for at, answers in self.children.ask_all("run", requests):
+            asked.append((at - before, answers))
+            before = at
+        return asked
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps in the children, which wait for their devices; return nanoseconds."""
+        return self.run_spans([(steps, wait_each)])[0]
+
+    def run_spans(self, spans: Sequence[tuple[int, bool]]) -> list[int]:
+        """Run spans, as in the worker: the children begin the next as soon as one has ended.
+
+        A child that slept between its spans would be slower in the first steps of each.
+        """
         self._note(self._idle)
-        took, answers = self._asked(steps, wait_each=wait_each)
+        asked = iter(self._asked([span for span in spans if span[0]]))
         self._note(self._busy)
-        told = max(int(answer["ns"]) for answer in answers)
-        empty, _ = self._asked(0)
-        self._spans.append((took, took - told, empty))
-        self.steps += steps
-        loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
-        self.losses.append((self.steps, loss))
-        return min(took, max(told, took - self.asking_ns))
+        ((empty, _),) = self._asked([(0, False)])
+        times = []
+        for steps, _ in spans:
+            took, answers = next(asked) if steps else (0, [])
+            told = max((int(answer["ns"]) for answer in answers), default=0)
+            times.append(min(took, max(told, took - self.asking_ns)))
+            if answers:
+                self._spans.append((took, took - told, empty))
+                self.steps += steps
+                loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
+                self.losses.append((self.steps, loss))
+        return times
 
     def uncounted(self, read: Callable[[Any], Any], state: Any) -> Any:
         """Read a state; the children's CPU time meanwhile counts neither as busy nor as idle."""

@@ -69,6 +69,18 @@ class Arm:
         self.losses.append((self.steps, loss))
         return end - start
 
+    def run_spans(self, spans: Sequence[tuple[int, bool]]) -> list[int]:
+        """Run spans, each given by its number of steps and whether to wait for each of them.
+
+        The nanoseconds of each are returned. What the first one waits for input is forgotten.
+        """
+        took = []
+        for steps, wait_each in spans:
+            took.append(self.run(steps, wait_each=wait_each) if steps else 0)
+            if len(took) == 1:
+                self.waits()
+        return took
+
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
         """Run steps, and wait for every loss or for none; return the last state and loss."""
         step, state, batch = self.step, self.state, self.batch
@@ -156,30 +168,23 @@ def run_spans(
     All spans run from the same line of code, so that the step cannot distinguish them. `apart` is
     called between the timed spans, whose nanoseconds are returned, and what is done for a check.
     """
-    every, took = list(spans), []
-    at = -1
+    groups, took = [(spans, checked is not None and not checked.steps)], []
     if checked is not None and checked.steps:
-        at = 0 if checked.first else len(every)
-        every.insert(at, (checked.steps, checked.wait_each))
-    elif checked is not None:
-        checked.before(arm)
-        apart()
-    for index, (steps, wait_each) in enumerate(every):
-        if checked is not None and index == at:
-            if index:
-                apart()
+        groups.insert(0 if checked.first else 1, ([(checked.steps, checked.wait_each)], True))
+    for place, (group, is_checked) in enumerate(groups):
+        if place:
+            apart()
+        if checked is not None and is_checked:
             checked.before(arm)
-        took.append(arm.run(steps, wait_each=wait_each) if steps else 0)
-        if checked is not None and index == at:
-            checked.after(arm)
-            took.pop()
-            if not index:
+            if group is spans:
                 apart()
-        if index in (0, at + 1):
-            arm.waits()
-    if checked is not None and not checked.steps:
-        apart()
-        checked.after(arm)
+        times = arm.run_spans(group)
+        if group is spans:
+            took = times
+        if checked is not None and is_checked:
+            if group is spans:
+                apart()
+            checked.after(arm)
     return took
 
 
