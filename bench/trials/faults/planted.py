@@ -326,10 +326,10 @@ def _peek(right: TrainStep, of: int = 10) -> TrainStep:
 
     def step(state: Any, batch: Any) -> Any:
         frame = sys._getframe()  # noqa: SLF001 - as a cheat would
-        while frame.f_back is not None and "every" not in frame.f_locals:
+        while frame.f_back is not None and "groups" not in frame.f_locals:
             frame = frame.f_back
-        spans = frame.f_locals
-        timed = "every" in spans and spans["index"] != spans["at"]
+        turn = frame.f_locals
+        timed = "groups" in turn and turn["group"] is turn["spans"]
         if not (timed and _timed() and next(calls) % of):
             state, loss = right.step(state, batch)
             last[:] = [loss]
