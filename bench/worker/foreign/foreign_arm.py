@@ -24,6 +24,10 @@ long ones count, and at least FEWEST_SPANS are needed; a span is long if LIE_SHA
 four round trips, because lying about a shorter one gains little. Lower quartiles are compared: on a
 busy host the worker often wakes up late, after spans and empty requests alike, but not always."""
 
+TRUSTED_SHARE = 0.02
+"""Share of a span by which a child's clock may differ from the worker's, in addition to a round
+trip: a thread that has slept as long as a span wakes up later than between empty requests."""
+
 IDLE_SHARE = 0.05
 """Mean share of a core that a child's threads may use while other arms are timed."""
 
@@ -62,7 +66,7 @@ class ForeignArm(Arm):
     """An arm that runs in its own processes.
 
     A span's time is that of the slowest child, but at least the time by the worker's clock minus
-    the round trip of a request.
+    the round trip of a request and TRUSTED_SHARE of it.
     """
 
     children: Children = field(kw_only=True)
@@ -111,7 +115,8 @@ class ForeignArm(Arm):
         for steps, _ in spans:
             took, answers = next(asked) if steps else (0, [])
             told = max((int(answer["ns"]) for answer in answers), default=0)
-            times.append(min(took, max(told, took - self.asking_ns)))
+            least = round((1 - TRUSTED_SHARE) * took) - self.asking_ns
+            times.append(min(took, max(told, least)))
             if answers:
                 self._spans.append((took, took - told, empty))
                 self.steps += steps
