@@ -67,18 +67,9 @@ def read_devices() -> JaxDevices:
     if answer.code == 0:
         return cast("JaxDevices", json.loads(answer.out))
     why = f"jax finds no device: its process {answer.blame}"
-    return JaxDevices(
-        platform="",
-        kinds=[],
-        memory_bytes=None,
-        backend=why,
-        counted=[],
-        no_energy=why,
-        planes=[],
-        no_trace=why,
-        attention="",
-        no_attention=why,
-    )
+    none = {"platform": "", "kinds": [], "memory_bytes": None, "counted": [], "planes": []}
+    texts = dict.fromkeys(("backend", "no_energy", "no_trace", "no_attention"), why)
+    return cast("JaxDevices", {**none, **texts, "attention": ""})
 
 
 def read_limits(root: Path) -> Limits:
@@ -115,9 +106,6 @@ def measures(machine: Machine) -> dict[str, str]:
     peak = "" if peaks.peak(kind, "bf16") else f"bench/analyse/peaks.toml has no peak of {kind}"
     several = "" if len(devices["kinds"]) > 1 else "there is one device"
     virtual = "virtual devices show dispatch and communication, not how a step scales"
-    attention = (
-        devices["no_attention"] and f"attention stores its scores: {devices['no_attention']}"
-    )
     memory = "" if devices["memory_bytes"] else "the compiler's plan and the process's memory only"
     return {
         "Times and verdicts": "",
@@ -126,7 +114,7 @@ def measures(machine: Machine) -> dict[str, str]:
         "Traces": devices["no_trace"],
         "Energy": devices["no_energy"],
         "Memory of a device": memory,
-        "Fused attention": attention,
+        "Fused attention": devices["no_attention"],
         **{
             f"--{option}": "" if package in versions else f"needs the package {package}"
             for option, package in PACKAGES.items()

@@ -212,7 +212,7 @@ def test_it_fits_a_screen(examine):
             {},
             {"jax-cuda13-plugin": "0.12.0"},
             12040,
-            "jax-cuda13-plugin needs a driver for CUDA 13, and this one supports CUDA up to 12.4; up",
+            "jax-cuda13-plugin needs a driver for CUDA 13, and this one supports CUDA up to 12.4;",
         ),
         ({}, {"jax-cuda12-plugin": "0.12.0"}, 12040, "`JAX_PLATFORMS=cuda python -c"),
     ],

@@ -48,7 +48,10 @@ def attention_kernel(platform: str) -> tuple[str, str]:
     query = jnp.ones((1, 1024, 1, 64), jnp.bfloat16)
     attend = divided_sequences.kernels(query).get(name)
     if attend is None:
-        return "", f"jax finds no {kernel} for this device" if kernel else "no kernel for CPUs"
+        return (
+            "",
+            f"jax finds no {kernel} for this device" if kernel else "it has no kernel on CPUs",
+        )
     try:
         jax.block_until_ready(jax.jit(jax.grad(lambda x: attend(x, x, x).sum()))(query))
     except Exception as error:  # noqa: BLE001 - a library may raise anything

@@ -49,6 +49,7 @@ class DividedGradients:
       batch: a batch, on the host.
       devices: this process's devices. The first one alone is preferred.
       memory: bytes that each device has.
+      share: largest share of them that is planned for, if they suffice in any division.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class DividedGradients:
         batch: Batch,
         devices: Sequence[Any],
         memory: float,
+        share: float = SHARE,
     ) -> None:
         self._problem = problem
         self._loss_and_gradients = jax.value_and_grad(loss_fn, has_aux=True)
         self._devices = devices
-        self._memory = memory
+        self._memory, self._share = memory, share
         self._shapes = shapes_of_params(problem)
         rows = len(jax.tree.leaves(batch)[0])
         # A batch's statistics are not the means of those of its parts.
@@ -122,7 +124,7 @@ class DividedGradients:
         temporary, params_bytes = memory["temporary_bytes"], memory["argument_bytes"]
         fixed = memory["total_bytes"] - temporary + others * params_bytes
         self._needed = fixed + temporary
-        return SHARE * self._memory - fixed, temporary
+        return self._share * self._memory - fixed, temporary
 
     def _shardings(self, specs: Any) -> Any:
         return jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), specs)
