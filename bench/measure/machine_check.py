@@ -67,7 +67,7 @@ def read_devices() -> JaxDevices:
     if answer.code == 0:
         return cast("JaxDevices", json.loads(answer.out))
     why = f"jax finds no device: its process {answer.blame}"
-    none = {"platform": "", "kinds": [], "memory_bytes": None, "counted": [], "planes": []}
+    none: Any = {"platform": "", "kinds": [], "memory_bytes": None, "counted": [], "planes": []}
     texts = dict.fromkeys(("backend", "no_energy", "no_trace", "no_attention"), why)
     return cast("JaxDevices", {**none, **texts, "attention": ""})
 
