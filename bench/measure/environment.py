@@ -13,6 +13,10 @@ _THREADS_A_DEVICE = 2
 device to arrive may find no thread for part of its work, which is a deadlock. That happened often
 on jax 0.10 with two devices, and never with spare threads."""
 
+_MEMORY_SHARES = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_MEMORY_SHARE = "0.9"
+"""Share of a GPU's memory that XLA may use. The rest is for CUDA, cuDNN and NCCL."""
+
 _RELEVANT = re.compile(
     r"XLA_|JAX_|NPROC$|PJRT_|OMP_|NCCL_|LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_|SLURM_NTASKS$"
 )
@@ -21,12 +25,18 @@ _PRIVATE = re.compile(r"ADDR|HOST|COMM_ID|IFNAME|TOKEN|SECRET|KEY|CERT")
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment, with a checkout on PYTHONPATH."""
-    if not CHECKOUT:
-        return dict(os.environ)
-    inherited = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(ROOT), inherited] if inherited else [str(ROOT)])
-    return {**os.environ, "PYTHONPATH": path}
+    """Return this process's environment, with a checkout on PYTHONPATH.
+
+    On GPUs, XLA allocates memory as it is needed, since processes share a device: the worker, those
+    of variants, and others that end beforehand. By default it would take 75 % at once, and in all.
+    """
+    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if not environment.keys() & set(_MEMORY_SHARES):  # XLA refuses both together
+        environment[_MEMORY_SHARES[0]] = _MEMORY_SHARE
+    if CHECKOUT:
+        inherited = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), inherited]))
+    return environment
 
 
 def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[str, str]:
@@ -48,9 +58,6 @@ def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[
             "JAX_PLATFORMS": "cpu",
             "NPROC": str(_THREADS_A_DEVICE * devices if devices * processes > 1 else 1),
         }
-    else:
-        # All arms stay in memory together, and an arm that does not fit must fail to allocate.
-        environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     return environment
 
 

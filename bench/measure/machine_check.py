@@ -13,7 +13,7 @@ import psutil
 
 from bench.analyse import peaks
 from bench.measure.environment import child_environment, recorded_variables
-from bench.measure.processes.guarded import ChildError, ask
+from bench.measure.processes.guarded import ask
 from bench.records.host import CPUS, describe_host, held_down_by
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
 from bench.records.messages import PACKAGES
@@ -43,8 +43,7 @@ USUAL_MEMORY = 0.05
 def examine(nvml: Any = None, root: Path = Path("/")) -> Machine:
     """Examine this machine, whose system's files are below `root`.
 
-    `nvml` is the module `pynvml`, which is imported if not given, or a substitute. Raises
-    ChildError if jax cannot list its devices.
+    `nvml` is the module `pynvml`, which is imported if not given, or a substitute.
     """
     gpus = read_boards(nvml)
     machine = Machine(
@@ -64,11 +63,13 @@ def examine(nvml: Any = None, root: Path = Path("/")) -> Machine:
 
 def read_devices() -> JaxDevices:
     """Query a child process, so that this process holds no device memory."""
-    environment = child_environment() | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    answer = ask(COMMAND, "", environment, TIMEOUT_S)
-    if answer.code:
-        raise ChildError(f"jax finds no device: it {answer.ending}.\n{answer.quoted_lines()}")
-    return cast("JaxDevices", json.loads(answer.out))
+    answer = ask(COMMAND, "", child_environment(), TIMEOUT_S)
+    if answer.code == 0:
+        return cast("JaxDevices", json.loads(answer.out))
+    why = f"jax finds no device: its process {answer.blame}"
+    none: Any = {"platform": "", "kinds": [], "memory_bytes": None, "counted": [], "planes": []}
+    texts = dict.fromkeys(("backend", "no_energy", "no_trace", "no_attention"), why)
+    return cast("JaxDevices", {**none, **texts, "attention": ""})
 
 
 def read_limits(root: Path) -> Limits:
@@ -99,11 +100,12 @@ def read_limits(root: Path) -> Limits:
 def measures(machine: Machine) -> dict[str, str]:
     """Return, for each kind of figure, why it is missing or limited; empty if it is neither."""
     devices, versions = machine["devices"], machine["versions"]
+    if not devices["kinds"]:
+        return {"Times and verdicts": devices["backend"]}
     on_cpu, kind = devices["platform"] == "cpu", devices["kinds"][0]
-    peak = "" if peaks.peak(kind, "bf16") else f"no peak is published for {kind}"
+    peak = "" if peaks.peak(kind, "bf16") else f"bench/analyse/peaks.toml has no peak of {kind}"
     several = "" if len(devices["kinds"]) > 1 else "there is one device"
     virtual = "virtual devices show dispatch and communication, not how a step scales"
-    attention = "" if devices["attention"] else "attention stores its scores"
     memory = "" if devices["memory_bytes"] else "the compiler's plan and the process's memory only"
     return {
         "Times and verdicts": "",
@@ -112,7 +114,7 @@ def measures(machine: Machine) -> dict[str, str]:
         "Traces": devices["no_trace"],
         "Energy": devices["no_energy"],
         "Memory of a device": memory,
-        "Fused attention": attention,
+        "Fused attention": devices["no_attention"],
         **{
             f"--{option}": "" if package in versions else f"needs the package {package}"
             for option, package in PACKAGES.items()
@@ -123,24 +125,43 @@ def measures(machine: Machine) -> dict[str, str]:
 def advice(machine: Machine) -> Iterator[str]:
     """Yield advice on what to install or set, the most important first."""
     gpus, devices, limits = machine["gpus"], machine["devices"], machine["limits"]
-    if devices["platform"] == "cpu" and gpus["boards"]:
-        yield (
-            "jax uses the CPU although there are GPUs: install jax for them "
-            "(LOCKSTEP_EXTRAS=cuda), and check JAX_PLATFORMS"
-        )
-    if devices["platform"] == "gpu" and not gpus["boards"]:
+    cuda = devices["platform"] == "gpu" and "rocm" not in devices["backend"].lower()
+    if gpus["boards"] and devices["platform"] != "gpu":
+        yield f"jax does not use the GPUs: {_why_no_gpu(machine)}"
+    elif not devices["kinds"]:
+        yield devices["backend"]
+    if cuda and not gpus["boards"]:
         yield f"nothing is known of the GPUs ({gpus['reason']}): LOCKSTEP_EXTRAS=cuda,energy"
     for number, board in enumerate(gpus["boards"]):
         for fault in _of_board(board):
             yield f"GPU {number}: {fault}"
-    if devices["platform"] == "gpu" and not devices["attention"]:
-        yield "jax finds no cuDNN, without which attention is several times slower: install it"
+    if cuda and devices["no_attention"]:
+        yield f"attention will be several times slower than it could be: {devices['no_attention']}"
     if limits["profiling_for_all"] is False and devices["no_trace"]:
         yield (
             "only root may profile: load the driver with NVreg_RestrictProfilingToAdminUsers=0, "
             "or leave --profile out"
         )
     yield from _of_cores(machine)
+
+
+def _why_no_gpu(machine: Machine) -> str:
+    """Return the likeliest reason why jax uses no GPU, and what to do about it."""
+    variables, newest = machine["variables"], machine["gpus"]["cuda"]
+    if variables.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides them; unset it"
+    if variables.get("JAX_PLATFORMS", "cuda") not in ("", "cuda", "gpu"):
+        return f"JAX_PLATFORMS is {variables['JAX_PLATFORMS']}; unset it"
+    found = [name for name in machine["versions"] if name.startswith("jax-cuda")]
+    if not found:
+        return "it is installed for CPUs alone; install the extra `cuda` (LOCKSTEP_EXTRAS=cuda)"
+    wanted = found[-1].removeprefix("jax-cuda").partition("-")[0]
+    if int(wanted) > float(newest):
+        return (
+            f"{found[-1]} needs a driver for CUDA {wanted}, and this one supports CUDA up to "
+            f"{newest}; update the driver or install jax[cuda{newest.partition('.')[0]}]"
+        )
+    return "`JAX_PLATFORMS=cuda python -c 'import jax; jax.devices()'` shows why"
 
 
 def _of_board(board: Board) -> Iterator[str]:
@@ -157,6 +178,11 @@ def _of_board(board: Board) -> Iterator[str]:
         yield f"{count(board['uncorrected'], 'memory error')} could not be corrected: reset it"
     if board["divided"]:
         yield "it is divided (MIG): published peaks and the energy counter are of a whole board"
+    if board["shared"] is False:
+        yield (
+            "it admits one process at a time, and variants with flags and other frameworks run in "
+            "processes beside the worker; `nvidia-smi -c DEFAULT` admits several"
+        )
     limit, default = board["limit_w"], board["default_limit_w"]
     if limit and default and limit < LOWERED * default:
         yield f"its power limit is {limit:.0f} W of {default:.0f} W; `nvidia-smi -pl` raises it"
@@ -227,7 +253,7 @@ def _board(nvml: Any, handle: Any) -> Board:
         ask(f"nvmlDeviceGetCurrPcieLink{what}") for what in ("Generation", "Width")
     )
     processes = ask("nvmlDeviceGetComputeRunningProcesses")
-    persistent = ask("nvmlDeviceGetPersistenceMode")
+    persistent, mode = ask("nvmlDeviceGetPersistenceMode"), ask("nvmlDeviceGetComputeMode")
     return Board(
         name=str(nvml.nvmlDeviceGetName(handle)),
         memory_bytes=memory and int(memory.total),
@@ -248,6 +274,7 @@ def _board(nvml: Any, handle: Any) -> Board:
         if ecc and ecc[0]
         else None,
         persistent=None if persistent is None else bool(persistent),
+        shared=None if mode is None else mode == getattr(nvml, "NVML_COMPUTEMODE_DEFAULT", 0),
         divided=None if mig is None else bool(mig[0]),
         links=_links(ask),
         pcie=f"{generation} x{lanes}" if generation and lanes else "",

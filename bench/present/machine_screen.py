@@ -30,7 +30,7 @@ def _here(machine: Machine) -> Iterator[tuple[str, str]]:
     kinds = sorted({*devices["kinds"]})
     named = ", ".join(f"{devices['kinds'].count(kind)} x {kind}" for kind in kinds)
     memory = f", {bytes_(devices['memory_bytes'])} each" if devices["memory_bytes"] else ""
-    yield "devices", f"{named}{memory} ({devices['backend']})"
+    yield "devices", f"{named}{memory} ({devices['backend']})" if kinds else devices["backend"]
     yield "packages", ", ".join(f"{name} {one}" for name, one in machine["versions"].items())
     gpus = machine["gpus"]
     if gpus["boards"]:

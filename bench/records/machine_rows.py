@@ -24,6 +24,8 @@ class Board(TypedDict):
     """Memory errors that ECC could not correct, since the driver was loaded."""
     persistent: bool | None
     """Whether the driver stays loaded, and keeps the clocks, while the board is unused."""
+    shared: bool | None
+    """Whether several processes may use the board at once."""
     divided: bool | None
     """Whether the board is in MIG mode."""
     links: int
@@ -49,12 +51,13 @@ class JaxDevices(TypedDict):
     """The devices as a process with jax sees them."""
 
     platform: str
+    """Empty if jax finds no device."""
     kinds: list[str]
     """Kind of every device."""
     memory_bytes: int | None
     """Memory of a device that programs may use."""
     backend: str
-    """Version of the runtime."""
+    """Version of the runtime, or why jax finds no device."""
     counted: list[str]
     """Kinds of boards or packages whose energy can be read."""
     no_energy: str
@@ -65,6 +68,8 @@ class JaxDevices(TypedDict):
     """Why the test trace has none; empty if it has some."""
     attention: str
     """The kernel of fused attention; empty if there is none."""
+    no_attention: str
+    """Why there is none; empty if there is one."""
 
 
 class Limits(TypedDict):

@@ -11,10 +11,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.contract import divided_sequences
 from bench.measure import machine_check
 from bench.measure.machine_check import read_boards
-from bench.measure.processes.guarded import Answer, ChildError
+from bench.measure.processes.guarded import Answer
 from bench.present import machine_screen
+from bench.worker.answer import machine_devices
 
 GIB = 1 << 30
 
@@ -47,6 +49,7 @@ def nvml(boards=1, **changed):
             "TotalEccErrors": 0,
             "PersistenceMode": 1,
             "MigMode": unsupported,
+            "ComputeMode": 0,
             "NvLinkState": 1,
             "CurrPcieLinkGeneration": 5,
             "CurrPcieLinkWidth": 16,
@@ -70,10 +73,12 @@ GPU = {
     "platform": "gpu", "kinds": ["NVIDIA H100 80GB HBM3"] * 2, "memory_bytes": 76 * GIB,
     "backend": "PJRT C API cuda 13000", "counted": ["NVIDIA H100 80GB HBM3"] * 2, "no_energy": "",
     "planes": ["/device:GPU:0"], "no_trace": "", "attention": "cuDNN",
+    "no_attention": "",
 }  # fmt: skip
 CPU = {
     "platform": "cpu", "kinds": ["cpu"], "memory_bytes": None, "backend": "cpu", "counted": [],
     "no_energy": "none here", "planes": ["/host:CPU"], "no_trace": "", "attention": "",
+    "no_attention": "no kernel for CPUs",
 }  # fmt: skip
 
 
@@ -115,6 +120,7 @@ def test_a_board_is_read(examine):
         ({"MemoryInfo": SimpleNamespace(total=80 * GIB, used=20 * GIB)}, "somebody else uses it"),
         ({"CurrentClocksThrottleReasons": 0x44}, "its clock is held down now by power and heat"),
         ({"TotalEccErrors": 2}, "2 memory errors could not be corrected"),
+        ({"ComputeMode": 3}, "it admits one process at a time"),
         ({"MigMode": (1, 1)}, "it is divided (MIG)"),
         ({"EnforcedPowerLimit": 500_000}, "its power limit is 500 W of 700 W"),
         ({"PersistenceMode": 0}, "persistence mode is off"),
@@ -135,9 +141,14 @@ def test_what_a_board_does_not_tell_is_unknown():
 @pytest.mark.parametrize(
     ("devices", "library", "files", "host", "advice"),
     [
-        (CPU, nvml(), {}, {}, "jax uses the CPU although there are GPUs"),
         (GPU, None, {}, {}, "nothing is known of the GPUs (NVML: Not Supported)"),
-        (GPU | {"attention": ""}, nvml(), {}, {}, "jax finds no cuDNN"),
+        (
+            GPU | {"attention": "", "no_attention": "jax finds no cuDNN for this device"},
+            nvml(),
+            {},
+            {},
+            "attention will be several times slower than it could be: jax finds no cuDNN",
+        ),
         (
             GPU | {"no_trace": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"},
             nvml(),
@@ -190,11 +201,72 @@ def test_it_fits_a_screen(examine):
     assert "- GPU 1: persistence mode is off" in text
 
 
-def test_a_machine_whose_jax_fails_says_so(monkeypatch):
+@pytest.mark.parametrize(
+    ("variables", "versions", "cuda", "advice"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": ""}, {}, 13000, "CUDA_VISIBLE_DEVICES hides them; unset it"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, {}, 13000, "CUDA_VISIBLE_DEVICES hides them; unset it"),
+        ({"JAX_PLATFORMS": "cpu"}, {}, 13000, "JAX_PLATFORMS is cpu; unset it"),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, {}, 13000, "it is installed for CPUs alone"),
+        (
+            {},
+            {"jax-cuda13-plugin": "0.12.0"},
+            12040,
+            "jax-cuda13-plugin needs a driver for CUDA 13, and this one supports CUDA up to 12.4;",
+        ),
+        ({}, {"jax-cuda12-plugin": "0.12.0"}, 12040, "`JAX_PLATFORMS=cuda python -c"),
+    ],
+)
+@pytest.mark.parametrize("devices", [CPU, None])
+def test_gpus_that_jax_does_not_use_have_a_reason(
+    monkeypatch, examine, devices, variables, versions, cuda, advice
+):
+    found = devices or failing(monkeypatch)
+    monkeypatch.setattr(machine_check, "recorded_variables", lambda: variables)
+    monkeypatch.setattr(machine_check, "_installed", lambda _: versions)
+    library = nvml()
+    library.nvmlSystemGetCudaDriverVersion = lambda: cuda
+    (text,) = examine(found, library)["advice"]
+    assert text.startswith(f"jax does not use the GPUs: {advice}")
+
+
+def failing(monkeypatch):
+    """What is known of the devices if jax fails."""
     answer = Answer("", ["RuntimeError: Unable to initialize backend"], 1)
     monkeypatch.setattr(machine_check, "ask", lambda *_: answer)
-    with pytest.raises(ChildError, match="Unable to initialize backend"):
-        machine_check.read_devices()
+    return machine_check.read_devices()
+
+
+def test_a_machine_whose_jax_fails_says_so(monkeypatch, examine):
+    machine = examine(failing(monkeypatch))
+    (advice,) = machine["advice"]
+    assert advice.startswith("jax finds no device: its process ended with exit code 1")
+    assert advice.endswith("RuntimeError: Unable to initialize backend")
+    assert machine["measures"] == {"Times and verdicts": advice}
+    out = io.StringIO()
+    machine_screen.show(Console(file=out, width=200), machine)
+    assert f"devices    {advice}" in out.getvalue()
+
+
+def test_gpus_of_another_vendor_are_not_advised_to_use_cuda(examine):
+    rocm = GPU | {"backend": "PJRT C API rocm 70000", "attention": "", "no_attention": "none"}
+    assert examine(rocm)["advice"] == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (lambda q, k, v: q + k + v, ("cuDNN", "")),
+        (lambda *_: 1 / 0, ("", "ZeroDivisionError: division by zero")),
+    ],
+)
+def test_fused_attention_is_tried(monkeypatch, kernel, expected):
+    monkeypatch.setattr(divided_sequences, "kernels", lambda _: {"cuda": kernel})
+    assert machine_devices.attention_kernel("gpu") == expected
+    assert machine_devices.attention_kernel("tpu") == (
+        "",
+        "jax finds no splash attention for this device",
+    )
 
 
 def test_the_command_prints_what_is_here():

@@ -360,6 +360,9 @@ def test_accelerators_keep_their_settings(monkeypatch: pytest.MonkeyPatch) -> No
     assert environment["NPROC"] == "4"
     assert "JAX_PLATFORMS" not in environment
     assert environment["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert environment["XLA_CLIENT_MEM_FRACTION"] == "0.9"
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+    assert "XLA_CLIENT_MEM_FRACTION" not in worker_environment("gpu", 2), "XLA refuses both"
 
 
 WINS = {"equal": True, "times": {"B": 0.2}}

@@ -145,12 +145,19 @@ def test_a_host_s_name_within_packed_operations_is_chance(checkout, monkeypatch)
     assert f"'{host}' tells of this machine" in lockstep("publish", "mine").output
 
 
-def test_runs_of_the_same_name_are_not_overwritten(checkout, quick_report):
-    synthetic.write(checkout / "reports", PLAN, "mine")
+def test_a_run_that_went_on_is_published_in_its_own_place_alone(checkout, quick_report):
+    directory = synthetic.write(checkout / "reports", PLAN, "mine")
+    published = checkout / "reports" / NAME
     assert lockstep("publish", "mine").exit_code == 0
+    synthetic.rewrite(directory, "cells", lambda row: row.update(reason="went on"))
     again = lockstep("publish", "mine")
-    assert again.exit_code == exits.BAD_INPUT
-    assert f"reports/{NAME} exists; remove it" in again.output
+    assert again.exit_code == 0, again.output
+    assert "went on" in "".join(p.read_text() for p in published.rglob("*.jsonl"))
+    assert not [*published.parent.glob(".publish-*")]
+    (published / "manifest.json").write_text("{")
+    once_more = lockstep("publish", "mine")
+    assert once_more.exit_code == exits.BAD_INPUT
+    assert f"reports/{NAME} cannot be read; remove it" in once_more.output
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,19 @@ from bench.contract.workloads import mlp
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.mesh import MeshShape
 from bench.worker.phases import training
-from bench.worker.phases.training import fewest_parts, references, trained
+from bench.worker.phases.training import fewest_parts, references, trained, whole_batch
 from bench.worker.problems import make_mesh
+from bench.worker.prove.divided_gradients import DividedGradients
 from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.trajectory import whole_batch_steps
 from implementations import jit_spmd
 
 STEPS = 5
+
+
+def on_one(memory, devices=1):
+    """Makes the reference's step on devices with some memory."""
+    return partial(whole_batch, shards=1, devices=jax.devices()[:devices], memory=memory)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def found(problem):
         exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
     exact = replace(exact, start=widened(problem.start))
     seen = []
-    curves = references(problem, exact, 1, STEPS, lambda name, number: seen.append((name, number)))
+    curves = references(problem, exact, on_one(1 << 40), STEPS, lambda *begun: seen.append(begun))
     assert seen == [*itertools.product((WHOLE_BATCH, IN_PARTS, EXACT), range(STEPS))]
     return curves
 
@@ -56,6 +62,38 @@ def test_other_arithmetic_differs_by_rounding_alone(found):
         assert found[name].losses == pytest.approx(found[WHOLE_BATCH].losses, rel=1e-4)
         assert found[name].losses != found[WHOLE_BATCH].losses
     assert found[EXACT].losses[0] != float(np.float32(found[EXACT].losses[0])), "has more digits"
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_a_batch_that_does_not_fit_is_trained_in_parts(monkeypatch, found, problem, devices):
+    made = []
+
+    class Seen(DividedGradients):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self.division)
+
+    monkeypatch.setattr(training, "DividedGradients", Seen)
+    whole = on_one(1 << 40)(problem, problem.batch(0), 1)
+    params = sum(leaf.nbytes for leaf in jax.tree.leaves(whole.state[0]))
+    # Parameters, gradients, moments and their successors are about eight times the parameters.
+    make = on_one(params * (10.2 if devices == 1 else 5), devices)
+    curves = references(problem, problem, make, STEPS, lambda *_: None)
+    assert made[0] == (1, 1)
+    assert all(division != (1, 1) for division in made[1:])
+    assert {division.devices for division in made[1:]} == {devices}
+    for curve in curves.values():
+        assert curve.reason == ""
+        assert curve.losses == pytest.approx(found[WHOLE_BATCH].losses, rel=1e-5)
+
+
+def test_a_batch_that_fits_nowhere_says_what_is_missing(problem):
+    curves = references(problem, problem, on_one(1000, 2), STEPS, lambda *_: None)
+    for curve in curves.values():
+        assert curve.losses == []
+        assert curve.reason.startswith("oom: the reference, in ")
+        assert "sharded over all 2 devices of this process, needs " in curve.reason
+        assert "on each, where 0.977" in curve.reason
 
 
 def test_an_implementation_starts_over_and_follows_the_reference(problem, found):

@@ -76,30 +76,31 @@ def publish(run: store.Run, reports: Path) -> Path:
         reasons = [*_too_large(folder), *_private(folder)]
         if reasons:
             raise PublishError(*reasons)
+        if target.exists():
+            target.rename(Path(draft, "replaced"))
         folder.rename(target)
     return target
 
 
 def _free_folder(run: store.Run, reports: Path) -> Path:
-    """Return the run's published folder, numbered if other runs have taken its name."""
+    """Return the run's published folder, numbered if other runs have taken its name.
+
+    An earlier publication of the run itself is replaced: the run may have been continued since.
+    """
     name = published_name(run)
     for number in itertools.count(1):
         target = reports / (name if number == 1 else f"{name}_{number}")
-        if not target.exists():
+        if not target.exists() or _is_same_run(target, run.manifest):
             break
-        if _is_same_run(target, run.manifest):
-            raise PublishError(
-                f"{target.as_posix()} exists; remove it to publish this run in its place"
-            )
     return target
 
 
 def _is_same_run(folder: Path, manifest: Manifest) -> bool:
-    """Return whether a folder holds a published run; one that cannot be read may do so."""
+    """Return whether a folder holds this run; refuse to publish beside one that cannot be read."""
     try:
         published = store.read_manifest(folder)
-    except store.StoreError:
-        return True
+    except store.StoreError as error:
+        raise PublishError(f"{folder.as_posix()} cannot be read; remove it ({error})") from error
     return all(published[key] == manifest[key] for key in ("started_at", "host"))
 
 

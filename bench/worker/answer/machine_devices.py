@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from bench.contract import divided_sequences
 from bench.records.machine_rows import JaxDevices
+from bench.records.printable import shortened
 from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.time import energy_counters
@@ -17,7 +18,8 @@ from bench.worker.time.turn_slots import UnknownError
 SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
 
-KERNELS = {"gpu": "cuDNN", "tpu": "splash attention"}
+KERNELS = {"gpu": ("cuda", "cuDNN"), "tpu": ("tpu", "splash attention")}
+"""JAX's name of the platform that has a kernel of attention, and the kernel's, by platform."""
 
 
 def describe_devices() -> JaxDevices:
@@ -25,9 +27,7 @@ def describe_devices() -> JaxDevices:
     device = jax.devices()[0]
     planes, no_trace = traced_planes(device.platform)
     counted, no_energy = counted_kinds()
-    query: Any = jax.ShapeDtypeStruct((1, 1024, 1, 64), jnp.bfloat16)
-    name = {"gpu": "cuda"}.get(device.platform, device.platform)
-    kernel = KERNELS[device.platform] if name in divided_sequences.kernels(query) else ""
+    attention, no_attention = attention_kernel(device.platform)
     return JaxDevices(
         platform=device.platform,
         kinds=[one.device_kind for one in jax.devices()],
@@ -37,8 +37,26 @@ def describe_devices() -> JaxDevices:
         no_energy=no_energy,
         planes=planes,
         no_trace=no_trace,
-        attention=kernel if device.platform in KERNELS else "",
+        attention=attention,
+        no_attention=no_attention,
     )
+
+
+def attention_kernel(platform: str) -> tuple[str, str]:
+    """Run fused attention and its gradient; return the kernel's name, or why there is none."""
+    name, kernel = KERNELS.get(platform, (platform, ""))
+    query = jnp.ones((1, 1024, 1, 64), jnp.bfloat16)
+    attend = divided_sequences.kernels(query).get(name)
+    if attend is None:
+        return (
+            "",
+            f"jax finds no {kernel} for this device" if kernel else "it has no kernel on CPUs",
+        )
+    try:
+        jax.block_until_ready(jax.jit(jax.grad(lambda x: attend(x, x, x).sum()))(query))
+    except Exception as error:  # noqa: BLE001 - a library may raise anything
+        return "", shortened(name_and_text(error))
+    return kernel, ""
 
 
 def counted_kinds() -> tuple[list[str], str]:

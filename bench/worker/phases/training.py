@@ -1,22 +1,20 @@
 """Loss curves: arms and a reference train from the same parameters on the same batches.
 
-The reference computes the whole batch on one device, in the block's dtypes, with the workload's own
-optimizer. Right programs differ from it by rounding, which every step amplifies: after some dozens
-of steps under Adam, two orders of summation give different curves. To show the scale of this, the
-reference is also computed with its batch in parts whose gradients are averaged, as on several
-devices, and in float64.
+The reference computes the whole batch, on one device if it fits there, in the block's dtypes, with
+the workload's own optimizer. Right programs differ from it by rounding, which every step amplifies:
+after some dozens of steps under Adam, two orders of summation give different curves. To show the
+scale of this, the reference is also computed with its batch in parts whose gradients are averaged,
+as on several devices, and in float64.
 """
 
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import optax
 
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
@@ -25,11 +23,13 @@ from bench.records.row_parts import OWN
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.carried_state import whole_batch_loss
+from bench.worker.prove.divided_gradients import DividedGradients, initial_params, mean_of
 from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.failures import failure
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.trajectory import build_step, state_and_loss
+from bench.worker.prove.trajectory import build_step, state_and_loss, updated
 from bench.worker.read.compilation import remembered_programs
+from bench.worker.read.device_memory import device_memory
 
 ENOUGH_S = 60.0
 """Seconds after which the float64 curve, which is slow on some devices, ends early."""
@@ -71,8 +71,9 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
         )
         session.emit(RowEvent(event="losses", row=row))
 
-    exact = gate.problems[OWN]
-    for name, curve in references(problem, exact, gate.shards, steps, progress).items():
+    devices = session.mesh.local_devices
+    make = partial(whole_batch, shards=gate.shards, devices=devices, memory=device_memory(devices))
+    for name, curve in references(problem, gate.problems[OWN], make, steps, progress).items():
         send(name, curve)
     for name in names:
         implementation = session.proved[name].implementation
@@ -115,14 +116,15 @@ def trained(
 def references(
     timed: Problem,
     exact: Problem,
-    shards: int,
+    make: Callable[[Problem, Batch, int], TrainStep],
     steps: int,
     progress: Callable[[str, int], None],
 ) -> dict[str, Curve]:
     """Compute the reference's curves, by their names in bench.records.arms.
 
-    `exact` is the timed problem in float64, with the same initial parameters. The mesh splits the
-    batch into `shards`. `progress` gets a curve's name and the number of a step before it begins.
+    `exact` is the timed problem in float64, with the same initial parameters. `make` is
+    `whole_batch` on some devices. `progress` gets a curve's name and the number of a step before it
+    begins.
     """
 
     def curve(name: str, problem: Problem, parts: int, **limit: float) -> Curve:
@@ -131,7 +133,7 @@ def references(
 
         with jax.enable_x64(problem is exact):
             return trained(
-                lambda: whole_batch(problem, parts, shards),
+                lambda: make(problem, batch(0), parts),
                 batch,
                 steps,
                 partial(progress, name),
@@ -150,25 +152,34 @@ def fewest_parts(batch_size: int) -> int:
     return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
 
 
-def whole_batch(problem: Problem, parts: int, shards: int) -> TrainStep:
-    """Make the step on one device that computes its batch in a number of parts.
+def whole_batch(
+    problem: Problem, batch: Batch, parts: int, shards: int, devices: Sequence[Any], memory: float
+) -> TrainStep:
+    """Make the reference's step on this process's `devices`, on the first alone if it fits there.
 
-    Under local statistics, a mesh splits the batch into `shards`.
+    The batch is computed in `parts` of strided rows, and each, if it has to be, in parts that fit
+    in `memory` bytes of a device. `batch` has the shapes of every batch. Under local statistics, a
+    mesh splits the batch into `shards`.
     """
-    params, model_state, _ = problem.functional_with_state()
-    divided = replace(problem, microbatches=parts)
+
+    def part(batch: Batch, index: int) -> Batch:
+        return jax.tree.map(lambda x: x[index::parts], batch)
+
     loss_fn = whole_batch_loss(problem, shards)
-    loss_and_gradients = divided.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
+    gradients = DividedGradients(problem, loss_fn, part(batch, 0), devices, memory)
+    params = gradients.place(initial_params(problem))
+    opt_state = gradients.place_optimizer(problem.optimizer.init(params))
 
     def step(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state, model_state = state
-        (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state, model_state), loss
+        (loss, model_state), grads = mean_of(
+            gradients(params, model_state, part(batch, index)) for index in range(parts)
+        )
+        return (*updated(problem.optimizer, params, opt_state, grads), model_state), loss
 
     return TrainStep(
-        state=(params, problem.optimizer.init(params), model_state),
+        state=(params, opt_state, problem.draw_state()),
         place=lambda batch: batch,
-        step=jax.jit(step, donate_argnums=0),
+        step=step,
         params=lambda state: state[0],
     )

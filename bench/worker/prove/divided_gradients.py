@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract import Batch, Params, Problem, StateLossFn
 from bench.contract.model_state import ModelState
 from bench.contract.placement import fsdp_specs, optimizer_specs, shapes_of_params
+from bench.records import numbers
 from bench.worker.prove.failures import failure
 from bench.worker.read.device_memory import memory_bytes
 
@@ -48,6 +49,7 @@ class DividedGradients:
       batch: a batch, on the host.
       devices: this process's devices. The first one alone is preferred.
       memory: bytes that each device has.
+      share: largest share of them that is planned for, if they suffice in any division.
     """
 
     def __init__(
@@ -57,11 +59,12 @@ class DividedGradients:
         batch: Batch,
         devices: Sequence[Any],
         memory: float,
+        share: float = SHARE,
     ) -> None:
         self._problem = problem
         self._loss_and_gradients = jax.value_and_grad(loss_fn, has_aux=True)
         self._devices = devices
-        self._room = SHARE * memory
+        self._memory, self._share = memory, share
         self._shapes = shapes_of_params(problem)
         rows = len(jax.tree.leaves(batch)[0])
         # A batch's statistics are not the means of those of its parts.
@@ -94,7 +97,7 @@ class DividedGradients:
         Returns:
           Bytes of a device that are left for temporaries, and bytes of the temporaries.
         """
-        self._program = None
+        self._program, self._needed = None, np.inf
         replicated = NamedSharding(self._mesh, P())
         part = self._part(batch, 0)
         shardings = self._shardings(self._specs)
@@ -113,13 +116,15 @@ class DividedGradients:
             return 0.0, np.inf
         memory = memory_bytes(self._program.runtime_executable())
         if memory is None:
+            self._needed = 0.0
             return 0.0, 0.0
         # Besides: new parameters and the sum over parts, and the optimizer's old and new state.
         opt_state = jax.eval_shape(self._problem.optimizer.init, self._shapes)
         others = 2 + 2 * _elements(opt_state) / _elements(self._shapes)
         temporary, params_bytes = memory["temporary_bytes"], memory["argument_bytes"]
         fixed = memory["total_bytes"] - temporary + others * params_bytes
-        return self._room - fixed, temporary
+        self._needed = fixed + temporary
+        return self._share * self._memory - fixed, temporary
 
     def _shardings(self, specs: Any) -> Any:
         return jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), specs)
@@ -144,10 +149,17 @@ class DividedGradients:
         """Return ((loss, new model state), gradients) of a whole batch, as jax.value_and_grad does.
 
         Raises:
-          jax.errors.JaxRuntimeError: the devices have too little memory.
+          MemoryError: by the compiler's plan, the devices have too little memory.
+          jax.errors.JaxRuntimeError: they have too little memory in spite of the plan.
         """
-        if self._program is None:
-            raise MemoryError("the reference does not fit on this process's devices")
+        if self._program is None or self._needed > self._memory:
+            devices, parts = self.division
+            needs = numbers.bytes_(self._needed) if self._program else "more"
+            raise MemoryError(
+                f"the reference, in {numbers.count(parts, 'part')} and sharded over all "
+                f"{numbers.count(devices, 'device')} of this process, needs {needs} on each, where "
+                f"{numbers.bytes_(self._memory)} are available; it is not sharded over processes"
+            )
         params = self.place(params)
         model_state = jax.device_put(model_state, NamedSharding(self._mesh, P()))
         return mean_of(

@@ -177,9 +177,8 @@ class Gate:
         length, size = rms(vector(sgd.first, sgd.start)), rms(vector(sgd.start))
         self.timed_rate = LEARNING_RATE * (UPDATE_SHARE * size / length if length and size else 1.0)
         self.optimizers = {TIMED_SGD: optax.sgd(self.timed_rate), AS_TIMED: timed.optimizer}
-        # The rest of the memory is for the arms' states.
         self._make_reference = partial(
-            TimedReference, timed, shards, programs, self.timed_eps, devices, memory / 2
+            TimedReference, timed, shards, programs, self.timed_eps, devices, memory
         )
         self._expected: dict[tuple[str, bool], Expected] = {}
 

@@ -19,7 +19,7 @@ import optax
 from bench.contract import Batch, Params, Problem
 from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import leaves_of, whole_batch_loss
-from bench.worker.prove.divided_gradients import DividedGradients, initial_params, mean_of
+from bench.worker.prove.divided_gradients import SHARE, DividedGradients, initial_params, mean_of
 from bench.worker.prove.trajectory import Trajectory, flat, flatten, updated
 from bench.worker.read.compilation import remembered_programs
 
@@ -46,7 +46,7 @@ class TimedReference:
       programs: folder of the compilation cache.
       eps: rounding of the problem's dtypes.
       devices: this process's devices.
-      memory: bytes that the reference may use on each.
+      memory: bytes that each has. Half of them are for the arms' states.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class TimedReference:
         part = jax.tree.map(lambda x: x[: rows // self.parts], problem.batch(0))
         loss_fn = whole_batch_loss(problem, parts)
         with remembered_programs(programs):
-            self._of_part = DividedGradients(problem, loss_fn, part, devices, memory)
+            half = SHARE / 2
+            self._of_part = DividedGradients(problem, loss_fn, part, devices, memory, half)
         self.start = initial_params(problem)
 
     def gradients(
