@@ -10,7 +10,7 @@ from bench.measure.catalogue import file_faults, find_unsupported, read_catalogu
 from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
 from bench.measure.run_folder import folder_faults, resumed_options
-from bench.measure.version_environments import find_versions, with_versions
+from bench.measure.version_environments import VersionBases, find_versions, with_versions
 from bench.plan.base_revisions import find_bases, gated
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.margins import resolved_margin, runs_here
@@ -51,6 +51,9 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
         find = find_versions if is_requirement(options.base_revision) else find_bases
         bases = find(options, catalogue, plan.implementations)
         plan = bases.reduced(plan)
+        if isinstance(bases, VersionBases):
+            # A step is slightly slower outside the worker, so both sides run there.
+            plan = replace(plan, worker={**plan.worker, "isolated": list(bases.origins)})
     elif options.resume is not None:
         plan = _resumed(plan, typed, store.load(Path(options.resume)))
     elif options.margin is None:

@@ -188,7 +188,7 @@ def _changes(outcome: Outcome) -> Iterator[str]:
 def _reading(outcome: Outcome) -> Iterator[str]:
     margin = numbers.percent(margin_of(outcome.manifest))
     apart = "versions" in outcome.gate
-    where = ", the base's in processes of their own" if apart else " in the same processes"
+    where = ", all in processes of their own" if apart else " in the same processes"
     yield (
         f"Ratio: the head's step time over its base's, measured in turns{where}; "
         f"below 1, the head is faster. Differences under the margin of {margin} do not matter. The "

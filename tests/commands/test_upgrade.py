@@ -34,14 +34,14 @@ def front(tmp_path) -> Front:
 @pytest.mark.slow
 def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
     front.told(equal=True, times={"pmap": 1.5})
-    done = front("upgrade", "--from", "jax==0.11.0", *SMALL, "--isolate", "pmap")
+    done = front("upgrade", "--from", "jax==0.11.0", *SMALL)
     assert done.code == 1, done
     assert "Regression: slower in 1 of 1 comparison with jax==0.11.0" in done.out
     (job, *_) = front.jobs
     assert job["implementations"] == ["pmap", "pmap@base"]
-    assert job["isolated"] == ["pmap"], "the base has a process of its own in any case"
+    assert "pmap" in job["isolated"], "the base has a process of its own in any case"
     summary = (front.folder / "reports/r/regress.md").read_text()
-    assert "the base's in processes of their own" in summary
+    assert "all in processes of their own" in summary
     assert ", jax 0.11.0, flax 0.12.8`." in summary
     assert "    python -m bench upgrade --from jax==0.11.0" in summary
 
