@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.hosts import Hosts, Order
-from bench.measure.processes.group import Group
+from bench.measure.processes.group import FORGED, Group
 from bench.measure.suspicious_times import ROUNDS, compared, reasons_against, suspicious_winner
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S
@@ -279,8 +279,9 @@ class _BlockRun:
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
         """Rows of cells that will not run again."""
-        squeezed: dict[str, CellRow] = {}
-        """Rows of cells that ran out of memory together with others, and will run alone."""
+        doubtful: dict[str, CellRow] = {}
+        """Rows of cells that will run alone, because others may be to blame: they ran out of memory
+        together, or somebody wrote to the channel in what may already have been the next turn."""
         attempts: list[Attempt] = []
         pending = implementations
         worker: _Worker | None = None
@@ -297,11 +298,12 @@ class _BlockRun:
             for name, row in failed.items():
                 # Other arms, at least the baseline's twin, were in memory beside it, except while
                 # the reference was computed, which would not fit for a lone cell either.
-                beside = row["status"] == "oom" and report.phase not in _BEFORE_ARMS
-                (squeezed if beside else ended)[name] = row
+                shared = row["status"] == "oom" or row["reason"].startswith(FORGED)
+                beside = shared and report.phase not in _BEFORE_ARMS
+                (doubtful if beside else ended)[name] = row
             if report.status == "ok":
                 worker.repeat_winner()
-                cells = {n: row for n, row in report.cells.items() if n not in squeezed} | ended
+                cells = {n: row for n, row in report.cells.items() if n not in doubtful} | ended
                 if cells:
                     attempts.append(self.attempt(report, cells.values()))
                 break
@@ -310,12 +312,12 @@ class _BlockRun:
                 rows = {name: worker.ended(name) for name in pending}
                 # The cells do not fit together, and none of them is to blame: each runs alone.
                 memory = report.status == "oom" and report.phase not in _BEFORE_ARMS
-                (squeezed if memory and len(pending) > 1 else ended).update(rows)
+                (doubtful if memory and len(pending) > 1 else ended).update(rows)
                 pending = []
         if not attempts and ended and worker is not None:
             nothing = replace(worker.report, block=None, samples=[], traces=[], losses=[])
             attempts.append(self.attempt(nothing, ended.values()))
-        attempts += [self._run_alone(name) for name in implementations if name in squeezed]
+        attempts += [self._run_alone(name) for name in implementations if name in doubtful]
         return attempts
 
     def _run_alone(self, name: str) -> Attempt:

@@ -228,6 +228,14 @@ def test_a_lie_about_time_gains_next_to_nothing_and_is_found(arm):
     assert "shorter than the worker's clock shows" in liar.why_untrusted()
 
 
+def test_a_worker_that_wakes_up_late_takes_no_time_from_the_next_span(arm, monkeypatch):
+    late = arm("foreign_good")
+    answer = {"ns": 20_000_000, "loss": 1.0}
+    answers = iter([[(39_500_000, [answer]), (500_000, [answer])], [(1000, [])]])
+    monkeypatch.setattr(late, "_asked", lambda spans: next(answers))
+    assert late.run_spans([(1, False), (0, False), (1, True)]) == [20_000_000, 0, 20_000_000]
+
+
 def test_threads_that_work_on_between_turns_are_found(arm, monkeypatch):
     spinning, tenths = arm("foreign_good"), count()
     monkeypatch.setattr(spinning.children, "cpu_s", lambda: next(tenths) / 10)

@@ -72,6 +72,8 @@ class End:
     """Ranks of the processes that a signal such as SIGSTOP had stopped by then."""
     shortage: str = ""
     """Description of this host's shortage of memory by then; empty if there was none."""
+    turn: tuple[str, float] = ("", 0.0)
+    """The arm whose turn it was when the end was noticed, and the seconds of that turn."""
 
 
 class Group(contextlib.ExitStack):
@@ -157,13 +159,14 @@ class Group(contextlib.ExitStack):
         if rank == 0 and code == 0:
             for process in self.processes:
                 process.code(_LEAVE_S)
-        return End(code, rank) if code or rank == 0 else None
+        return End(code, rank, turn=self.processes[0].turn()) if code or rank == 0 else None
 
     def _cut(self, rank: int, late: str) -> End:
+        turn = self.processes[0].turn()  # before a worker that goes on takes the next one
         shortage = describe_shortage()
         stopped = tuple(r for r, process in enumerate(self.processes) if process.stopped())
         self.close()
-        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped, shortage)
+        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped, shortage, turn)
 
     def _read_lines(self) -> Iterator[tuple[int, str | None]]:
         """Yield ranks and lines as they arrive, and an empty line after each interval without."""

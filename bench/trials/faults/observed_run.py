@@ -251,8 +251,15 @@ class Front(Guarded):
         return self.code(0) is None and not over
 
     def _others(self) -> list[int]:
-        """Return the run's processes by their mark, and unmarked ones by their folder."""
-        there = (one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == self._folder)
+        """Return the run's processes by their mark, and unmarked ones by their folder.
+
+        Another run of the trial may use the same folder; its processes have another mark.
+        """
+        there = (
+            one.pid
+            for one in psutil.process_iter(["cwd", "environ"])
+            if one.info["cwd"] == self._folder and MARK not in (one.info["environ"] or {})
+        )
         return sorted({*there, *marked(self._fault_mark, MARK)} - {self.pid, self.process.pid})
 
 

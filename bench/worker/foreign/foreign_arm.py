@@ -65,8 +65,10 @@ def the_same(answers: list[Any], what: str) -> Any:
 class ForeignArm(Arm):
     """An arm that runs in its own processes.
 
-    A span's time is that of the slowest child, but at least the time by the worker's clock minus
-    the round trip of a request and TRUSTED_SHARE of it.
+    A span's time is that of the slowest child. All spans of a turn together last at most as long
+    as by the worker's clock, and at least that long minus TRUSTED_SHARE and a round trip for each
+    span; otherwise, all are scaled. A single span is not held to the worker's clock: if the worker
+    wakes up late for one answer, it counts part of the next span to this one.
     """
 
     children: Children = field(kw_only=True)
@@ -108,21 +110,22 @@ class ForeignArm(Arm):
         A child that slept between its spans would be slower in the first steps of each.
         """
         self._note(self._idle)
-        asked = iter(self._asked([span for span in spans if span[0]]))
+        taken = [span for span in spans if span[0]]
+        asked = self._asked(taken)
         self._note(self._busy)
         ((empty, _),) = self._asked([(0, False)])
-        times = []
-        for steps, _ in spans:
-            took, answers = next(asked) if steps else (0, [])
-            told = max((int(answer["ns"]) for answer in answers), default=0)
-            least = round((1 - TRUSTED_SHARE) * took) - self.asking_ns
-            times.append(min(took, max(told, least)))
-            if answers:
-                self._spans.append((took, took - told, empty))
-                self.steps += steps
-                loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
-                self.losses.append((self.steps, loss))
-        return times
+        told = [max(int(answer["ns"]) for answer in answers) for _, answers in asked]
+        for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
+            self._spans.append((took, took - own, empty))
+            self.steps += steps
+            loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
+            self.losses.append((self.steps, loss))
+        most = sum(took for took, _ in asked)
+        least = (1 - TRUSTED_SHARE) * most - self.asking_ns * len(asked)
+        whole = min(max(sum(told), least), most)
+        shares = told if sum(told) else [steps for steps, _ in taken]
+        times = iter([round(share * whole / sum(shares)) for share in shares])
+        return [next(times) if steps else 0 for steps, _ in spans]
 
     def uncounted(self, read: Callable[[Any], Any], state: Any) -> Any:
         """Read a state; the children's CPU time meanwhile counts neither as busy nor as idle."""
