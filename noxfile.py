@@ -172,7 +172,7 @@ def cluster(session: nox.Session) -> None:
     """
     # Each test waits for whole runs.
     timeout = ("-o", "faulthandler_timeout=1200")
-    run_tests(session, "tests/measure/test_launchers.py", "--cluster", "-rs", *timeout)
+    run_tests(session, "tests/measure", "-m", "cluster", "--cluster", "-rs", *timeout)
 
 
 @nox.session
