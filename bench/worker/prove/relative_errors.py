@@ -101,7 +101,7 @@ def drift_beyond_rounding(
         for name, size in drift.sizes.items():
             loss = name == LOSS
             relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
-            if relative > limits["loss" if loss else "update"]:
+            if not relative <= limits["loss" if loss else "update"]:
                 return drift.where
             check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
     return ""

@@ -63,10 +63,14 @@ def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = Non
             for index, sums in projections:
                 projected.setdefault(name, {}).setdefault(index, []).append(np.array(sums))
     sizes = {
-        name: max(
-            float(np.sqrt(np.mean(np.square(sums - replicas[0]))))
-            for replicas in shards.values()
-            for sums in replicas
+        name: float(
+            np.max(  # Python's max would drop a NaN
+                [
+                    np.sqrt(np.mean(np.square(sums - replicas[0])))
+                    for replicas in shards.values()
+                    for sums in replicas
+                ]
+            )
         )
         for name, shards in projected.items()
     }

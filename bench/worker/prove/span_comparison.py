@@ -14,7 +14,7 @@ from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
-from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update
+from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import Flat, flat
 
@@ -99,21 +99,19 @@ class Comparison:
         wrong = [path for path, error in self._updates.items() if error > most]
         reasons: list[str] = []
         drift = kept.after.drift
-        if any(size > self._floor for size in drift.sizes.values()):
+        if not all(size <= self._floor for size in drift.sizes.values()):
             reasons.append(drift.where)
         if self._strays:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
             named = named_update(gate, kept, self._right, wrong, reader)
-            reasons += [
-                named or of_state or "the update is wrong, and no known mistake explains it"
-            ]
+            reasons += [named or of_state or unexplained(gate, kept, self._right)]
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]
         elif of_state:
             reasons += [of_state]
-        if check["loss_error"] > check["loss_tolerance"]:
+        if not check["loss_error"] <= check["loss_tolerance"]:
             reasons.append(named_loss(gate, kept, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
 
@@ -178,6 +176,6 @@ def why_drifting(gate: Gate, kept: Kept) -> str:
     whole = DRIFT * rms_of(changes(end, expected.truth.start))
     for name, size in kept.after.drift.sizes.items():
         # Rounding may add to the drift of replicas in every step.
-        if size > min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
+        if not size <= min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
             return kept.after.drift.where
     return ""
