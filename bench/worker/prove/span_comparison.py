@@ -19,7 +19,7 @@ from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import Flat, flat
 
 NAME = "in the rounds"
-narrow = partial(flat, dtype=np.float32)
+narrow = partial(flat, dtype=np.float32, copy=None)
 """Returns parameters in their own dtype, in which differences of close numbers are exact."""
 DRIFT = 1e-2
 """Largest distance of replicas that differ by rounding, relative to the change since the start."""
@@ -38,12 +38,14 @@ class Comparison:
         before, after = kept.before.held, kept.after.held
         start, ours, theirs = map(narrow, (before.params, after.params, right.params[-1]))
         floor = FLOOR * (2.0**-23 * rms_of(start) + gate.timed_eps * _first_update(gate))
-        self._moving = any(np.any(theirs[path] != start[path]) for path in start)
+        self._size = rms_of(changes(theirs, start))
+        self._moving = self._size != 0
         self._strays = not self._moving and not rms_of(changes(ours, start)) <= floor
         if not self._moving:
             start, ours, theirs = map(moments, (before.opt_state, after.opt_state, right.opt_state))
             if not ours:  # they were not read, because the parameters have moved
                 start = theirs = {}
+            self._size = rms_of(changes(theirs, start))
             floor = FLOOR * 2.0**-23 * rms_of(start)
         self._start, self._floor = start, floor
         loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, kept.loss)
@@ -72,8 +74,8 @@ class Comparison:
         # Near a minimum, losses and gradients are pure rounding.
         blur = FLOOR * self._gate.timed_eps * abs(self._gate.first_loss)
         masks = self._expected.mask if self._moving else None
-        floor = self._floor / (rms_of(changes(theirs, self._start)) or 1.0)
-        updates = update_errors(ours, theirs, self._start, masks)
+        floor = self._floor / (self._size or 1.0)
+        updates = update_errors(ours, theirs, self._start, masks, self._size)
         off = _beyond(abs(loss - their_loss), blur) / (abs(their_loss) or 1.0)
         return off, {path: _beyond(error, floor) for path, error in updates.items()}
 

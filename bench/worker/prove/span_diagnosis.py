@@ -86,10 +86,9 @@ def why_not_finite(kept: Kept) -> str:
     found = [] if np.isfinite(kept.loss) else [f"the loss is {kept.loss}"]
     held = kept.after.held
     for path, leaf in jax.tree_util.tree_leaves_with_path((held.params, held.model_state)):
-        number = np.sum(~np.isfinite(leaf)) if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
-        if number:
-            where = jax.tree_util.keystr(path[1:])
-            found.append(f"{where} is nan or infinite in {count(int(number), 'element')}")
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not (finite := np.isfinite(leaf)).all():
+            number = count(int(finite.size - finite.sum()), "element")
+            found.append(f"{jax.tree_util.keystr(path[1:])} is nan or infinite in {number}")
     return "; ".join(found[:FEW])
 
 
