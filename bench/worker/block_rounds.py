@@ -231,11 +231,12 @@ class BlockRounds:
         `compiled` has the number of programs that arms compiled while they were timed.
         """
         session, baseline = self.session, self.session.row["baseline"]
-        reasons = diverged([arm for arm in session.arms if not is_ablated(arm.name)], first_loss)
+        whole = [arm for arm in session.arms if not is_ablated(arm.name)]
+        reasons = self.checks.reasons | diverged(whole, first_loss, self.checks.reasons)
         # A step that lacks a part need not train, but its numbers have to be finite.
         ablated = [arm for arm in session.arms if is_ablated(arm.name)]
         reasons |= {arm.name: why for arm in ablated if (why := why_diverged(arm, 0.0))}
-        reasons |= self.checks.reasons | session.reasons
+        reasons |= session.reasons
         reasons |= {arm.name: why for arm in session.arms if (why := arm.why_untrusted())}
         if TWIN in reasons:
             reasons.setdefault(baseline, reasons[TWIN])

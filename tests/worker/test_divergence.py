@@ -60,6 +60,14 @@ def test_where_all_diverge_the_workload_does() -> None:
     assert "workload" not in diverged([bad], 1.0)["bad"], "one alone says nothing of others"
 
 
+def test_what_a_check_has_found_is_the_reason_and_the_workload_is_named_too() -> None:
+    bad, worse = arm(float("nan"), name="bad"), arm(1e9, name="worse")
+    found = diverged([bad, worse], 1.0, {"bad": "in round 1: the loss is nan", "other": "wrong"})
+    assert found.keys() == {"bad", "worse"}
+    assert found["bad"].startswith("in round 1: the loss is nan; all arms of the block diverge")
+    assert diverged([bad, arm(1.0, name="good")], 1.0, {"bad": "seen"}) == {"bad": "seen"}
+
+
 def test_losses_are_kept_as_steps_run() -> None:
     one = Arm("a", jax.jit(lambda x, _: (x + 1, x)), jnp.float32(0), None)
     one.run(3)

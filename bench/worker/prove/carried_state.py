@@ -178,7 +178,7 @@ def named_states(ours: tuple[Leaves, ...], theirs: tuple[Leaves, ...], allowed: 
 def named_state(ours: Leaves, theirs: Leaves, start: Leaves, allowed: float) -> str:
     """Describe what is wrong with the model state after some steps; empty if nothing is."""
     errors = state_errors(ours, theirs, start)
-    wrong = [path for path, error in errors.items() if error > allowed]
+    wrong = [path for path, error in errors.items() if not error <= allowed]
     if not wrong:
         return ""
     still = [path for path in wrong if np.array_equal(ours[path], start[path])]

@@ -8,7 +8,7 @@ a right step's loss falls, or stays at the best that the model can reach.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.records.numbers import count
 from bench.worker.time.clock import Arm
@@ -39,10 +39,14 @@ def why_diverged(arm: Arm, first: float) -> str:
     return ""
 
 
-def diverged(arms: Sequence[Arm], first: float) -> dict[str, str]:
-    """Return the reason for each arm that diverged; if all did, the workload is to blame."""
-    reasons = {arm.name: why for arm in arms if (why := why_diverged(arm, first))}
+def diverged(arms: Sequence[Arm], first: float, found: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return the reason for each arm that diverged; if all did, the workload is to blame.
+
+    What earlier checks have found is the reason of the arms that it names.
+    """
+    whys = {arm.name: why_diverged(arm, first) for arm in arms}
+    reasons = {name: found.get(name, why) for name, why in whys.items() if why}
     if len(reasons) == len(arms) > 1:
-        note = "; so do all arms of the block: the workload itself does not train for so long"
+        note = "; all arms of the block diverge: the workload itself does not train for so long"
         return {name: why + note for name, why in reasons.items()}
     return reasons

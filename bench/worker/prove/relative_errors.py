@@ -14,7 +14,9 @@ FEW_ROUNDINGS = 4
 there, they would reach the size of an update, and a step without one would be right."""
 
 
-def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> dict[str, float]:
+def update_errors(
+    ours: Flat, theirs: Flat, start: Flat, mask: Flat | None, size: float | None = None
+) -> dict[str, float]:
     """Return each parameter's update error, relative to the size of the whole update.
 
     The error is the root mean square, over a parameter's elements, of the difference of the two
@@ -27,11 +29,12 @@ def update_errors(ours: Flat, theirs: Flat, start: Flat, mask: Flat | None) -> d
       theirs: parameters after the reference's steps.
       start: parameters before the steps.
       mask: bool per element, whether to compare it; all if None.
+      size: root mean square of the reference's update, if it is known.
 
     Raises:
       WrongStepError: the parameters differ from the model's in name or shape.
     """
-    scale = rms_of(changes(theirs, start)) or 1.0
+    scale = (rms_of(changes(theirs, start)) if size is None else size) or 1.0
     compared = {path: mask[path] for path in mask if not mask[path].all()} if mask else {}
     return {
         path: rms(leaf[compared.get(path, ...)]) / scale
@@ -101,7 +104,7 @@ def drift_beyond_rounding(
         for name, size in drift.sizes.items():
             loss = name == LOSS
             relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
-            if relative > limits["loss" if loss else "update"]:
+            if not relative <= limits["loss" if loss else "update"]:
                 return drift.where
             check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
     return ""

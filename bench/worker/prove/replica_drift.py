@@ -63,14 +63,15 @@ def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = Non
             for index, sums in projections:
                 projected.setdefault(name, {}).setdefault(index, []).append(np.array(sums))
     sizes = {
-        name: max(
-            float(np.sqrt(np.mean(np.square(sums - replicas[0]))))
+        name: [
+            np.sqrt(np.mean(np.square(sums - replicas[0])))
             for replicas in shards.values()
             for sums in replicas
-        )
+        ]
         for name, shards in projected.items()
     }
-    return Drift(where, sizes)
+    # Python's max would drop a NaN.
+    return Drift(where, {name: float(np.max(each)) for name, each in sizes.items()})
 
 
 def _projection(

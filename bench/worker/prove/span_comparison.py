@@ -14,12 +14,12 @@ from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
-from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update
+from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import Flat, flat
 
 NAME = "in the rounds"
-narrow = partial(flat, dtype=np.float32)
+narrow = partial(flat, dtype=np.float32, copy=None)
 """Returns parameters in their own dtype, in which differences of close numbers are exact."""
 DRIFT = 1e-2
 """Largest distance of replicas that differ by rounding, relative to the change since the start."""
@@ -38,12 +38,14 @@ class Comparison:
         before, after = kept.before.held, kept.after.held
         start, ours, theirs = map(narrow, (before.params, after.params, right.params[-1]))
         floor = FLOOR * (2.0**-23 * rms_of(start) + gate.timed_eps * _first_update(gate))
-        self._moving = any(np.any(theirs[path] != start[path]) for path in start)
+        self._size = rms_of(changes(theirs, start))
+        self._moving = self._size != 0
         self._strays = not self._moving and not rms_of(changes(ours, start)) <= floor
         if not self._moving:
             start, ours, theirs = map(moments, (before.opt_state, after.opt_state, right.opt_state))
             if not ours:  # they were not read, because the parameters have moved
                 start = theirs = {}
+            self._size = rms_of(changes(theirs, start))
             floor = FLOOR * 2.0**-23 * rms_of(start)
         self._start, self._floor = start, floor
         loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, kept.loss)
@@ -72,8 +74,8 @@ class Comparison:
         # Near a minimum, losses and gradients are pure rounding.
         blur = FLOOR * self._gate.timed_eps * abs(self._gate.first_loss)
         masks = self._expected.mask if self._moving else None
-        floor = self._floor / (rms_of(changes(theirs, self._start)) or 1.0)
-        updates = update_errors(ours, theirs, self._start, masks)
+        floor = self._floor / (self._size or 1.0)
+        updates = update_errors(ours, theirs, self._start, masks, self._size)
         off = _beyond(abs(loss - their_loss), blur) / (abs(their_loss) or 1.0)
         return off, {path: _beyond(error, floor) for path, error in updates.items()}
 
@@ -99,21 +101,19 @@ class Comparison:
         wrong = [path for path, error in self._updates.items() if error > most]
         reasons: list[str] = []
         drift = kept.after.drift
-        if any(size > self._floor for size in drift.sizes.values()):
+        if not all(size <= self._floor for size in drift.sizes.values()):
             reasons.append(drift.where)
         if self._strays:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
             named = named_update(gate, kept, self._right, wrong, reader)
-            reasons += [
-                named or of_state or "the update is wrong, and no known mistake explains it"
-            ]
+            reasons += [named or of_state or unexplained(gate, kept, self._right)]
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]
         elif of_state:
             reasons += [of_state]
-        if check["loss_error"] > check["loss_tolerance"]:
+        if not check["loss_error"] <= check["loss_tolerance"]:
             reasons.append(named_loss(gate, kept, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
 
@@ -178,6 +178,6 @@ def why_drifting(gate: Gate, kept: Kept) -> str:
     whole = DRIFT * rms_of(changes(end, expected.truth.start))
     for name, size in kept.after.drift.sizes.items():
         # Rounding may add to the drift of replicas in every step.
-        if size > min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
+        if not size <= min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
             return kept.after.drift.where
     return ""

@@ -13,6 +13,7 @@ from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import Held, StateReader
 from bench.worker.prove.kept_spans import Kept, readable
+from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import flat, updated, vector
 
@@ -25,6 +26,8 @@ FLOOR = 8
 """Roundings, of a loss, an update or parameters, by which a right step may always be off."""
 ABOUT = 0.1
 """Relative distance for a constant factor, which compounds over several steps."""
+GROWN = 10.0
+"""Growth of the parameters since the start that is worth mentioning."""
 
 
 def named_update(
@@ -54,6 +57,39 @@ def named_update(
     if far or explains(factor * whole, update, whole):
         return f"the update is about {factor:.2g} times what it should be"
     return _delayed(gate, kept, reader)
+
+
+def _growth(end: np.ndarray, right: np.ndarray, steps: int) -> float:
+    """Return the factor by which each step multiplies the parameters; 0 if it is near 1."""
+    factor = float(end @ right / (right @ right or 1.0))
+    rest, whole = np.linalg.norm(end - factor * right), np.linalg.norm(end - right)
+    each: float = max(0.0, factor) ** (1 / steps)
+    return each if rest <= NEARER * whole and abs(each - 1) > NEAR else 0.0
+
+
+def unexplained(gate: Gate, kept: Kept, right: Stepped) -> str:
+    """Describe an update that no known mistake makes, by how far the parameters have grown."""
+    first, end, wanted = (
+        vector(flat(params))
+        for params in (gate.reference.start, kept.after.held.params, right.params[-1])
+    )
+    if grows := _growth(end, wanted, kept.steps):
+        return f"the parameters are multiplied by about {grows:.3g} in each step"
+    larger = rms(end) / (rms(first) or 1.0)
+    grown = f"; the parameters are now {larger:.2g} times as large as at first"
+    more = grown if larger > GROWN else ""
+    return f"the update is wrong, and no known mistake explains it{more}"
+
+
+def why_not_finite(kept: Kept) -> str:
+    """Name what a span has made NaN or infinite: its loss, parameters and model state."""
+    found = [] if np.isfinite(kept.loss) else [f"the loss is {kept.loss}"]
+    held = kept.after.held
+    for path, leaf in jax.tree_util.tree_leaves_with_path((held.params, held.model_state)):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not (finite := np.isfinite(leaf)).all():
+            number = count(int(finite.size - finite.sum()), "element")
+            found.append(f"{jax.tree_util.keystr(path[1:])} is nan or infinite in {number}")
+    return "; ".join(found[:FEW])
 
 
 def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:

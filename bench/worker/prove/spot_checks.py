@@ -44,7 +44,7 @@ from bench.worker.prove.span_comparison import (
     why_drifting,
     why_wrong_state,
 )
-from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss
+from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import by_path, flat, state_by_path, vector
@@ -291,7 +291,7 @@ class SpotChecks:
         after, before, left = kept.after.held, kept.before.held, watched.left
         last = kept.first_step + kept.steps - 1
         watched.left = self._left(last, after)
-        why = self._owed.why_miscounted(left, watched.left)
+        why = why_not_finite(kept) or self._owed.why_miscounted(left, watched.left)
         if is_approximate := kept.arm.name in self._approximate:
             why = why or why_not_training(self.gate, kept, left)
         else:
@@ -353,9 +353,9 @@ class SpotChecks:
         loss = float(gradients(batch)[0])
         allowed = self.gate.expected(AS_TIMED).wide[0] * abs(loss)
         allowed += FLOOR * self.gate.timed_eps * abs(self.gate.first_loss)
-        if abs(kept.loss - loss) > allowed:
+        if not abs(kept.loss - loss) <= allowed:
             allowed += ROUNDINGS * abs(loss - float(gradients(batch, apart=True)[0]))
-        if abs(kept.loss - loss) > allowed:
+        if not abs(kept.loss - loss) <= allowed:
             return named_loss(self.gate, kept, loss)
         now = Left(kept.first_step - 1, 0, None, None)
         if not vector(end, start).any() and self._owed.moves(now, 1):

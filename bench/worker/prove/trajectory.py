@@ -205,10 +205,10 @@ def flatten(params: Params) -> Flat:
     return flat(params)
 
 
-def flat(params: Any, dtype: Any = np.float64) -> Flat:
-    """Copy parameters on devices or host to arrays of a dtype on the host, by path."""
+def flat(params: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
+    """Copy parameters to arrays of a dtype on the host, by path; without `copy`, if needed."""
     return {
-        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), dtype)
+        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), dtype, copy=copy)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
 
