@@ -1,9 +1,13 @@
 """Errors that end a run before or while it measures, and their messages."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 import _pytest.outcomes
+import pytest
+import typer
 
 from bench.measure.cluster.membership import ClusterError
 from bench.measure.processes.guarded import ChildError
@@ -23,6 +27,34 @@ class Ended(_pytest.outcomes.Exit):
 
     def __init__(self, message: str, returncode: int) -> None:
         super().__init__(message, returncode)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_parse() -> Generator[None, Any, Any]:
+    """Refuse options in the style of all other commands."""
+    with _in_one_style():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main() -> Generator[None, Any, Any]:
+    """Refuse a run in the style of all other commands."""
+    with _in_one_style():
+        return (yield)
+
+
+@contextmanager
+def _in_one_style() -> Iterator[None]:
+    """Print an error as all commands do; pytest prints one line for each argument of the error."""
+    try:
+        yield
+    except pytest.UsageError as error:
+        for text in map(str, error.args):
+            if text.startswith("usage:"):  # of an option of pytest; the files it read follow
+                fault = text.partition(": error: ")[2].partition("\n")[0]
+                text = fault.removeprefix("argument ")  # noqa: PLW2901
+            typer.echo(f"error: {text}", err=True)
+        raise pytest.UsageError from None
 
 
 def message(error: Exception) -> str:
