@@ -50,7 +50,7 @@ def name_faults(name: str) -> list[str]:
     if not (REPORTS / name).exists():
         return []
     is_run = (REPORTS / name / store.MANIFEST).is_file()
-    resume = f"continue it with --resume {name}, or " if is_run else ""
+    resume = f"continue it with `run --resume {name}`, or " if is_run else ""
     return [f"--run: {name} exists in {REPORTS}/; {resume}choose another name"]
 
 

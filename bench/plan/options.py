@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from bench.plan.option_values import choice, positive, remat_policy, share, whole
+from bench.plan.option_values import BadInput, choice, positive, remat_policy, share, whole
 from bench.plan.presets import PRESETS
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import FULL, PRECISIONS
@@ -154,7 +154,9 @@ def read_options(namespace: argparse.Namespace) -> Options:
     for option in fields(Options):
         value: Any = getattr(namespace, f"lockstep_{option.name}", option.default)
         if option.metadata["action"] == "extend":
-            value = [word for text in value for word in text.split()]
+            given, value = value, [word for text in value for word in text.split()]
+            if given and not value:
+                raise BadInput([f"{flag(option.name)}: there is no value"])
         values[option.name] = tuple(value) if isinstance(value, list) else value
     return Options(**{**values, "k": getattr(namespace, "keyword", "") or None})
 

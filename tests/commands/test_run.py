@@ -673,6 +673,8 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
             "-k: 'data=' is not an expression of words, and, or, not, and parentheses",
         ),
         (("--implementation-path", ""), "--implementation-path: there is no file ''"),
+        (("--meshes", ""), "--meshes: there is no value"),
+        (("--dry-run=yes",), "--dry-run: it takes no value, and 'yes' was given"),
         (("--maxfail", "x"), "--maxfail: invalid int value: 'x'"),
         (("-p", "none"), """Error importing plugin "none": No module named 'none'"""),
     ],

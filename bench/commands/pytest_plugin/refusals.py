@@ -1,5 +1,6 @@
 """Errors that end a run before or while it measures, and their messages."""
 
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -7,8 +8,8 @@ from typing import Any
 
 import _pytest.outcomes
 import pytest
-import typer
 
+from bench.commands.exits import plain
 from bench.measure.cluster.membership import ClusterError
 from bench.measure.processes.guarded import ChildError
 from bench.plan.distributed_config import DistributedConfigError
@@ -51,20 +52,9 @@ def _in_one_style() -> Iterator[None]:
     except pytest.UsageError as error:
         for text in map(str, error.args):
             if text.startswith("usage:"):  # of an option of pytest; the files it read follow
-                fault = text.partition(": error: ")[2].partition("\n")[0]
-                text = fault.removeprefix("argument ")  # noqa: PLW2901
-            typer.echo(f"error: {text}", err=True)
+                text = plain(text.partition(": error: ")[2].partition("\n")[0])  # noqa: PLW2901
+            sys.stderr.write(f"error: {text}\n")
         raise pytest.UsageError from None
-
-
-def message(error: Exception) -> str:
-    """Return the text of one fault, or a list of several."""
-    faults: Sequence[str] = (str(error),)
-    if isinstance(error, BadInput | DistributedConfigError):
-        faults = error.faults
-    if len(faults) == 1:
-        return faults[0]
-    return "\n".join([f"{len(faults)} things are wrong:", *(f"  - {fault}" for fault in faults)])
 
 
 def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:

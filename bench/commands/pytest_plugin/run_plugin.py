@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from bench.commands.exits import BAD_INPUT, FAILED, termination_as_interrupt
-from bench.commands.pytest_plugin.refusals import REFUSED, Ended, message, strange_words
+from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
+from bench.commands.pytest_plugin.refusals import REFUSED, Ended, strange_words
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.measure.cell_results import Result
 from bench.measure.cluster.follower import follow
