@@ -1,6 +1,7 @@
 """Exit codes of the commands, and the errors that end a command with a message."""
 
 import argparse
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,15 +33,31 @@ def exit_codes(own: Mapping[int, str] | None = None) -> str:
     return f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning in codes)}."
 
 
-def refuse(message: str) -> NoReturn:
+def message(error: Exception) -> str:
+    """Return the text of one fault, or a list of several."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}"
+    faults: tuple[str, ...] = getattr(error, "faults", (str(error),))
+    if len(faults) == 1:
+        return faults[0]
+    return "\n".join([f"{len(faults)} things are wrong:", *(f"  - {fault}" for fault in faults)])
+
+
+def plain(fault: str) -> str:
+    """Return what argparse says of a command line, in the style of all other messages."""
+    fault = fault.removeprefix("argument ")
+    return re.sub(r"ignored explicit argument (.*)", r"it takes no value, and \1 was given", fault)
+
+
+def refuse(text: str) -> NoReturn:
     """End the command because its input is invalid, and say why."""
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {text}", err=True)
     raise typer.Exit(BAD_INPUT)
 
 
-def fail(message: str) -> NoReturn:
+def fail(text: str) -> NoReturn:
     """End the command because Lockstep, or a process that it started, failed."""
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {text}", err=True)
     raise typer.Exit(FAILED)
 
 
@@ -50,7 +67,7 @@ def refusing(*errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        refuse(str(error))
+        refuse(message(error))
 
 
 @contextmanager
@@ -58,7 +75,7 @@ def _ending_on_errors() -> Iterator[None]:
     try:
         yield
     except (BadInput, StoreError) as error:
-        refuse(str(error))
+        refuse(message(error))
     except ChildError as error:
         fail(str(error))
     except typer.TyperException as error:  # a command line that Typer cannot parse
@@ -74,6 +91,7 @@ def _in_one_line(error: Any) -> str:
     if faults := getattr(error.__cause__, "errors", None):  # pydantic's text leaves out the value
         given = faults()[0]["input"]
         said = said.replace(": Input should be", f": {given!r}; it should be").partition(",")[0]
+    said = re.sub(r"Got (un.*) argument\(s\) \((.*)\)", r"\1 argument: \2", said)
     if getattr(error, "ctx", None) and not said.endswith("?"):  # else it names what may be meant
         said += f"; see `{error.ctx.command_path} --help`"
     return said[:1].lower() + said[1:]
@@ -84,7 +102,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the command, and say why."""
-        refuse(message.removeprefix("argument "))
+        refuse(plain(message))
 
 
 class CommandGroup(TyperGroup):

@@ -167,16 +167,14 @@ def newest_run(a: str, b: str) -> store.Run:
     raise BadInput([_unknown(name, known) for name in missing])
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _unknown(name: str, known: Iterable[str], who: str = f"no run in {REPORTS}/ has a") -> str:
     """Say that a name is not that of one traced cell, and which names are the most similar."""
     names = sorted(cell for cell in known if cell.endswith(f"/{name}")) or sorted(known)
     several = names[0].endswith(f"/{name}")
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0) or names[:_LISTED]
     others = len(names) - len(near)
     more = f", and {others} more" if others else ""
-    fault = (
-        f"several cells end in {name}" if several else f"no run in {REPORTS}/ has a trace of {name}"
-    )
+    fault = f"several cells end in {name}" if several else f"{who} trace of {name}"
     return f"{fault}; there are {', '.join(near)}{more}"
 
 
@@ -186,7 +184,7 @@ def _stored_folders() -> list[Path]:
     return sorted(folders, key=lambda folder: -(folder / store.LAUNCHES).stat().st_mtime)
 
 
-def _no_trace(name: str, run: store.Run, traced: Iterable[str]) -> str:
-    if name in set(run.cells["cell"]):
+def _no_trace(name: str, run: store.Run, traced: Collection[str]) -> str:
+    if not traced or name in set(run.cells["cell"]):
         return f"{name} has no trace in {run.directory}; record it with --profile"
-    return f"there is no cell {name} in {run.directory}; with traces: {', '.join(sorted(traced))}"
+    return _unknown(name, traced, f"{run.directory} has no")

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from bench.commands import run
-from bench.commands.exits import INTERRUPTED, OptionParser, refuse, termination_as_interrupt
+from bench.commands.exits import (
+    INTERRUPTED,
+    OptionParser,
+    message,
+    refuse,
+    termination_as_interrupt,
+)
 from bench.commands.explain import programs_of
 from bench.measure.catalogue import file_faults
 from bench.plan.content_keys import digest, read_files
@@ -98,7 +104,7 @@ def referee(context: typer.Context) -> None:
     path = Path(given.ledger or REPORTS / "referee.jsonl")
     paths = [given.incumbent, *given.challengers]
     if faults := file_faults(_outside(paths), ()):
-        raise BadInput(faults[:1])
+        raise BadInput([faults[0].removeprefix("--implementation-path: ")])
     try:
         with storing(path.parent), termination_as_interrupt():
             code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)
@@ -106,7 +112,7 @@ def referee(context: typer.Context) -> None:
         typer.echo("interrupted; the attempts count as such that found nothing", err=True)
         code = INTERRUPTED
     except (NotStoredError, OSError) as error:
-        refuse(str(error))
+        refuse(message(error))
     raise typer.Exit(code)
 
 

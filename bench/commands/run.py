@@ -41,6 +41,8 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     import pytest
     from pytest_benchmark.logger import PytestBenchmarkWarning
 
+    from bench.commands.pytest_plugin import refusals
+
     # Other plugins and options in the environment might change the output or claim our options.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
@@ -68,4 +70,4 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
             words = [*words[:-1], f"{words[-1]}={word}"]
         else:
             words = [*words, word]
-    return int(pytest.main(words))
+    return int(pytest.main(words, [refusals]))

@@ -33,10 +33,11 @@ def read_layout(
       BadInput: no cell with this name can be measured here; the message says why.
       ChildError: the child process failed, or could not build the cell.
     """
-    faults = file_faults(implementation_paths, workload_paths)
+    if faults := file_faults(implementation_paths, workload_paths):
+        raise BadInput(faults)
     options = _options(name, implementation_paths, workload_paths)
     catalogue = read_catalogue(implementation_paths, workload_paths)
-    cells = make_plan(options, catalogue, faults).cells
+    cells = make_plan(options, catalogue).cells
     cell = next(c for c in cells if c.implementation == options.implementations[0])
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)

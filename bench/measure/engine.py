@@ -85,7 +85,7 @@ class Engine:
         self.unsupported = unsupported or {}
         self.schedule = Schedule(plan, bases)
         self.directory: Path | None = None
-        self._options = options
+        self.options = options
         self.catalogue = catalogue = _as_planned(catalogue, plan)
         self._argv = argv
         self._base_files: Mapping[str, BaseFile] = {}
@@ -114,7 +114,7 @@ class Engine:
 
     def kept(self, block: Block, arms: Sequence[str]) -> int:
         """Count the arms whose proof and programs a first launch would find in the user's cache."""
-        if self._options.cold or self.bases is not None:
+        if self.options.cold or self.bases is not None:
             return 0
         keys = self._entry_keys(block, arms)
         return sum(user_cache.has(kept_cells.entry_name(keys[name])) for name in arms)
@@ -184,11 +184,11 @@ class Engine:
         gate = None
         if self.bases is not None:
             gate = {**self.bases.record(), "cells": self.schedule.compared_cells}
-        about = self.plan, self._options, self.catalogue, self._argv
+        about = self.plan, self.options, self.catalogue, self._argv
         try:
             with files.storing(REPORTS):
                 self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
-                run_folder.keep_own_files(self.directory, self._options)
+                run_folder.keep_own_files(self.directory, self.options)
         except store.StoreError as error:  # another process has created it meanwhile
             raise BadInput([str(error)]) from error
         self._lock(self.directory)
@@ -208,7 +208,7 @@ class Engine:
         # Processes of a launcher may see other files.
         own = arms if not number and self.catalogue["processes"] == 1 else ()
         keys = self._entry_keys(block, own)
-        known = {} if self._options.cold else kept_cells.recall(keys, programs)
+        known = {} if self.options.cold else kept_cells.recall(keys, programs)
         cached = {name: entry["figures"] for name, entry in known.items() if name in own}
         proved = {**cached, **state.proved(number)}
         try:
@@ -255,7 +255,7 @@ class Engine:
 
     def _checkpoint_folder(self, directory: Path) -> Path:
         """Return the folder for measured checkpoints."""
-        parent = self._options.checkpoint_dir
+        parent = self.options.checkpoint_dir
         folder = directory if parent is None else Path(parent)
         return folder.resolve() / f"checkpoints-{directory.name}"
 

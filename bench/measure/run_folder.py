@@ -12,7 +12,7 @@ from bench.measure.environment import recorded_variables
 from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
-from bench.plan.options import Options
+from bench.plan.options import Options, flag
 from bench.records import files, store
 from bench.records.cells import Cell
 from bench.records.host import describe_code, describe_host
@@ -50,7 +50,7 @@ def name_faults(name: str) -> list[str]:
     if not (REPORTS / name).exists():
         return []
     is_run = (REPORTS / name / store.MANIFEST).is_file()
-    resume = f"continue it with --resume {name}, or " if is_run else ""
+    resume = f"continue it with `run --resume {name}`, or " if is_run else ""
     return [f"--run: {name} exists in {REPORTS}/; {resume}choose another name"]
 
 
@@ -93,10 +93,10 @@ def resumed_options(options: Options) -> Options:
     # Files outside the checkout may have moved, so their paths may be given again. More of the same
     # may be measured, and another difference may matter; everything else is what was measured.
     free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
-    free |= {"budget", "launches", "margin", "target_ci", "timeout", "silence"}
+    free |= {"k", "budget", "launches", "margin", "target_ci", "timeout", "silence"}
     given = options.to_json()
     faults = [
-        f"--{name.replace('_', '-')}: a resumed run keeps the options it was started with"
+        f"{flag(name)}: a resumed run keeps the options it was started with"
         for name in given
         if name not in free
     ]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from bench.plan.option_values import choice, positive, remat_policy, share, whole
+from bench.plan.option_values import BadInput, choice, positive, remat_policy, share, whole
 from bench.plan.presets import PRESETS
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import FULL, PRECISIONS
@@ -93,6 +93,8 @@ class Options:
     run: str | None = _option()
     resume: str | None = _option()
     dry_run: bool = _option(action="store_true")
+    k: str | None = field(default=None, metadata={"read": str, "action": "store", "gate": None})
+    """An option of pytest, which declares it."""
     base_revision: str | None = _option(gate=True)
     allow_undecided: str | None = _option(gate=True)
 
@@ -122,7 +124,7 @@ READERS = {one.name: one.metadata["read"] for one in fields(Options)}
 
 def flag(name: str) -> str:
     """Return an option as it is typed: `--batch-sizes`."""
-    return f"--{name.replace('_', '-')}"
+    return f"{'--' if len(name) > 1 else '-'}{name.replace('_', '-')}"
 
 
 def add_options(
@@ -152,9 +154,11 @@ def read_options(namespace: argparse.Namespace) -> Options:
     for option in fields(Options):
         value: Any = getattr(namespace, f"lockstep_{option.name}", option.default)
         if option.metadata["action"] == "extend":
-            value = [word for text in value for word in text.split()]
+            given, value = value, [word for text in value for word in text.split()]
+            if given and not value:
+                raise BadInput([f"{flag(option.name)}: there is no value"])
         values[option.name] = tuple(value) if isinstance(value, list) else value
-    return Options(**values)
+    return Options(**{**values, "k": getattr(namespace, "keyword", "") or None})
 
 
 def help_page(command: str) -> str:

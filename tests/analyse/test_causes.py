@@ -285,7 +285,9 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
     with pytest.raises(BadInput) as caught:
         explain("nowhere", "slow")
     assert len(caught.value.faults) == 1, "the end of a name is not missing"
-    with pytest.raises(BadInput, match="there is no cell mlp-base/nowhere in reports/synthetic"):
+    with pytest.raises(
+        BadInput, match="synthetic has no trace of mlp-base/nowhere; there are mlp-base"
+    ):
         explain("mlp-base/nowhere", f"{PLACE}/slow", "synthetic")
     synthetic.write(reports, replace(PLAN, traced=False), "untraced")
     with pytest.raises(BadInput, match="has no trace in reports/untraced; record it"):

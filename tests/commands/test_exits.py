@@ -83,6 +83,7 @@ def test_bad_input_ends_with_its_code(words, tmp_path, monkeypatch) -> None:
             "no such option: --all (Possible options: --all-plots); see `root report",
         ),
         ("maxbatch x --memory", "option '--memory' requires an argument"),
+        ("doctor extra", "unexpected extra argument: extra; see `root doctor --help`"),
         ("faults --jobs 0", "'--jobs': '0'; it should be greater than or equal to 1; see `root"),
         ("tensorboard --port x", "'--port': 'x'; it should be a valid integer; see `root tensor"),
     ],
@@ -91,6 +92,31 @@ def test_a_mistyped_command_line_is_answered_in_one_line(words, said) -> None:
     ended = CliRunner().invoke(command_line.app, words.split(), prog_name="root")
     assert said in ended.output
     assert ended.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--implementation-path", "--workload-path"])
+def test_a_missing_file_is_one_fault(option, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["inspect", "mlp/data=1/b8/fp32/mine", option, "mine.py"]
+    ended = CliRunner().invoke(command_line.app, words)
+    assert ended.output == f"error: {option}: there is no file mine.py\n"
+
+
+def test_a_file_that_cannot_be_used_is_named_in_words(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("old.py", "new.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+    words = ["referee", "old.py", "new.py", "--ledger", "folder"]
+    assert CliRunner().invoke(command_line.app, words).output == "error: folder: is a directory\n"
+    missing = CliRunner().invoke(command_line.app, ["referee", "old.py", "newer.py"]).output
+    assert missing.startswith("error: there is no file newer.py; beside it: ")
+
+
+def test_several_faults_are_a_list() -> None:
+    words = ["inspect", "mlp/data=1/b8/fp32/mine", "--implementation-path", "a.py"]
+    ended = CliRunner().invoke(command_line.app, [*words, "--workload-path", "b.py"])
+    assert ended.output.startswith("error: 2 things are wrong:\n  - --implementation-path: there")
 
 
 def test_the_list_of_commands_is_not_cut() -> None:

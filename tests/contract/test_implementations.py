@@ -280,6 +280,12 @@ def test_every_implementation_is_of_one_kind():
     ]
     + [
         pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for mesh in ("data=1", "data=2")
+        for case in [Case("resnet", mesh, StepOptions(microbatches=2))]
+        for name in ("jit_spmd", "nnx_jit", "nnx_jit_cached")
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
         for mesh, names in MATRICES.items()
         for case in [Case("gpt2_muon", mesh)]
         for name in names

@@ -347,9 +347,8 @@ def test_says_who_carries_which_state(mesh):
     assert why_unsupported(python_loop, timed, one) == ""
     assert "computes synchronized ones only" in why_unsupported(jit_spmd, shard, mesh)
     assert [why_unsupported(shard_map_pmean, each, mesh) for each in (timed, shard)] == ["", ""]
-    assert why_unsupported(jit_spmd, replace(timed, microbatches=2), mesh) == ""
-    assert "in place" in why_unsupported(nnx_jit, replace(timed, microbatches=2), mesh)
-    assert why_unsupported(nnx_jit, timed, mesh) == ""
+    for step in (jit_spmd, nnx_jit):
+        assert why_unsupported(step, replace(timed, microbatches=2), mesh) == ""
     outside = why_state_unsupported(SimpleNamespace(FOREIGN={}), timed, mesh)
     assert outside.startswith("it runs in a process of its own, which is given parameters alone")
 

@@ -1,10 +1,15 @@
 """Errors that end a run before or while it measures, and their messages."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 import _pytest.outcomes
+import pytest
 
+from bench.commands.exits import plain
 from bench.measure.cluster.membership import ClusterError
 from bench.measure.processes.guarded import ChildError
 from bench.plan.distributed_config import DistributedConfigError
@@ -25,14 +30,31 @@ class Ended(_pytest.outcomes.Exit):
         super().__init__(message, returncode)
 
 
-def message(error: Exception) -> str:
-    """Return the text of one fault, or a list of several."""
-    faults: Sequence[str] = (str(error),)
-    if isinstance(error, BadInput | DistributedConfigError):
-        faults = error.faults
-    if len(faults) == 1:
-        return faults[0]
-    return "\n".join([f"{len(faults)} things are wrong:", *(f"  - {fault}" for fault in faults)])
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_parse() -> Generator[None, Any, Any]:
+    """Refuse options in the style of all other commands."""
+    with _in_one_style():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main() -> Generator[None, Any, Any]:
+    """Refuse a run in the style of all other commands."""
+    with _in_one_style():
+        return (yield)
+
+
+@contextmanager
+def _in_one_style() -> Iterator[None]:
+    """Print an error as all commands do; pytest prints one line for each argument of the error."""
+    try:
+        yield
+    except pytest.UsageError as error:
+        for text in map(str, error.args):
+            if text.startswith("usage:"):  # of an option of pytest; the files it read follow
+                text = plain(text.partition(": error: ")[2].partition("\n")[0])  # noqa: PLW2901
+            sys.stderr.write(f"error: {text}\n")
+        raise pytest.UsageError from None
 
 
 def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:

@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from bench.commands.exits import BAD_INPUT, FAILED, termination_as_interrupt
-from bench.commands.pytest_plugin.refusals import REFUSED, Ended, message, strange_words
+from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
+from bench.commands.pytest_plugin.refusals import REFUSED, Ended, strange_words
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.measure.cell_results import Result
 from bench.measure.cluster.follower import follow
@@ -90,13 +90,13 @@ def pytest_configure(config: pytest.Config) -> None:
     hosts: Hosts = Hosts()
     try:
         selector(config.option.keyword)
-        config.option.keyword = keyword(config.option.keyword)
         options = read_options(config.option)
         if MEMBER in config.stash:
             member = config.stash[MEMBER]
             options, hosts = with_config(options, member.config), Leader(member)
         measures = not (options.dry_run or config.option.collectonly)
         engine = set_up_run(options, hosts, measures=measures)
+        config.option.keyword = keyword(engine.options.k or "")
     except REFUSED as error:
         hosts.close()
         raise pytest.UsageError(message(error)) from error
