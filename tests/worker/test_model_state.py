@@ -338,6 +338,23 @@ def test_state_that_goes_wrong_in_the_rounds_is_named(gates, mesh, statistics, c
     assert re.search(diagnosis, why) if diagnosis else not why, why
 
 
+class Bound(nnx.Module):
+    """Holds an infinity that never changes, as a causal mask does."""
+
+    def __init__(self, rngs):
+        self.least = nnx.Variable(jnp.array(-jnp.inf))
+
+    def __call__(self, x, _numbers):
+        return jnp.maximum(x, self.least[...])
+
+
+def test_constant_infinities_in_the_state_are_right(gates, mesh):
+    gate = gates(SYNCHRONIZED, Bound)
+    gate.prove_exact(jit_spmd)
+    why, _ = checked(gate, jit_spmd.build(gate.timed, mesh), gate.timed)
+    assert not why
+
+
 def test_says_who_carries_which_state(mesh):
     one = make_mesh(MeshShape.parse("data=1"))
     timed, shard = problem(), problem(statistics=LOCAL)

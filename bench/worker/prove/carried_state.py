@@ -158,8 +158,14 @@ def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float
 def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
     if theirs.dtype.kind != "f":
         return 0.0 if np.array_equal(ours, theirs) else float("inf")
-    size = _rms(theirs - start) or _rms(theirs) or 1.0
-    return _rms(ours - theirs) / size
+    size = _rms(_differences(theirs, start)) or _rms(theirs[np.isfinite(theirs)]) or 1.0
+    return _rms(_differences(ours, theirs)) / size
+
+
+def _differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Return the differences of two leaves; those of equal infinities, as in a mask, are 0."""
+    with np.errstate(invalid="ignore"):
+        return np.where(ours == theirs, 0.0, ours - theirs)
 
 
 def _rms(values: np.ndarray) -> float:

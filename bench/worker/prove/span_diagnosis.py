@@ -82,13 +82,19 @@ def unexplained(gate: Gate, kept: Kept, right: Stepped) -> str:
 
 
 def why_not_finite(kept: Kept) -> str:
-    """Name what a span has made NaN or infinite: its loss, parameters and model state."""
+    """Name what is NaN or infinite after a span: its loss, parameters and model state.
+
+    Model state may keep an infinity, as a mask does.
+    """
     found = [] if np.isfinite(kept.loss) else [f"the loss is {kept.loss}"]
-    held = kept.after.held
-    for path, leaf in jax.tree_util.tree_leaves_with_path((held.params, held.model_state)):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not (finite := np.isfinite(leaf)).all():
-            number = count(int(finite.size - finite.sum()), "element")
-            found.append(f"{jax.tree_util.keystr(path[1:])} is nan or infinite in {number}")
+    states = [(held.params, held.model_state) for held in (kept.after.held, kept.before.held)]
+    after, before = map(jax.tree_util.tree_leaves_with_path, states)
+    for (path, leaf), (_, old) in zip(after, before, strict=True):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            is_state = path[0].idx == 1
+            number = int((~np.isfinite(leaf) & ~(is_state & (leaf == old))).sum())
+            name = f"{jax.tree_util.keystr(path[1:])} is nan or infinite in"
+            found += [f"{name} {count(number, 'element')}"] if number else []
     return "; ".join(found[:FEW])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -49,10 +50,16 @@ class Trajectory:
 
     @property
     def finite(self) -> bool:
-        """Whether no loss and no parameter is infinite or NaN."""
-        trees = (self.start, self.first, self.last, *self.states)
-        leaves = [x for tree in trees for x in tree.values() if x.dtype.kind == "f"]
-        return all(np.isfinite(values).all() for values in (self.losses, *leaves))
+        """Whether no loss, parameter or model state is NaN, or has become infinite.
+
+        Model state may have infinities from the start, as a mask has.
+        """
+        parameters = chain(*(each.values() for each in (self.start, self.first, self.last)))
+        figures = [np.isfinite(each) for each in (self.losses, *parameters)]
+        for path, leaf in chain(*(each.items() for each in self.states)):
+            if leaf.dtype.kind == "f":
+                figures.append(np.isfinite(leaf) | (leaf == self.states[0][path]))
+        return all(each.all() for each in figures)
 
 
 class Stepped(NamedTuple):
