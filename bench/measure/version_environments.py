@@ -74,11 +74,12 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         line = f"-r {file}" if file.suffix == ".txt" else str(file)
         content = file.read_bytes()
     wanted = "\n".join([line, *_dependencies()])
-    reasons: dict[str, str] = {}
+    reasons: dict[str, list[str]] = {}
     for version, python in _pythons().items():
         done = _uv("pip", "compile", "-", "--python", python, *_PLAIN, text=wanted)
         if done.returncode:
-            reasons[version] = readable(" ".join(done.stderr.split()))
+            reason = readable(" ".join(done.stderr.split())).removeprefix("error: ")
+            reasons.setdefault(reason, []).append(version)
             continue
         known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
         versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
@@ -88,7 +89,7 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         if install and not (folder / _READY).exists():
             _install(folder, python, own, done.stdout)
         return Environment(own, versions)
-    told = "; ".join(f"with Python {version}: {reason}" for version, reason in reasons.items())
+    told = "; ".join(f"with Python {', '.join(on)}: {reason}" for reason, on in reasons.items())
     raise BadInput([f"no environment has {requirement}: {told}"])
 
 
