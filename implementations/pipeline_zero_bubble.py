@@ -1,18 +1,16 @@
 """Zero-bubble pipeline (ZB-H1): gradients of weights wait until a stage would be idle.
 
-As in pipeline_1f1b, a device along `pipe` holds a run of blocks and passes microbatches on. Here a
-microbatch's backward pass is two: B computes the gradient of a stage's input, for which the stage
-before waits, and W those of its weights, for which none waits (Qi et al. 2023,
-https://arxiv.org/abs/2401.10241). In each slot, a stage runs F (forward), B, W or nothing. With S
-stages and M microbatches there are 3 M + S - 1 slots, and each stage is idle in S - 1 of them: if
-F, B and W take equally long, the bubble is (S - 1) / (3 M + S - 1), a third of 1F1B's. No stage has
-more than S microbatches between F and W, for any M. Their activations are saved; pipeline_1f1b
-recomputes them.
+As in pipeline_1f1b, a device along `pipe` holds a run of blocks and passes microbatches on, but the
+backward pass is two: B computes the gradient of a stage's input, for which the stage before waits,
+and W those of its weights, for which none waits (Qi et al. 2023, https://arxiv.org/abs/2401.10241).
+In each slot, a stage runs F (forward), B, W or nothing. With S stages and M microbatches there are
+3 M + S - 1 slots, and a stage is idle in S - 1: if F, B and W take equally long, the bubble is
+(S - 1) / (3 M + S - 1), a third of 1F1B's. At most S microbatches are between F and W. Their
+activations are saved; pipeline_1f1b recomputes them.
 
-In each of 3 M + S - 1 slots, one ppermute passes activations on and one passes gradients back, even
-if none are due. The batch is split over `data`, and blocks are sharded over `model` as in
-tensor_parallel_shard_map. Gradients are all-reduced over `data`; those outside the blocks over
-`pipe` as well.
+In each slot, one ppermute passes activations on and one gradients back, even if none are due. The
+batch is split over `data`, and blocks over `model` as in tensor_parallel_shard_map. Gradients are
+all-reduced over `data`; those outside the blocks over `pipe` as well.
 """
 
 from __future__ import annotations
