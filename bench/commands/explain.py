@@ -167,14 +167,16 @@ def newest_run(a: str, b: str) -> store.Run:
     raise BadInput([_unknown(name, known) for name in missing])
 
 
-def _unknown(name: str, known: Iterable[str], who: str = f"no run in {REPORTS}/ has a") -> str:
+def _unknown(
+    name: str, known: Iterable[str], said: str = f"no run in {REPORTS}/ has a trace"
+) -> str:
     """Say that a name is not that of one traced cell, and which names are the most similar."""
     names = sorted(cell for cell in known if cell.endswith(f"/{name}")) or sorted(known)
     several = names[0].endswith(f"/{name}")
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0) or names[:_LISTED]
     others = len(names) - len(near)
     more = f", and {others} more" if others else ""
-    fault = f"several cells end in {name}" if several else f"{who} trace of {name}"
+    fault = f"several cells end in {name}" if several else f"{said} of {name}"
     return f"{fault}; there are {', '.join(near)}{more}"
 
 
@@ -187,4 +189,4 @@ def _stored_folders() -> list[Path]:
 def _no_trace(name: str, run: store.Run, traced: Collection[str]) -> str:
     if not traced or name in set(run.cells["cell"]):
         return f"{name} has no trace in {run.directory}; record it with --profile"
-    return _unknown(name, traced, f"{run.directory} has no")
+    return _unknown(name, traced, f"{run.directory} has no trace")

@@ -16,8 +16,8 @@ from bench.commands import run
 from bench.commands.exits import (
     INTERRUPTED,
     OptionParser,
-    message,
     refuse,
+    refusing,
     termination_as_interrupt,
 )
 from bench.commands.explain import programs_of
@@ -106,13 +106,11 @@ def referee(context: typer.Context) -> None:
     if faults := file_faults(_outside(paths), ()):
         raise BadInput([faults[0].removeprefix("--implementation-path: ")])
     try:
-        with storing(path.parent), termination_as_interrupt():
+        with refusing(NotStoredError, OSError), storing(path.parent), termination_as_interrupt():
             code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)
     except KeyboardInterrupt:
         typer.echo("interrupted; the attempts count as such that found nothing", err=True)
         code = INTERRUPTED
-    except (NotStoredError, OSError) as error:
-        refuse(message(error))
     raise typer.Exit(code)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.analyse import cell_table, scaling_curves
+from bench.records import store
 from tests.cluster_runs import EXAMPLES, SMALL, Launches, needs, pair, stored
 
 pytestmark = pytest.mark.cluster
@@ -78,6 +79,19 @@ def test_two_hosts(launches: Launches, two_hosts: TwoHosts) -> None:
     pair(launches, EXAMPLES / "variables.sh", *SMALL, on=two_hosts.command, **LINE).check()
 
 
+def run_over(launches: Launches, two_hosts: TwoHosts, name: str, *words: str) -> store.Run:
+    """One launch, in a folder of this name, with a process on each host."""
+    own = Launches(launches.folder / name)
+    words = (*words, "--launches", "1", "--run", "tried")
+    try:
+        both = pair(own, EXAMPLES / "variables.sh", *words, on=two_hosts.command, **LINE)
+        for process in both.processes:
+            assert own.end(process) == 0, own.output
+    finally:
+        own.kill()
+    return stored(both.folders[0])
+
+
 @dataclass(frozen=True)
 class Scaled:
     """A curve from one process to one on each host, with the same global batch."""
@@ -105,16 +119,8 @@ def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> Scaled:
     words = (
         *("--workloads", "mlp", "--meshes", "data=1 data=2", "--batch-sizes", "512"),
         *("--implementations", "shard_map_psum", "--rounds", "15", "--seconds", "6"),
-        *("--launches", "1", "--run", "tried"),
     )
-    own = Launches(launches.folder / name)
-    try:
-        both = pair(own, EXAMPLES / "variables.sh", *words, on=two_hosts.command, **LINE)
-        for process in both.processes:
-            assert own.end(process) == 0, own.output
-    finally:
-        own.kill()
-    run = stored(both.folders[0])
+    run = run_over(launches, two_hosts, name, *words)
     [curve] = scaling_curves.find(cell_table.build(run).cells)
     samples = run.samples.merge(run.blocks[["block", "processes"]], on="block")
     fastest = (samples["throughput_ns"] / samples["steps"] / 1e9).groupby(samples["processes"])
@@ -131,6 +137,8 @@ def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> Scaled:
 FREE = ("noqueue",)
 RATES = {"1gbit": 1e9, "100mbit": 1e8}
 """Names, and bits a second."""
+# A bucket much smaller than a step's bytes, and a queue that holds all of them.
+QUEUES = {name: ("tbf", "rate", name, "burst", "128kb", "limit", "32mb") for name in RATES}
 
 
 def unlike_predicted(free: Scaled, slow: Scaled, bits_per_s: float) -> str:
@@ -150,12 +158,10 @@ def unlike_predicted(free: Scaled, slow: Scaled, bits_per_s: float) -> str:
 
 @needs("ip", "tc", "unshare", "mount", "hostname", root=True)
 def test_scaling_bends_as_communication_predicts(launches: Launches, two_hosts: TwoHosts) -> None:
-    # A bucket much smaller than a step's bytes, and a queue that holds all of them.
-    queues = {name: ("tbf", "rate", name, "burst", "128kb", "limit", "32mb") for name in RATES}
     best: dict[str, Scaled] = {}
     unlike: list[str] = []
     for again in range(3):  # others may use the cores
-        for name, queue in {"free": FREE, **queues}.items():
+        for name, queue in {"free": FREE, **QUEUES}.items():
             if reason := two_hosts.slow_down(*queue):
                 pytest.skip(f"tc cannot limit bandwidth here: {reason}")
             found = scaled(launches, two_hosts, f"{name}{again}")
@@ -188,17 +194,10 @@ def fastest(launches: Launches, two_hosts: TwoHosts, name: str) -> dict[str, flo
     """Seconds of the fastest step of four devices, two on each host, by mesh."""
     words = (
         *("--workloads", "mlp", "--meshes", "data=4 data=2,fsdp=2", "--batch-sizes", "512"),
-        *("--implementations", "shard_map_psum hierarchical_shard_map", "--launches", "1"),
-        *("--rounds", "4", "--seconds", "2", "--run", "tried"),
+        *("--implementations", "shard_map_psum hierarchical_shard_map"),
+        *("--rounds", "4", "--seconds", "2"),
     )
-    own = Launches(launches.folder / name)
-    try:
-        both = pair(own, EXAMPLES / "variables.sh", *words, on=two_hosts.command, **LINE)
-        for process in both.processes:
-            assert own.end(process) == 0, own.output
-    finally:
-        own.kill()
-    run = stored(both.folders[0])
+    run = run_over(launches, two_hosts, name, *words)
     samples = run.samples.merge(run.blocks[["block", "mesh", "baseline"]], on="block")
     own_samples = samples[samples["arm"] == samples["baseline"]]
     steps_s = own_samples["throughput_ns"] / own_samples["steps"] / 1e9
@@ -212,9 +211,8 @@ def test_a_hierarchical_reduction_wins_over_a_slow_line(
     launches: Launches, two_hosts: TwoHosts
 ) -> None:
     bits_per_s = RATES["100mbit"]
-    queues = {"free": FREE, "slow": ("tbf", "rate", "100mbit", "burst", "128kb", "limit", "32mb")}
     found = {}
-    for name, queue in queues.items():
+    for name, queue in {"free": FREE, "slow": QUEUES["100mbit"]}.items():
         if reason := two_hosts.slow_down(*queue):
             pytest.skip(f"tc cannot limit bandwidth here: {reason}")
         found[name] = fastest(launches, two_hosts, name)

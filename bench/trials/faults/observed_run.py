@@ -16,7 +16,6 @@ import psutil
 from pyarrow import ArrowInvalid, parquet
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.guard import marked
 from bench.measure.processes.guarded import Guarded
 from bench.records import store
 from bench.records.rows import CellRow
@@ -255,12 +254,12 @@ class Front(Guarded):
 
         Another run of the trial may use the same folder; its processes have another mark.
         """
-        there = (
-            one.pid
-            for one in psutil.process_iter(["cwd", "environ"])
-            if one.info["cwd"] == self._folder and MARK not in (one.info["environ"] or {})
-        )
-        return sorted({*there, *marked(self._fault_mark, MARK)} - {self.pid, self.process.pid})
+        found = set()
+        for one in psutil.process_iter(["cwd", "environ"]):
+            mark = (one.info["environ"] or {}).get(MARK)
+            if mark == self._fault_mark or (mark is None and one.info["cwd"] == self._folder):
+                found.add(one.pid)
+        return sorted(found - {self.pid, self.process.pid})
 
 
 def _is_whole(path: Path) -> bool:

@@ -42,6 +42,11 @@ def leaves_of(state: Any) -> Leaves:
     return found
 
 
+def not_finite(leaf: np.ndarray, before: np.ndarray | float = 0.0) -> np.ndarray:
+    """Mark the elements that are NaN or infinite, except infinities that were there before."""
+    return ~np.isfinite(leaf) & (leaf != before)
+
+
 def held_copy(leaf: Any) -> Any:
     """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
     copy = np.array(process_exchange.to_host(words(leaf)))

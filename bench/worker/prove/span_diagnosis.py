@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.records.numbers import count
+from bench.worker.prove.carried_state import not_finite
 from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import Held, StateReader
@@ -69,16 +70,14 @@ def _growth(end: np.ndarray, right: np.ndarray, steps: int) -> float:
 
 def unexplained(gate: Gate, kept: Kept, right: Stepped) -> str:
     """Describe an update that no known mistake makes, by how far the parameters have grown."""
-    first, end, wanted = (
-        vector(flat(params))
-        for params in (gate.reference.start, kept.after.held.params, right.params[-1])
-    )
+    trees = gate.reference.start, kept.after.held.params, right.params[-1]
+    first, end, wanted = (vector(flat(params)) for params in trees)
     if grows := _growth(end, wanted, kept.steps):
         return f"the parameters are multiplied by about {grows:.3g} in each step"
     larger = rms(end) / (rms(first) or 1.0)
     grown = f"; the parameters are now {larger:.2g} times as large as at first"
-    more = grown if larger > GROWN else ""
-    return f"the update is wrong, and no known mistake explains it{more}"
+    why = "the update is wrong, and no known mistake explains it"
+    return why + grown if larger > GROWN else why
 
 
 def why_not_finite(kept: Kept) -> str:
@@ -87,14 +86,14 @@ def why_not_finite(kept: Kept) -> str:
     Model state may keep an infinity, as a mask does.
     """
     found = [] if np.isfinite(kept.loss) else [f"the loss is {kept.loss}"]
-    states = [(held.params, held.model_state) for held in (kept.after.held, kept.before.held)]
-    after, before = map(jax.tree_util.tree_leaves_with_path, states)
-    for (path, leaf), (_, old) in zip(after, before, strict=True):
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            is_state = path[0].idx == 1
-            number = int((~np.isfinite(leaf) & ~(is_state & (leaf == old))).sum())
-            name = f"{jax.tree_util.keystr(path[1:])} is nan or infinite in"
-            found += [f"{name} {count(number, 'element')}"] if number else []
+    before, after = kept.before.held.model_state, kept.after.held
+    leaves = [(*pair, 0.0) for pair in jax.tree_util.tree_leaves_with_path(after.params)]
+    states = jax.tree_util.tree_leaves_with_path(after.model_state)
+    leaves += [(*pair, old) for pair, old in zip(states, jax.tree.leaves(before), strict=True)]
+    for path, leaf, old in leaves:
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and (wrong := not_finite(leaf, old)).any():
+            number = count(int(wrong.sum()), "element")
+            found.append(f"{jax.tree_util.keystr(path)} is nan or infinite in {number}")
     return "; ".join(found[:FEW])
 
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
 from bench.worker import process_exchange
-from bench.worker.prove.carried_state import Leaves, leaves_of, model_state_of, words
+from bench.worker.prove.carried_state import Leaves, leaves_of, model_state_of, not_finite, words
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 
@@ -50,16 +50,13 @@ class Trajectory:
 
     @property
     def finite(self) -> bool:
-        """Whether no loss, parameter or model state is NaN, or has become infinite.
-
-        Model state may have infinities from the start, as a mask has.
-        """
+        """Whether all is finite, except infinities that the model state has from the start."""
         parameters = chain(*(each.values() for each in (self.start, self.first, self.last)))
-        figures = [np.isfinite(each) for each in (self.losses, *parameters)]
+        wrong = [not_finite(each) for each in (self.losses, *parameters)]
         for path, leaf in chain(*(each.items() for each in self.states)):
             if leaf.dtype.kind == "f":
-                figures.append(np.isfinite(leaf) | (leaf == self.states[0][path]))
-        return all(each.all() for each in figures)
+                wrong.append(not_finite(leaf, self.states[0][path]))
+        return not any(each.any() for each in wrong)
 
 
 class Stepped(NamedTuple):
