@@ -97,7 +97,10 @@ def build(run: Run) -> Tables:
     arranged = {name: Rounds.arranged(samples.turns.at(samples.of_block(name))) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
     process = process_spread.by_devices(
-        ((devices[name], rounds) for name, rounds in arranged.items()),
+        (
+            (devices[name], rounds, [c["implementation"] for c in cells_of[name] if c["foreign"]])
+            for name, rounds in arranged.items()
+        ),
         run.manifest["config"].get("process_spread"),
     )
     comparisons = []

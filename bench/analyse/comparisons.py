@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
-from bench.analyse.process_spread import ProcessSpread
+from bench.analyse.process_spread import Spreads
 from bench.analyse.ratio_intervals import Ratio, intervals, ratios
 from bench.analyse.sample_rounds import Rounds, Turns
 from bench.analyse.standings import Standings, rank
@@ -48,8 +48,8 @@ class Comparison:
     """The A/A twin against the baseline."""
     alpha: float
     """Error of the last look at the block, shared by all comparisons of a family."""
-    process: ProcessSpread
-    """Spread between its worker processes, as assumed or measured."""
+    process: Spreads
+    """Spreads between its launches, as assumed or measured."""
     margin: float
     """Relative difference of step times that is negligible."""
     claims: dict[str, Claim]
@@ -152,7 +152,7 @@ def compare_arms(
     samples: TimedSamples,
     *,
     rounds: Rounds,
-    process: ProcessSpread,
+    process: Spreads,
     margin: float,
     ceilings: Ceilings | None,
 ) -> Comparison:

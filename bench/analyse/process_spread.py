@@ -5,9 +5,10 @@ of rounds in a single process reveals their effect. The spread grows with the nu
 whose threads may be placed in more ways, so it is estimated for each number by itself.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,26 +33,94 @@ PROCESS = ProcessSpread(0.002, 11)
 """The prior, until runs with several launches measure the spread: from twelve fresh processes of
 one program on a shared two-core host, whose ratios ranged from -0.4 to +0.7 %."""
 
+TWO_PROCESSES = ProcessSpread(0.01, 11)
+"""The prior for two arms of which at least one has a process of its own: @@@."""
+
 _SHARED = 0.25
 """Squared correlation of two arms' ratios to one baseline, whose own variation is in both."""
 
 _FEWEST_ROUNDS = 8
 _PASSES = 20
 
+_PLACES = ("", " in two processes")
+"""How a manifest's keys of the two spreads end; they begin with the number of devices."""
 
-def known(earlier: Mapping[str, Any] | None, devices: int) -> ProcessSpread:
-    """Return the spread that a run assumed at its start for blocks on so many devices.
+
+@dataclass(frozen=True)
+class Spreads:
+    """The spreads of a block's ratios between launches.
+
+    The arms of one worker share its memory and threads. An arm with a process of its own has its
+    own, so its ratios to the others differ more from launch to launch.
+    """
+
+    one_process: ProcessSpread = PROCESS
+    two_processes: ProcessSpread = TWO_PROCESSES
+    apart: frozenset[str] = frozenset()
+    """Arms with processes of their own."""
+
+    def between(self, arm: str, other: str) -> ProcessSpread:
+        """Return the spread of the ratio of two arms."""
+        return self.one_process if self.apart.isdisjoint((arm, other)) else self.two_processes
+
+    def updated(self, blocks: Iterable[tuple[Sequence[Series], Sequence[Series]]]) -> Self:
+        """Return the spreads that blocks on equally many devices show, with these as the priors.
+
+        Args:
+          blocks: what `log_ratios` returns for each.
+        """
+        one, two = zip(*blocks, strict=True)
+        return replace(
+            self,
+            one_process=pooled(one, self.one_process),
+            two_processes=pooled(two, self.two_processes),
+        )
+
+    def stored(self, devices: int) -> dict[str, dict[str, float]]:
+        """Return a manifest's entries for blocks on so many devices; see `known`."""
+        one, two = (f"{devices}{place}" for place in _PLACES)
+        return {one: asdict(self.one_process), two: asdict(self.two_processes)}
+
+
+ASSUMED = Spreads()
+"""Nothing but the priors."""
+
+
+def log_ratios(
+    rounds: Rounds, opponents: Mapping[str, str], apart: Collection[str]
+) -> tuple[list[Series], list[Series]]:
+    """Return the log ratios of arms of one process, and those of arms of two.
+
+    Each arm has one array per launch, with a value per round. `apart` are the arms with processes
+    of their own.
+    """
+    one: list[Series] = []
+    two: list[Series] = []
+    for arm, series in rounds.paired(opponents).items():
+        (two if {arm, opponents[arm]} & set(apart) else one).append(series)
+    return one, two
+
+
+def known(earlier: Mapping[str, Any] | None, devices: int, apart: Iterable[str] = ()) -> Spreads:
+    """Return the spreads that a run assumed at its start for blocks on so many devices.
 
     Args:
-      earlier: `sd` and `freedom` by number of devices, from earlier runs; in old manifests, one of
-        each for all blocks.
+      earlier: `sd` and `freedom` from earlier runs, as in `Spreads.stored`; in old manifests, one
+        of each for all blocks.
       devices: the number of a block's devices.
+      apart: the arms with processes of their own.
 
     Returns:
-      PROCESS unless an earlier run had such a block.
+      The priors unless an earlier run had such a block.
     """
-    found = earlier if not earlier or "sd" in earlier else earlier.get(str(devices))
-    return ProcessSpread(found["sd"], found["freedom"]) if found else PROCESS
+    if earlier and "sd" in earlier:
+        earlier = {str(devices): earlier}
+    one, two = ((earlier or {}).get(f"{devices}{place}") for place in _PLACES)
+    return Spreads(
+        ProcessSpread(**one) if one else PROCESS,
+        ProcessSpread(**two) if two else TWO_PROCESSES,
+        frozenset(apart),
+    )
 
 
 def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -> ProcessSpread:
@@ -90,22 +159,27 @@ def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -
 
 
 def by_devices(
-    blocks: Iterable[tuple[int, Rounds]], earlier: Mapping[str, Any] | None = None
-) -> dict[int, ProcessSpread]:
-    """Return the spread for each number of devices.
+    blocks: Iterable[tuple[int, Rounds, Collection[str]]], earlier: Mapping[str, Any] | None = None
+) -> dict[int, Spreads]:
+    """Return the spreads for each number of devices.
 
     Args:
-      blocks: each block's number of devices, and its rounds. Those whose arms were all timed in
-        several processes show the spread.
+      blocks: each block's number of devices, its rounds, and its arms with processes of their own.
+        Blocks that were timed in several launches show the spread.
       earlier: what earlier runs showed; see `known`.
     """
-    series: dict[int, list[Iterable[Series]]] = {}
-    for devices, rounds in blocks:
-        whole = [arm for arm in rounds.arms if not is_ablated(arm)]
+    shown = defaultdict[int, list[tuple[list[Series], list[Series]]]](list)
+    apart = defaultdict[int, set[str]](set)
+    for devices, rounds, own in blocks:
+        # An arm of the worker comes first, so that both spreads are seen.
+        whole = sorted((arm for arm in rounds.arms if not is_ablated(arm)), key=own.__contains__)
         several = whole and len(set(rounds.attempt.tolist())) > 1
         opponents = dict.fromkeys(whole[1:], whole[0]) if several else {}
-        series.setdefault(devices, []).append(rounds.paired(opponents).values())
-    return {count: pooled(found, known(earlier, count)) for count, found in series.items()}
+        shown[devices].append(log_ratios(rounds, opponents, own))
+        apart[devices].update(own)
+    return {
+        count: known(earlier, count, apart[count]).updated(found) for count, found in shown.items()
+    }
 
 
 def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:

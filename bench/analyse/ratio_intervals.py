@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bench.analyse.process_spread import PROCESS, ProcessSpread, Series
+from bench.analyse.process_spread import ASSUMED, PROCESS, ProcessSpread, Series, Spreads
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.signed_rank import estimated, fewest, shift, stacked
 
@@ -115,14 +115,17 @@ def ends(ratio: Ratio | None) -> tuple[float, float, float]:
 
 
 def ratios(
-    rounds: Rounds, opponents: Mapping[str, str], process: ProcessSpread = PROCESS
+    rounds: Rounds, opponents: Mapping[str, str], process: Spreads = ASSUMED
 ) -> dict[str, Ratio]:
     """Return time(arm) / time(opponent) of each arm, for all pairs that have samples.
 
     The ratio is paired where the two shared rounds. Otherwise it is the ratio of their medians over
     all rounds, without an error.
     """
-    paired = {arm: estimate(series, process) for arm, series in rounds.paired(opponents).items()}
+    paired = {
+        arm: estimate(series, process.between(arm, opponents[arm]))
+        for arm, series in rounds.paired(opponents).items()
+    }
     alone = spreads(rounds, "throughput") if len(paired) < len(opponents) else {}
     found = {}
     for arm, other in opponents.items():
@@ -136,7 +139,7 @@ def ratios(
 
 
 def intervals(
-    rounds: Rounds, opponents: Mapping[str, str], alpha: float, process: ProcessSpread = PROCESS
+    rounds: Rounds, opponents: Mapping[str, str], alpha: float, process: Spreads = ASSUMED
 ) -> dict[str, tuple[float, float, float]]:
     """Return time(arm) / time(opponent) with the ends of its interval, for arms that shared rounds.
 
@@ -145,13 +148,14 @@ def intervals(
     """
     paired = rounds.paired(opponents)
     names, series = list(paired), [np.concatenate(own) for own in paired.values()]
-    quantile = -float(special.stdtrit(process.freedom, alpha / 2))
+    spreads = [process.between(arm, opponents[arm]) for arm in names]
+    widths = np.array([-special.stdtrit(own.freedom, alpha / 2) * own.sd for own in spreads])
     found = {}
     for places, differences in stacked(series):
         counts = [[len(values) for values in paired[names[place]]] for place in places]
         shares = np.array([math.hypot(*own) / sum(own) for own in counts])
         middle, low, high = shift(differences, alpha)
-        others = quantile * process.sd * shares
+        others = widths[places] * shares
         logs = (middle, middle - np.hypot(middle - low, others),
                 middle + np.hypot(high - middle, others))  # fmt: skip
         for place, *ratio in zip(

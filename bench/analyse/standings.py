@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.analyse.process_spread import PROCESS, ProcessSpread
+from bench.analyse.process_spread import ASSUMED, Spreads
 from bench.analyse.ratio_intervals import ratios
 from bench.analyse.sample_rounds import Rounds
 
@@ -66,7 +66,7 @@ def rank(
     rounds: Rounds,
     arms: Sequence[str],
     alpha: float,
-    process: ProcessSpread = PROCESS,
+    process: Spreads = ASSUMED,
     programs: Mapping[str, str] = MappingProxyType({}),
 ) -> Standings:
     """Return the standings of the arms that shared a round with any other arm.
@@ -78,7 +78,7 @@ def rank(
       rounds: those of the block, over all launches.
       arms: the arms to rank; a single arm is its own leader.
       alpha: error of all statements together; with 0, nothing is excluded.
-      process: assumed spread between worker processes.
+      process: assumed spreads between launches.
       programs: identities of programs, by arm; empty or absent if unknown.
     """
     present = ~np.isnan(rounds.throughput)
@@ -120,7 +120,7 @@ def rank(
 
 
 def _logs(
-    rounds: Rounds, arms: Sequence[str], alpha: float, process: ProcessSpread
+    rounds: Rounds, arms: Sequence[str], alpha: float, process: Spreads
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
     """Return the arms to rank, and the estimates and upper bounds of log(time(i) / time(j)).
 

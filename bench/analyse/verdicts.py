@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bench.records.statuses import MARGIN, VerdictWord
 
 if TYPE_CHECKING:
-    from bench.analyse.process_spread import ProcessSpread
+    from bench.analyse.process_spread import Spreads
     from bench.analyse.ratio_intervals import Ratio
     from bench.analyse.sample_rounds import Rounds
     from bench.records.rows import Manifest
@@ -80,7 +80,7 @@ def compare(
     opponents: Mapping[str, str],
     alpha: float,
     margin: float,
-    process: ProcessSpread | None = None,
+    process: Spreads | None = None,
     programs: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Claim]:
     """Return the claim about each arm against its opponent, for all pairs that have samples.
@@ -90,15 +90,15 @@ def compare(
       opponents: the opponent of each arm.
       alpha: error of each comparison.
       margin: relative difference of step times that is negligible.
-      process: spread between worker processes; None means the assumed spread, PROCESS.
+      process: spreads between launches; None means the assumed ones.
       programs: identities of the arms' programs, as far as they are known. Arms that are proved to
         run the same program are the same, regardless of their times.
     """
     # Imported here, because planning a run needs no scipy.
-    from bench.analyse.process_spread import PROCESS  # noqa: PLC0415
+    from bench.analyse.process_spread import ASSUMED  # noqa: PLC0415
     from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415
 
-    found = ratios(rounds, opponents, process or PROCESS)
+    found = ratios(rounds, opponents, process or ASSUMED)
     return {
         arm: claim(ratio, alpha, margin, same=same(programs, arm, opponents[arm]))
         for arm, ratio in found.items()

@@ -83,10 +83,11 @@ class Engine:
         self.bases = bases
         self.hosts = hosts or Hosts()
         self.unsupported = unsupported or {}
-        self.schedule = Schedule(plan, bases)
         self.directory: Path | None = None
         self.options = options
         self.catalogue = catalogue = _as_planned(catalogue, plan)
+        foreign = [own["name"] for own in catalogue["implementations"] if "foreign" in own]
+        self.schedule = Schedule(plan, bases, foreign)
         self._argv = argv
         self._base_files: Mapping[str, BaseFile] = {}
         self._contents = Contents(catalogue, plan.variants)

@@ -1,7 +1,7 @@
 """Setup of a run: from options to an engine, with all checks before it starts."""
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def with_config(options: Options, config: DistributedConfig) -> Options:
 def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, float]] | None:
     """Estimate the spread of ratios between processes from runs here with several launches.
 
-    Returns `sd` and `freedom` of a ProcessSpread by number of devices; None without such runs.
+    Returns what a manifest holds (see bench.analyse.process_spread.known); None without such runs.
     """
     found = [
         run
@@ -109,9 +109,11 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, f
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
     blocks = (
-        (devices[str(name)], Rounds.of(own))
+        (devices[str(name)], Rounds.of(own), apart)
         for run in found
         for devices in [{row["block"]: row["devices"] for row in run.block_rows}]
+        for apart in [{row["implementation"] for row in run.cell_rows if "foreign" in row}]
         for name, own in run.samples.groupby("block")
     )
-    return {str(count): asdict(spread) for count, spread in by_devices(blocks).items()}
+    spreads = by_devices(blocks).items()
+    return {key: one for count, own in spreads for key, one in own.stored(count).items()}

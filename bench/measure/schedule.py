@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from bench.records.rows import Ceilings, CellRow, Look, SampleRow
 from bench.records.step_programs import ProgramFigures, figures_of, identity
 
 if TYPE_CHECKING:
-    from bench.analyse.process_spread import ProcessSpread, Series
+    from bench.analyse.process_spread import Series, Spreads
     from bench.analyse.sample_rounds import Rounds
     from bench.records.store import Run
 
@@ -55,8 +55,9 @@ class BlockState:
     """The ceilings that were measured last."""
     programs: dict[str, str] = field(default_factory=dict)
     """Identities of the implementations' programs, as far as they are known."""
-    series: list[Series] = field(default_factory=list)
-    """Log ratios of each compared arm over at least two launches, one array per process."""
+    series: tuple[Sequence[Series], Sequence[Series]] = ((), ())
+    """Log ratios of the compared arms over at least two launches: see
+    bench.analyse.process_spread.log_ratios."""
 
     @property
     def next_launch(self) -> int:
@@ -104,11 +105,15 @@ class BlockState:
 
 
 class Schedule:
-    """The order of a run's launches, and the rule that ends them; `bases` are those of a gate."""
+    """The order of a run's launches, and the rule that ends them.
 
-    def __init__(self, plan: Plan, bases: Bases | None = None) -> None:
+    `bases` are those of a gate. `apart` are the arms with processes of their own.
+    """
+
+    def __init__(self, plan: Plan, bases: Bases | None = None, apart: Collection[str] = ()) -> None:
         self.plan = plan
         self.bases = bases
+        self.apart = apart
         self.blocks: defaultdict[str, BlockState] = defaultdict(BlockState)
         self.compared_cells: list[str] = []
         """Names of the cells that a gate compares with their base."""
@@ -201,26 +206,26 @@ class Schedule:
 
     def arranged(
         self, block: Block, samples: Sequence[SampleRow], opponents: Mapping[str, str]
-    ) -> tuple[Rounds, ProcessSpread]:
-        """Arrange a block's samples in rounds, and estimate the spread between processes."""
+    ) -> tuple[Rounds, Spreads]:
+        """Arrange a block's samples in rounds, and estimate the spreads between launches."""
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
 
-        from bench.analyse.process_spread import known, pooled  # noqa: PLC0415
+        from bench.analyse.process_spread import known, log_ratios  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
         rounds = Rounds.of(pd.DataFrame(samples))
         if len(set(rounds.attempt.tolist())) > 1:
-            self.blocks[block.name].series = list(rounds.paired(opponents).values())
-        alike = (each for each in self.plan.blocks if each.mesh.size == block.mesh.size)
-        series = (self.blocks[each.name].series for each in alike)
-        return rounds, pooled(series, known(self.plan.process_spread, block.mesh.size))
+            self.blocks[block.name].series = log_ratios(rounds, opponents, self.apart)
+        alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
+        assumed = known(self.plan.process_spread, block.mesh.size, self.apart)
+        return rounds, assumed.updated(self.blocks[each.name].series for each in alike)
 
     def claims(
         self,
         opponents: Mapping[str, str],
         rounds: Rounds,
-        process: ProcessSpread,
+        process: Spreads,
         alpha: float,
         programs: Mapping[str, str],
     ) -> dict[str, Claim]:
@@ -240,7 +245,7 @@ class Schedule:
         return self.sharing or len(self.compared_cells) or max(compared, 1)
 
     def contenders(
-        self, rounds: Rounds, process: ProcessSpread, alpha: float, programs: Mapping[str, str]
+        self, rounds: Rounds, process: Spreads, alpha: float, programs: Mapping[str, str]
     ) -> set[str]:
         """Return the arms that may be a block's fastest, while they may differ by the margin.
 

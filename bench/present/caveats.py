@@ -10,7 +10,7 @@ import pandas as pd
 from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.process_spread import PROCESS
+from bench.analyse.process_spread import PROCESS, TWO_PROCESSES
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
@@ -139,8 +139,10 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"up to {numbers.percent(worst)} in {where.name}."
         )
     if single := [block for block in blocks if block.claims and block.launches == 1]:
-        spread = max((block.process for block in single), key=attrgetter("sd"))
-        source = "assumed" if spread == PROCESS else "known from other launches on this machine"
+        spreads = (b.process.between(arm, b.baseline) for b in single for arm in b.claims)
+        spread = max(spreads, key=attrgetter("sd"))
+        assumed = spread in {PROCESS, TWO_PROCESSES}
+        source = "assumed" if assumed else "known from other launches on this machine"
         said["One launch"] = (
             f"{numbers.count(len(single), 'block')} had only one launch. How much another process "
             f"would differ is {source}: up to {numbers.percent(spread.sd)} (standard deviation). "
