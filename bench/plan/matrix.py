@@ -9,7 +9,7 @@ from bench.plan import presets
 from bench.plan.option_values import BadInput, collected, why_missing
 from bench.plan.options import READERS, Options, flag
 from bench.plan.presets import PRESETS, Preset, default_batches, placed
-from bench.plan.step_classes import EXACT, approximate, expanded, why_not_isolated
+from bench.plan.step_classes import approximate, expanded, why_not_isolated
 from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
@@ -145,7 +145,7 @@ class _Planner:
         default = presets.REGRESS if self.options.base_revision else PRESETS[0]
         name = self.read("preset") or default
         preset = presets.PRESET_TABLE[name]
-        implementations = self.implementations()
+        implementations = self.implementations(preset)
         baseline = self.baseline(implementations)
         scaling = self.read("scaling") or preset.scaling
         variants = self.variants()
@@ -244,7 +244,7 @@ class _Planner:
             self.faults.append(missing)
         return [*self.read(option)]
 
-    def implementations(self) -> list[str]:
+    def implementations(self, preset: Preset) -> list[str]:
         entries = self.entries
         named = expanded(self.options.implementations, entries)
         outside = [name_of(path) for path in self.options.implementation_path]
@@ -259,7 +259,8 @@ class _Planner:
                     self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
             elif error := entries[name]["error"]:
                 self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
-        return [name for name in _unique(chosen or expanded([EXACT], entries)) if name in entries]
+        default = expanded(preset.implementations, entries)
+        return [name for name in _unique(chosen or default) if name in entries]
 
     def baseline(self, implementations: Sequence[str]) -> str:
         other = approximate(implementations, self.entries)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.plan.step_classes import EXACT
 from bench.records.mesh import MeshShape
 
 REGRESS = "regress"
@@ -44,6 +45,7 @@ class Preset:
     only_ends: bool = False
     """Whether default meshes are only one device and all devices, without those in between."""
     microbatches: int = 1
+    implementations: tuple[str, ...] = (EXACT,)
     parts: tuple[Preset, ...] = ()
     """Presets whose blocks make up this preset."""
 

@@ -47,6 +47,7 @@ def catalogue(
             workload("linear", ["tiny", "base"]),
             workload("mlp", ["tiny", "base"]),
             workload("gpt2", ["tiny", "nano-512", "deep", "124m", "nano"]),
+            workload("gpt2_muon", ["tiny", "nano"]),
             workload("moe", ["tiny", "nano"]),
             *(workload(Path(path).stem, ["tiny"], path) for path in request["workload_paths"]),
         ],

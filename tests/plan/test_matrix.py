@@ -66,6 +66,7 @@ def test_approximate_steps_are_measured_if_they_are_named() -> None:
         *usual,
         "sparse",
     )
+    assert with_approximate(preset="strategies").approximate == ("sparse",)
     alone = with_approximate(implementations=("approximate",))
     assert (alone.implementations, alone.baseline) == (("sparse",), "sparse")
 
@@ -100,7 +101,7 @@ def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
 
 def test_strategies_run_where_their_meshes_fit() -> None:
     made = [str(block.mesh) for block in plan("gpu", 2, preset="strategies").blocks]
-    assert made == ["data=2", "data=1,context=2", "data=1,pipe=2", "data=1,expert=2"]
+    assert made == ["data=2", "data=2", "data=1,context=2", "data=1,pipe=2", "data=1,expert=2"]
     assert faults("gpu", 1, preset="strategies") == [
         "--preset: no mesh of strategies fits; devices: 1"
     ]
