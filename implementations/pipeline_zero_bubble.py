@@ -3,14 +3,12 @@
 As in pipeline_1f1b, a device along `pipe` holds a run of blocks and passes microbatches on, but the
 backward pass is two: B computes the gradient of a stage's input, for which the stage before waits,
 and W those of its weights, for which none waits (Qi et al. 2023, https://arxiv.org/abs/2401.10241).
-In each slot, a stage runs F (forward), B, W or nothing. With S stages and M microbatches there are
-3 M + S - 1 slots, and a stage is idle in S - 1: if F, B and W take equally long, the bubble is
-(S - 1) / (3 M + S - 1), a third of 1F1B's. At most S microbatches are between F and W. Their
-activations are saved; pipeline_1f1b recomputes them.
+A slot is F (forward), B, W or idle. With S stages and M microbatches, a stage is idle in S - 1 of
+3 M + S - 1 slots: if F, B and W take equally long, the bubble is (S - 1) / (3 M + S - 1), a third
+of 1F1B's. At most S microbatches are between F and W, and their activations are saved.
 
 In each slot, one ppermute passes activations on and one gradients back, even if none are due. The
-batch is split over `data`, and blocks over `model` as in tensor_parallel_shard_map. Gradients are
-all-reduced over `data`; those outside the blocks over `pipe` as well.
+batch and the blocks are split, and gradients are reduced, as in pipeline_1f1b.
 """
 
 from __future__ import annotations
