@@ -17,7 +17,7 @@ from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
 from bench.records.printable import closest
 from bench.records.statuses import MARGIN
-from bench.records.variants import Variant
+from bench.records.variants import Variant, is_requirement
 
 T = TypeVar("T")
 
@@ -142,8 +142,7 @@ class _Planner:
         self.faults.append(f"{flag(name)}: {text}")
 
     def plan(self) -> Plan:
-        default = presets.REGRESS if self.options.base_revision else PRESETS[0]
-        name = self.read("preset") or default
+        name = self.read("preset") or self.default_preset()
         preset = presets.PRESET_TABLE[name]
         implementations = self.implementations(preset)
         baseline = self.baseline(implementations)
@@ -243,6 +242,12 @@ class _Planner:
         if getattr(self.options, option) and (missing := why_missing(option, self.catalogue)):
             self.faults.append(missing)
         return [*self.read(option)]
+
+    def default_preset(self) -> str:
+        base = self.options.base_revision
+        if base is None:
+            return PRESETS[0]
+        return presets.UPGRADE if is_requirement(base) else presets.REGRESS
 
     def implementations(self, preset: Preset) -> list[str]:
         entries = self.entries

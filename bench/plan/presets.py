@@ -12,8 +12,8 @@ from typing import Any
 from bench.plan.step_classes import EXACT
 from bench.records.mesh import MeshShape
 
-REGRESS = "regress"
-"""The default preset of a regress run."""
+REGRESS, UPGRADE = "regress", "upgrade"
+"""The default presets of a gate: with a revision, and with another version."""
 
 CPU_DEVICES = 8
 """Largest default mesh without an accelerator, where devices are virtual."""
@@ -74,7 +74,7 @@ def _presets() -> dict[str, Preset]:
 
 
 PRESET_TABLE = _presets()
-PRESETS = tuple(name for name in PRESET_TABLE if name != REGRESS)
+PRESETS = tuple(name for name in PRESET_TABLE if name not in (REGRESS, UPGRADE))
 """Presets that can be named; the first is the default."""
 
 

@@ -239,7 +239,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
         if isinstance(train_step, ForeignStep):
             row["compile"] = train_step.compile_times()
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
-            row.update(train_step.figures)
+            row.update(train_step.figures or job["proved"].get(name, {}))
             return row, arm, Proved(implementation, [])
         row["high_water_bytes"] = high_water(arm, mesh.local_devices)
         figures = job["proved"].get(name)

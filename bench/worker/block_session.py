@@ -17,7 +17,7 @@ from bench.records.messages import Event, Job, PhaseEvent, RowEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.file_loader import BaseModules, implementation_files, load
-from bench.worker.foreign.foreign_module import isolated_module
+from bench.worker.foreign.foreign_module import ForeignModule, isolated_module
 from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
@@ -162,7 +162,10 @@ class BlockSession:
         """
         file = self.implementation_file(name)
         isolated = name in self.job["isolated"]
-        return cast("Implementation", isolated_module(file.resolve()) if isolated else load(file))
+        module = isolated_module(file.resolve()) if isolated else load(file)
+        if isinstance(module, ForeignModule):
+            module.known_figures = self.job["launch"] > 0 and name in self.job["proved"]
+        return cast("Implementation", module)
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Undo, and record, what an implementation's file has changed for the whole process.

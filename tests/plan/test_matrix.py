@@ -9,7 +9,7 @@ from bench.measure.catalogue import file_faults
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options, add_options, flag, help_page, read_options
-from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS
+from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS, UPGRADE
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
 from tests.fakes.catalogue import catalogue
@@ -96,7 +96,7 @@ def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
         blocks = plan("gpu", devices, preset=preset).blocks
         assert all(block.batch % block.mesh.batch_shards == 0 for block in blocks)
         assert len(set(blocks)) == len(blocks)
-    assert set(PRESET_TABLE) == {*PRESETS, REGRESS}
+    assert set(PRESET_TABLE) == {*PRESETS, REGRESS, UPGRADE}
 
 
 def test_strategies_run_where_their_meshes_fit() -> None:
@@ -128,6 +128,9 @@ def test_a_gate_has_the_matrix_of_quick_and_more_samples() -> None:
     assert (gate.launches, gate.worker["rounds"]) == (3, 64)
     assert plan(base_revision="main", preset="standard").preset == "standard"
     assert "--preset: unknown 'regress'" in faults(preset=REGRESS)[0]
+    # Many short launches, because processes of one program differ.
+    upgrade = plan(base_revision="jax==0.10.2")
+    assert (upgrade.launches, upgrade.worker["rounds"]) == (12, 16)
 
 
 def test_default_meshes_are_powers_of_two_and_the_count() -> None:

@@ -328,6 +328,10 @@ def test_a_jax_step_in_a_process_of_its_own_is_the_same_step(tmp_path, workload)
     assert step.figures["communication"][0]["kind"] == "all-reduce"
     assert unpacked(step.figures["program"]["operations"])
     step.children.close()
+    module.known_figures = True  # by an earlier launch
+    again = module.build(problem, mesh)
+    assert not again.figures
+    again.children.close()
 
 
 def test_the_manuals_example_passes_the_gate(gate, tmp_path):

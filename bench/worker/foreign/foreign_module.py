@@ -80,14 +80,14 @@ def foreign_module(path: Path) -> ModuleType | None:
     """
     if (traits := traits_of(path)) is None:
         return None
-    return _ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
+    return ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
 
 
 @cache
 def isolated_module(path: Path) -> ModuleType:
     """Make the module of a JAX implementation whose step runs in a process of its own."""
     command = [sys.executable, "-m", "bench.worker.foreign.jax_child", str(path)]
-    return _ForeignModule(path, Traits(command=command, isolated=True))
+    return ForeignModule(path, Traits(command=command, isolated=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +128,15 @@ class ForeignStep(TrainStep):
         )
 
 
-class _ForeignModule(ModuleType):
+class ForeignModule(ModuleType):
+    """A foreign file, as a module of the contract."""
+
     def __init__(self, path: Path, traits: Traits, doc: str | None = None) -> None:
         super().__init__(path.stem, doc)
         self.__file__ = str(path)
         self.FOREIGN = traits
+        self.known_figures = False
+        """Whether the figures of the compiled programs are stored, so that a build needs none."""
         self.spare: Children | None = None
         """Processes that no arm has taken over: building a step there replaces the previous one."""
 
@@ -179,7 +183,8 @@ class _ForeignModule(ModuleType):
         leaves = jax.tree_util.tree_leaves_with_path(start)
         named = {path_of(path): np.asarray(leaf) for path, leaf in leaves}
         children = self.children(mesh)
-        answers = children.ask("build", named, problem=_described(problem, mesh))
+        described = {**_described(problem, mesh), "figures": not self.known_figures}
+        answers = children.ask("build", named, problem=described)
         spans: list[int] = []
 
         def place(batch: Batch) -> int:

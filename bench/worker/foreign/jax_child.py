@@ -42,7 +42,8 @@ class JaxStep:
         params, structure = jax.tree_util.tree_flatten_with_path(problem.draw())
         start = jax.tree.unflatten(structure, [asked.params[path_of(p)] for p, _ in params])
         problem, mesh = replace(problem, start=start), mesh_of(asked)
-        self.about = {"figures": figures(implementation, problem, mesh)} if asked.timed else {}
+        wanted = asked.timed and asked.figures
+        self.about = {"figures": figures(implementation, problem, mesh)} if wanted else {}
         built = build_step(implementation, problem, mesh)
         self.built, self.state, self.loss = built, built.state, None
         self.batch = jax.tree.structure(problem.batch(0))
