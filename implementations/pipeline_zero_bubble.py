@@ -22,9 +22,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bench.contract import Batch, Params, Problem, TrainStep, pipelines, zeros_for
+from bench.contract import Batch, Params, Problem, TrainStep, pipelines
 from bench.contract.pipelines import add, at, put, run_if
 from bench.contract.split_backward import over_run, split_backward
+from bench.contract.varying import zeros_for
 
 F, B, W, IDLE = range(4)
 

@@ -10,16 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import (
-    WHOLE,
-    Batch,
-    ModelAxis,
-    Params,
-    Problem,
-    Stages,
-    TrainStep,
-    zeros_for,
-)
+from bench.contract import WHOLE, Batch, ModelAxis, Params, Problem, Stages, TrainStep
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import (
     create_sharded_state,
@@ -28,6 +19,7 @@ from bench.contract.placement import (
     unknown_axes,
     why_not_in_shards,
 )
+from bench.contract.varying import zeros_for
 
 BLOCKS = "blocks"
 """The key of the subtree with a chain's blocks, by number."""

@@ -13,8 +13,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Params, Problem, TrainStep, varying_axes
+from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
+from bench.contract.varying import varying_axes
 
 ReduceType = Literal["mean", "sum"]
 
