@@ -127,13 +127,17 @@ class ForeignArm(Arm):
         times = iter([round(share * whole / sum(shares)) for share in shares])
         return [next(times) if steps else 0 for steps, _ in spans]
 
-    def uncounted(self, read: Callable[[Any], Any], state: Any) -> Any:
-        """Read a state; the children's CPU time meanwhile counts neither as busy nor as idle."""
-        self._note(self._idle)
-        try:
-            return read(state)
-        finally:
-            self._last = (time.monotonic(), self.children.cpu_s())
+    def uncounted(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Let the children's CPU time count neither as busy nor as idle while a state is read."""
+
+        def reading(state: Any) -> Any:
+            self._note(self._idle)
+            try:
+                return read(state)
+            finally:
+                self._last = (time.monotonic(), self.children.cpu_s())
+
+        return reading
 
     def _note(self, total: list[float]) -> None:
         """Add the seconds since the last call, and the children's CPU seconds, to a total."""

@@ -2,7 +2,7 @@
 
 It implements the protocol of docs/foreign.md, so that FILE can run under another Python's jax, or
 isolated from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`. It imports the
-workload, as a worker does, and needs no outline.
+workload, as a worker does, needs no outline, and carries model state.
 """
 
 import sys
@@ -18,11 +18,13 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, Workload
 from bench.contract.foreign import serve
-from bench.contract.logical_axes import path_of
 from bench.records.cells import Block
 from bench.records.step_programs import StepProgram, packed
 from bench.worker.file_loader import load
+from bench.worker.foreign.foreign_module import STATE, initial, named, restored, without_state
 from bench.worker.problems import make_mesh, make_problem
+from bench.worker.prove.carried_state import model_state_of
+from bench.worker.prove.failures import why_state_unsupported
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.device_memory import largest_program
 from bench.worker.read.programs import FirstCall, communication, compilers_cost
@@ -38,13 +40,12 @@ class JaxStep:
     """
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:
-        problem = problem_of(asked)
-        params, structure = jax.tree_util.tree_flatten_with_path(problem.draw())
-        start = jax.tree.unflatten(structure, [asked.params[path_of(p)] for p, _ in params])
-        problem, mesh = replace(problem, start=start), mesh_of(asked)
+        problem, mesh = problem_of(asked), mesh_of(asked)
+        start = restored(initial(problem), asked.params)
+        problem = replace(problem, start=without_state(start), start_state=start[STATE])
         self.about = {"figures": figures(implementation, problem, mesh)} if asked.timed else {}
         built = build_step(implementation, problem, mesh)
-        self.built, self.state, self.loss = built, built.state, None
+        self.problem, self.built, self.state, self.loss = problem, built, built.state, None
         self.batch = jax.tree.structure(problem.batch(0))
 
     def place(self, arrays: list[np.ndarray]) -> Any:
@@ -61,9 +62,9 @@ class JaxStep:
         jax.block_until_ready((self.loss, self.state))
 
     def params(self) -> dict[str, np.ndarray]:
-        """Return the parameters by path, on the host."""
-        params = jax.tree_util.tree_leaves_with_path(self.built.params(self.state))
-        return {path_of(path): np.asarray(leaf) for path, leaf in params}
+        """Return the parameters and the model state by path, on the host."""
+        model_state = model_state_of(self.problem, self.built, self.state)
+        return named(self.built.params(self.state)) | named({STATE: model_state})
 
 
 def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dict[str, Any]:
@@ -102,13 +103,20 @@ def mesh_of(asked: Any) -> Any:
     return make_mesh(Block.of(asked.cell).mesh)
 
 
+def why_unsupported(implementation: Implementation, asked: Any) -> str | None:
+    """Return why the implementation cannot run the problem, or not carry its model state."""
+    problem, mesh = problem_of(asked), mesh_of(asked)
+    reason = implementation.why_unsupported(problem, mesh)
+    if reason is None:
+        return why_state_unsupported(implementation, problem, mesh) or None
+    return reason
+
+
 def adapted(path: Path) -> Any:
     """Load the implementation as a module of the child's protocol."""
     implementation = cast("Implementation", load(path))
     return SimpleNamespace(
-        why_unsupported=lambda asked: implementation.why_unsupported(
-            problem_of(asked), mesh_of(asked)
-        ),
+        why_unsupported=lambda asked: why_unsupported(implementation, asked),
         build=lambda asked: JaxStep(implementation, asked),
     )
 

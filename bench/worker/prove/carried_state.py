@@ -47,14 +47,16 @@ def not_finite(leaf: np.ndarray, before: np.ndarray | float = 0.0) -> np.ndarray
     return ~np.isfinite(leaf) & (leaf != before)
 
 
+def of_words(numbers: Any, leaf: Any) -> Any:
+    """Return an array of the kind of `leaf`, given its `words`."""
+    if not is_key(leaf):
+        return numbers
+    return jax.random.wrap_key_data(jnp.asarray(numbers), impl=jax.random.key_impl(leaf))
+
+
 def held_copy(leaf: Any) -> Any:
     """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
-    copy = np.array(process_exchange.to_host(words(leaf)))
-    return (
-        jax.random.wrap_key_data(jnp.array(copy), impl=jax.random.key_impl(leaf))
-        if is_key(leaf)
-        else copy
-    )
+    return of_words(np.array(process_exchange.to_host(words(leaf))), leaf)
 
 
 def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:
