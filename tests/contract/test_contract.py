@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import ModelAxis
-from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs
+from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, shapes_of_params
 from bench.contract.model_state import state_of
-from bench.contract.placement import create_sharded_state, fsdp_specs, shapes_of_params
+from bench.contract.placement import create_sharded_state, fsdp_specs
 from bench.contract.workloads import gpt2, mlp, resnet, vae
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
@@ -70,7 +70,7 @@ def test_parts_of_a_model_are_its_shards(workload):
     with jax.enable_x64(True):
         problem = workload.problem(workload.SIZES["tiny"](), 4, "fp64")
         params, whole = problem.functional()
-        specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+        specs = partition_specs(problem, TENSOR_PARALLEL, mesh)
         part = problem.loss_function(ModelAxis("model", 2))
         run = jax.jit(
             jax.shard_map(

@@ -93,9 +93,9 @@ class ForeignArm(Arm):
 
     def _asked(self, spans: Sequence[tuple[int, bool]]) -> list[tuple[int, list[dict[str, Any]]]]:
         """Request spans; return for each the nanoseconds by the worker's clock, and the answers."""
-        requests = [{"steps": steps, "wait_each": wait_each} for steps, wait_each in spans]
+        requests = [{"ask": "run", "steps": n, "wait_each": waits} for n, waits in spans]
         before, asked = time.perf_counter_ns(), []
-        for at, answers in self.children.ask_all("run", requests):
+        for at, answers in self.children.exchange([requests] * len(self.children)):
             asked.append((at - before, answers))
             before = at
         return asked

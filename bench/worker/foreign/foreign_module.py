@@ -29,7 +29,7 @@ from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
-from bench.worker.prove.carried_state import of_words, words
+from bench.worker.prove.carried_state import differing_paths, of_words, words
 from bench.worker.prove.failures import JAX_CHILD, UnsupportedError, WrongStepError
 
 STATE = "model state"
@@ -118,9 +118,7 @@ class ForeignStep(TrainStep):
         self.claim()
         arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
         arm.train_step = replace(
-            self,
-            params=arm.uncounted(self.params),
-            model_state=arm.uncounted(self.model_state),
+            self, params=arm.uncounted(self.params), model_state=arm.uncounted(self.model_state)
         )
         return arm
 
@@ -260,10 +258,9 @@ def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
     Raises:
       WrongStepError: names or shapes differ from the initial ones, or processes disagree.
     """
-    shapes = {name: array.shape for name, array in named(start).items()}
+    wanted = named(start)
     for rank, own in enumerate(processes):
-        found = {name: array.shape for name, array in own.items()}
-        if differing := sorted({name for name, _ in shapes.items() ^ found.items()}):
+        if differing := differing_paths(own, wanted):
             raise WrongStepError(
                 "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
             )

@@ -149,8 +149,7 @@ def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float
     Raises:
       WrongStepError: the states differ in names, shapes or kinds of leaves.
     """
-    shapes = [{p: (x.shape, x.dtype.kind) for p, x in one.items()} for one in (ours, theirs)]
-    if differing := sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()}):
+    if differing := differing_paths(ours, theirs):
         if not ours:
             raise WrongStepError(
                 "the step returns no model state: its TrainStep has no `model_state`"
@@ -160,6 +159,12 @@ def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float
             f"{', '.join(differing[:FEW])}"
         )
     return {path: _leaf_error(ours[path], theirs[path], start[path]) for path in theirs}
+
+
+def differing_paths(ours: Leaves, theirs: Leaves) -> list[str]:
+    """Return the paths of arrays that one side lacks, or has in another shape or kind of dtype."""
+    kinds = [{p: (x.shape, x.dtype.kind) for p, x in one.items()} for one in (ours, theirs)]
+    return sorted({path for path, _ in kinds[0].items() ^ kinds[1].items()})
 
 
 def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:

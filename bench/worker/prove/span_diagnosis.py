@@ -129,7 +129,7 @@ def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
         params, opt_state, model_state = readable(gate, start)
         from_end, from_start = [], []
         for _ in range(steps):
-            _, grads, model_state = gate.reference.gradients(
+            (_, model_state), grads = gate.reference.gradients(
                 params, model_state, batch, apart=apart
             )
             params, opt_state = updated(optimizer, params, opt_state, grads)

@@ -348,13 +348,13 @@ class SpotChecks:
         """Check a single step without optimizer state: its loss, and that parameters change."""
         before = kept.before.held
         start, end = flat(before.params), flat(kept.after.held.params)
-        gradients = partial(self.gate.reference.gradients, before.params, before.model_state)
-        batch = self.gate.timed_batches[0]
-        loss = float(gradients(batch)[0])
+        gradients, batch = self.gate.reference.gradients, self.gate.timed_batches[0]
+        at = before.params, before.model_state, batch
+        loss = float(gradients(*at)[0][0])
         allowed = self.gate.expected(AS_TIMED).wide[0] * abs(loss)
         allowed += FLOOR * self.gate.timed_eps * abs(self.gate.first_loss)
         if not abs(kept.loss - loss) <= allowed:
-            allowed += ROUNDINGS * abs(loss - float(gradients(batch, apart=True)[0]))
+            allowed += ROUNDINGS * abs(loss - float(gradients(*at, apart=True)[0][0]))
         if not abs(kept.loss - loss) <= allowed:
             return named_loss(self.gate, kept, loss)
         now = Left(kept.first_step - 1, 0, None, None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -59,13 +59,6 @@ class Trajectory:
         return not any(each.any() for each in wrong)
 
 
-class Stepped(NamedTuple):
-    """A trajectory, and the state after its last step."""
-
-    trajectory: Trajectory
-    state: Any
-
-
 def under_sgd(problem: Problem, rate: float) -> Problem:
     """Replace a problem's optimizer by SGD, in its outline for other frameworks too."""
     outline = {**problem.outline, "optimizer": {"name": "sgd", "learning_rate": rate}}
@@ -102,10 +95,11 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
 
 def run_steps(
     problem: Problem, train_step: TrainStep, batches: list[Batch], mask: Flat | None = None
-) -> Stepped:
+) -> tuple[Trajectory, Any]:
     """Step through the batches, and compare replicas after the first step and the last.
 
-    `mask` selects the elements that count in the size of a drift.
+    The trajectory is returned with the last state. `mask` selects the elements that count in the
+    size of a drift.
 
     Raises:
       WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
@@ -138,7 +132,7 @@ def run_steps(
     )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
-    return Stepped(trajectory, state)
+    return trajectory, state
 
 
 def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax.Array]:
@@ -227,10 +221,11 @@ def whole_batch_steps(
     model_state: ModelState,
     loss_and_gradients: Callable[[Params, ModelState, Batch], Any],
     optimizer: optax.GradientTransformation,
-    batches: list[Batch],
+    batches: Sequence[Batch],
+    opt_state: Any = None,
 ) -> Trajectory:
-    """Take the reference's steps: each on the whole batch, on one device."""
-    params, opt_state = start, optimizer.init(start)
+    """Take the reference's steps on whole batches, with a new optimizer state if none is given."""
+    params, opt_state = start, optimizer.init(start) if opt_state is None else opt_state
     losses: list[float] = []
     snapshots, states = [flatten(params)], [leaves_of(model_state)]
     for batch in batches:
