@@ -29,7 +29,7 @@ from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_module import foreign_module, isolated_module, traits_of
 from bench.worker.problems import load_workload, make_mesh, make_problem, with_options
 from bench.worker.prove import completion
-from bench.worker.prove.carried_state import leaves_of, state_errors
+from bench.worker.prove.carried_state import flat, state_errors
 from bench.worker.prove.completion import check_completion
 from bench.worker.prove.failures import (
     ChildError,
@@ -349,11 +349,9 @@ def test_an_isolated_step_carries_model_state():
     left = []
     for step in (module.build(problem, ONE), jit_spmd.build(problem, ONE)):
         after, _ = step.step(step.state, step.place(batch))
-        left.append(leaves_of(step.model_state(after)))
+        left.append(flat(step.model_state(after)))
     module.close()
-    assert state_errors(*left, leaves_of(state)) == pytest.approx(
-        dict.fromkeys(left[0], 0), abs=1e-4
-    )
+    assert state_errors(*left, flat(state)) == pytest.approx(dict.fromkeys(left[0], 0), abs=1e-4)
     stateless = isolated_module(ROOT / "implementations/fsdp_shard_map.py")
     assert why_unsupported(stateless, problem, ONE).startswith("it carries no model state, and")
     stateless.close()

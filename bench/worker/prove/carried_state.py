@@ -14,8 +14,9 @@ from bench.contract.model_state import LOCAL, ModelState
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 
-Leaves = dict[str, np.ndarray]
-"""Leaves of a state by path, on the host: floats as float64, keys as their words."""
+Flat = dict[str, np.ndarray]
+"""Leaves of parameters or of a state by path, on the host: floats as float64 if not said otherwise,
+keys as their words."""
 
 SHARDS = "shards"
 """Name of the axis that stands for a mesh's shards on one device."""
@@ -32,13 +33,13 @@ def words(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
-def leaves_of(state: Any) -> Leaves:
-    """Copy a state to the host."""
+def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
+    """Copy a tree to the host, its floats in a dtype; with `copy` None, only what has to be."""
     found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        values = np.array(process_exchange.to_host(words(leaf)))
-        inexact = jnp.issubdtype(values.dtype, jnp.floating)
-        found[jax.tree_util.keystr(path)] = values.astype(np.float64) if inexact else values
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        values = process_exchange.to_host(words(leaf))
+        wanted = dtype if jnp.issubdtype(values.dtype, jnp.floating) else None
+        found[jax.tree_util.keystr(path)] = np.array(values, wanted, copy=copy)
     return found
 
 
@@ -141,7 +142,7 @@ def check_draws(problem: Problem, batch: Batch) -> None:
         )
 
 
-def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float]:
+def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
     """Return the error of each leaf, relative to the size of its change since `start`.
 
     Integers and keys must be equal: their error is 0 or infinite.
@@ -161,7 +162,7 @@ def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float
     return {path: _leaf_error(ours[path], theirs[path], start[path]) for path in theirs}
 
 
-def differing_paths(ours: Leaves, theirs: Leaves) -> list[str]:
+def differing_paths(ours: Flat, theirs: Flat) -> list[str]:
     """Return the paths of arrays that one side lacks, or has in another shape or kind of dtype."""
     kinds = [{p: (x.shape, x.dtype.kind) for p, x in one.items()} for one in (ours, theirs)]
     return sorted({path for path, _ in kinds[0].items() ^ kinds[1].items()})
@@ -184,7 +185,7 @@ def _rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 
-def named_states(ours: tuple[Leaves, ...], theirs: tuple[Leaves, ...], allowed: float) -> str:
+def named_states(ours: tuple[Flat, ...], theirs: tuple[Flat, ...], allowed: float) -> str:
     """Describe the model state after the first step, or else the last; empty if both are right.
 
     Both arguments are the states before the first step, after it, and after the last.
@@ -193,7 +194,7 @@ def named_states(ours: tuple[Leaves, ...], theirs: tuple[Leaves, ...], allowed: 
     return next(filter(None, (named_state(a, b, theirs[0], allowed) for a, b in ends)), "")
 
 
-def named_state(ours: Leaves, theirs: Leaves, start: Leaves, allowed: float) -> str:
+def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
     """Describe what is wrong with the model state after some steps; empty if nothing is."""
     errors = state_errors(ours, theirs, start)
     wrong = [path for path, error in errors.items() if not error <= allowed]

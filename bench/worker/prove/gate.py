@@ -42,6 +42,7 @@ from bench.contract import Batch, Implementation, Problem, TrainStep
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.carried_state import (
+    Flat,
     check_draws,
     named_states,
     state_errors,
@@ -61,7 +62,6 @@ from bench.worker.prove.relative_errors import (
 from bench.worker.prove.state_diagnosis import known_mistakes
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import (
-    Flat,
     Trajectory,
     build_step,
     run_steps,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bench.records.row_parts import ProofCheck
-from bench.worker.prove.carried_state import differing_paths
+from bench.worker.prove.carried_state import Flat, differing_paths
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.trajectory import LOSS, Flat, Trajectory, vector
+from bench.worker.prove.trajectory import LOSS, Trajectory, vector
 
 ROUNDINGS = 16
 FEW_ROUNDINGS = 4

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.records.numbers import count
-from bench.worker.prove.carried_state import not_finite
+from bench.worker.prove.carried_state import flat, not_finite
 from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import Held, StateReader
 from bench.worker.prove.kept_spans import Kept, readable
 from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import flat, updated, vector
+from bench.worker.prove.trajectory import updated, vector
 
 NEAR = 1e-2
 """Relative distance below which a mistake reproduces an observation."""

@@ -29,7 +29,7 @@ from bench.contract import Params
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
-from bench.worker.prove.carried_state import model_state_of
+from bench.worker.prove.carried_state import flat, model_state_of
 from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
@@ -47,7 +47,7 @@ from bench.worker.prove.span_comparison import (
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import by_path, flat, state_by_path, vector
+from bench.worker.prove.trajectory import by_path, state_by_path, vector
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05

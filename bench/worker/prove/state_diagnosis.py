@@ -17,10 +17,10 @@ from bench.contract import Batch, Problem, StateLossFn
 from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState, is_float
 from bench.worker.prove.carried_state import (
     SHARDS,
-    Leaves,
+    Flat,
+    flat,
     in_microbatches,
     in_shards,
-    leaves_of,
     parts_of,
     state_errors,
     whole_batch_loss,
@@ -102,14 +102,14 @@ def _other_steps(problem: Problem, shards: int) -> Iterator[tuple[str, StateLoss
 
 
 def explain_averages(
-    problem: Problem, batch: Batch, shards: int, ours: Leaves, match: float = MATCH
+    problem: Problem, batch: Batch, shards: int, ours: Flat, match: float = MATCH
 ) -> str:
     """Name the mistake that leaves this model state after the first step; empty if none does."""
     params, model_state, _ = problem.functional_with_state()
-    start = leaves_of(model_state)
+    start = flat(model_state)
 
     def makes(theirs: ModelState) -> bool:
-        errors = state_errors(ours, leaves_of(theirs), start)
+        errors = state_errors(ours, flat(theirs), start)
         return all(error <= match for error in errors.values())
 
     local = in_shards(replace(problem, statistics=LOCAL), shards)

@@ -33,7 +33,7 @@ import numpy as np
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.numbers import count, percent
 from bench.records.row_parts import AS_TIMED, STATISTICAL, StatisticalCheck
-from bench.worker.prove.carried_state import model_state_of
+from bench.worker.prove.carried_state import Flat, flat, model_state_of
 from bench.worker.prove.due_updates import Left
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.gate import Gate
@@ -41,7 +41,7 @@ from bench.worker.prove.held_state import digest_of, on_host
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.replica_drift import find_drift
-from bench.worker.prove.trajectory import Flat, by_path, flat, flatten, take_step, vector
+from bench.worker.prove.trajectory import by_path, flatten, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
 SEEDS = 5

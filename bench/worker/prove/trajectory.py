@@ -16,17 +16,13 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
-from bench.worker import process_exchange
-from bench.worker.prove.carried_state import Leaves, leaves_of, model_state_of, not_finite, words
+from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, words
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 
 LOSS = "the loss"
 STATE = "the model state's "
 """Names what drifts, before a path in the model state."""
-
-Flat = dict[str, np.ndarray]
-"""Parameters by path, on the host, in float64 if not said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Trajectory:
     """Parameters after one step."""
     last: Flat
     """Parameters after all steps."""
-    states: tuple[Leaves, ...] = ({}, {}, {})
+    states: tuple[Flat, ...] = ({}, {}, {})
     """Model state before the first step, after it, and after the last."""
     drifts: tuple[Drift, ...] = ()
     """Differences between replicas: of each loss, and of the parameters after the first step and
@@ -108,7 +104,7 @@ def run_steps(
     state = train_step.state
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state))]
-    states = [leaves_of(model_state_of(problem, train_step, state))]
+    states = [flat(model_state_of(problem, train_step, state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
         state, loss = take_step(train_step, state, batch)
@@ -120,7 +116,7 @@ def run_steps(
             snapshots.append(flatten(params))
             model_state = model_state_of(problem, train_step, state)
             drifts.append(find_drift(state_by_path(model_state)))
-            states.append(leaves_of(model_state))
+            states.append(flat(model_state))
     trajectory = Trajectory(
         np.array(losses),
         snapshots[0],
@@ -203,14 +199,6 @@ def flatten(params: Params) -> Flat:
     return flat(params)
 
 
-def flat(params: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
-    """Copy parameters to arrays of a dtype on the host, by path; without `copy`, if needed."""
-    return {
-        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), dtype, copy=copy)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
-
-
 def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
     """Concatenate parameters, or their change since `start`, into one vector."""
     return np.concatenate([(ours[p] - (start[p] if start else 0.0)).ravel() for p in ours])
@@ -227,13 +215,13 @@ def whole_batch_steps(
     """Take the reference's steps on whole batches, with a new optimizer state if none is given."""
     params, opt_state = start, optimizer.init(start) if opt_state is None else opt_state
     losses: list[float] = []
-    snapshots, states = [flatten(params)], [leaves_of(model_state)]
+    snapshots, states = [flatten(params)], [flat(model_state)]
     for batch in batches:
         (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
         params, opt_state = updated(optimizer, params, opt_state, grads)
         losses.append(float(loss))
         snapshots.append(flatten(params))
-        states.append(leaves_of(model_state))
+        states.append(flat(model_state))
     ends = states[0], states[1], states[-1]
     return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], ends)
 
