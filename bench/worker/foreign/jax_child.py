@@ -40,7 +40,7 @@ class JaxStep:
     """
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:
-        problem, mesh = problem_of(asked), mesh_of(asked)
+        problem, mesh = problem_and_mesh(asked)
         start = restored(initial(problem), asked.params)
         problem = replace(problem, start=without_state(start), start_state=start[STATE])
         self.about = {"figures": figures(implementation, problem, mesh)} if asked.timed else {}
@@ -83,8 +83,8 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
     }
 
 
-def problem_of(asked: Any) -> Problem:
-    """Rebuild the problem, in float64 or under plain SGD if the request says so."""
+def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:
+    """Rebuild the problem, in float64 or under plain SGD if the request says so, and the mesh."""
     block = Block.of(asked.cell)
     exact = asked.compute == "float64"
     jax.config.update("jax_enable_x64", exact)
@@ -94,18 +94,13 @@ def problem_of(asked: Any) -> Problem:
     problem = make_problem(workload, block, "fp64" if exact else block.options.precision)
     rule = getattr(asked, "optimizer", {})
     if rule.get("name") == "sgd" and "clip_norm" not in rule:
-        return replace(problem, optimizer=optax.sgd(rule["learning_rate"]))
-    return problem
-
-
-def mesh_of(asked: Any) -> Any:
-    """Build the mesh from this process's devices."""
-    return make_mesh(Block.of(asked.cell).mesh)
+        problem = replace(problem, optimizer=optax.sgd(rule["learning_rate"]))
+    return problem, make_mesh(block.mesh)
 
 
 def why_unsupported(implementation: Implementation, asked: Any) -> str | None:
     """Return why the implementation cannot run the problem, or not carry its model state."""
-    problem, mesh = problem_of(asked), mesh_of(asked)
+    problem, mesh = problem_and_mesh(asked)
     reason = implementation.why_unsupported(problem, mesh)
     if reason is None:
         return why_state_unsupported(implementation, problem, mesh) or None

@@ -142,17 +142,12 @@ def explain_later(
     draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
     if all(np.array_equal(before[path], after[path]) for path in draws):
         return []  # the comparison of the model state says so
-    again = _same_draws(loss_and_gradients, start)
+
+    def again(params: Any, now: ModelState, batch: Batch) -> Any:
+        """Draw in every step the random numbers of the first."""
+        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start)
+        return loss_and_gradients(params, same, batch)
+
     repeated = whole_batch_steps(problem.draw(), start, again, problem.optimizer, batches)
     repeats = float(np.abs(ours.losses / repeated.losses - 1).max()) <= match
     return ["every step draws the same random numbers"] if repeats else []
-
-
-def _same_draws(loss_and_gradients: Callable[..., Any], start: ModelState) -> Callable[..., Any]:
-    """Wrap a gradient function so that every step draws the random numbers of the first."""
-
-    def step(params: Any, model_state: ModelState, batch: Batch) -> Any:
-        again = jax.tree.map(lambda now, first: now if is_float(now) else first, model_state, start)
-        return loss_and_gradients(params, again, batch)
-
-    return step
