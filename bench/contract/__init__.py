@@ -228,20 +228,21 @@ class Problem:
         state that the one before it has left.
 
         Args:
-          value_and_grad: as jax.value_and_grad makes it, of (parameters, batch), or with `has_aux`
-            of (parameters, model state, batch).
+          value_and_grad: as jax.value_and_grad makes it, of (model or parameters, batch), or with
+            `has_aux` of (parameters, model state, batch).
         """
         if (count := self.microbatches) == 1:
             return value_and_grad
 
-        def accumulated(params: Any, *others: Any) -> tuple[Any, Any]:
+        def accumulated(model: Any, *others: Any) -> tuple[Any, Any]:
             *state, batch = others
             parts = jax.tree.map(
                 lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), batch
             )
 
             def of_part(state: list[ModelState], part: Batch) -> tuple[Any, list[ModelState]]:
-                value, grads = value_and_grad(params, *state, part)
+                # A copy, because nnx differentiates a model only in the trace that created it.
+                value, grads = value_and_grad(jax.tree.map(lambda x: x, model), *state, part)
                 loss, *state = value if state else (value,)
                 return (loss, grads), state
 
@@ -265,8 +266,7 @@ class Problem:
         definition, params, model_state = nnx.split(model, nnx.Param, ...)
 
         def value_and_grad(params: Any, model_state: Any, part: Batch) -> Any:
-            # A copy, because nnx differentiates a model only in the trace that created it.
-            own = nnx.merge(definition, params, model_state, copy=True)
+            own = nnx.merge(definition, params, model_state)
             loss, grads = nnx.value_and_grad(self.loss)(own, part)
             return (loss, nnx.state(own, nnx.Not(nnx.Param))), grads
 
