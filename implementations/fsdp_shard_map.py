@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
-import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -25,33 +23,28 @@ from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.layer_stacks import loss_of_shards
 from bench.contract.placement import (
     batch_axes,
-    create_data_parallel_sharding,
     create_sharded_state,
     fsdp_specs,
     gather_for_use,
     keep_no_gathered,
-    place_batch_on_shards,
     shard_axis,
+    shard_mapped_step,
     unknown_axes,
     why_not_in_shards,
 )
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-    reason = unknown_axes(mesh, *(batch_axes(mesh) or ("data",)))
+    reason = unknown_axes(mesh, *batch_axes(mesh))
     return reason or why_not_in_shards(problem, mesh, shard_axis(mesh))
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    loss_fn = problem.loss_function()
-    axes = batch_axes(mesh)
-    axis = shard_axis(mesh)
+    axes, axis = batch_axes(mesh), shard_axis(mesh)
     shards_of_batch = math.prod(mesh.shape[name] for name in axes)
-    batch_sharding = create_data_parallel_sharding(mesh, axes)
     specs = fsdp_specs(problem, mesh, axis)
-    state = create_sharded_state(problem, mesh, specs)
-    of_shards = loss_of_shards(problem, loss_fn, partial(gather_for_use, axis), specs)
-    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+    whole = partial(gather_for_use, axis)
+    of_shards = loss_of_shards(problem, problem.loss_function(), whole, specs)
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
@@ -62,22 +55,11 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         """Return the axes over which gradients must still be summed."""
         return tuple(name for name in axes if name not in spec)
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(state_specs, P(axes)), out_specs=(state_specs, P())
-    )
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        shards, opt_state = state
+    def loss_and_gradients(shards: Params, batch: Batch) -> tuple[jax.Array, Params]:
         own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), shards, specs)
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        loss, grads = value_and_grad(own, batch)
+        loss, grads = problem.over_microbatches(jax.value_and_grad(share_of_loss))(own, batch)
         grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs)
-        updates, opt_state = problem.optimizer.update(grads, opt_state, shards)
-        return (optax.apply_updates(shards, updates), opt_state), jax.lax.psum(loss, axes)
+        return jax.lax.psum(loss, axes), grads
 
-    return TrainStep(
-        state=state,
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=lambda state: state[0],
-    )
+    state = create_sharded_state(problem, mesh, specs)
+    return shard_mapped_step(problem, mesh, state, axes, loss_and_gradients)

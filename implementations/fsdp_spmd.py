@@ -35,7 +35,7 @@ STATISTICS = ("synchronized",)
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-    return unknown_axes(mesh, *(batch_axes(mesh) or ("data",)))
+    return unknown_axes(mesh, *batch_axes(mesh))
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
-import optax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -28,14 +26,12 @@ from bench.contract.layer_stacks import loss_of_shards
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import (
     batch_axes,
-    create_data_parallel_sharding,
     create_sharded_state,
     fsdp_specs,
     gather_for_use,
     keep_no_gathered,
-    place_batch_on_shards,
-    shapes_of_params,
     shard_axis,
+    shard_mapped_step,
     unknown_axes,
     why_not_in_shards,
 )
@@ -44,22 +40,19 @@ from bench.contract.placement import (
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     if problem.make_part is None:
         return "the model's code cannot be that of one device's part"
-    reason = unknown_axes(mesh, *(batch_axes(mesh) or ("data",)), "model") or undivided(
-        problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
+    reason = unknown_axes(mesh, *batch_axes(mesh), "model") or undivided(
+        problem, TENSOR_PARALLEL, mesh, "mlp", "heads"
     )
     return reason or why_not_in_shards(problem, mesh, shard_axis(mesh), "model")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    loss_fn = problem.loss_function(ModelAxis("model", mesh.shape["model"]))
     axes, axis = batch_axes(mesh), shard_axis(mesh)
     shards_of_batch = math.prod(mesh.shape[name] for name in axes)
-    batch_sharding = create_data_parallel_sharding(mesh, axes)
-    layers = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+    layers = partition_specs(problem, TENSOR_PARALLEL, mesh)
     specs = fsdp_specs(problem, mesh, axis, layers)
-    state = create_sharded_state(problem, mesh, specs)
+    loss_fn = problem.loss_function(ModelAxis("model", mesh.shape["model"]))
     of_shards = loss_of_shards(problem, loss_fn, partial(gather_for_use, axis), specs)
-    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
@@ -70,23 +63,12 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         """Return the axes of the batch over which gradients must still be summed."""
         return tuple(name for name in axes if name not in spec)
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(state_specs, P(axes)), out_specs=(state_specs, P())
-    )
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        shards, opt_state = state
+    def loss_and_gradients(shards: Params, batch: Batch) -> tuple[jax.Array, Params]:
         # Over `model`, shard_map tracks what devices share and sums gradients where needed.
         own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), shards, specs)
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        loss, grads = value_and_grad(own, batch)
+        loss, grads = problem.over_microbatches(jax.value_and_grad(share_of_loss))(own, batch)
         grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs)
-        updates, opt_state = problem.optimizer.update(grads, opt_state, shards)
-        return (optax.apply_updates(shards, updates), opt_state), jax.lax.psum(loss, axes)
+        return jax.lax.psum(loss, axes), grads
 
-    return TrainStep(
-        state=state,
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=lambda state: state[0],
-    )
+    state = create_sharded_state(problem, mesh, specs)
+    return shard_mapped_step(problem, mesh, state, axes, loss_and_gradients)

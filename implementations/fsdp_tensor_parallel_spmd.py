@@ -29,22 +29,21 @@ from bench.contract.placement import (
     create_sharded_state,
     fsdp_specs,
     place_batch_on_shards,
-    shapes_of_params,
     shard_axis,
     unknown_axes,
 )
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-    return unknown_axes(mesh, *(batch_axes(mesh) or ("data",)), "model") or undivided(
-        problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
+    return unknown_axes(mesh, *batch_axes(mesh), "model") or undivided(
+        problem, TENSOR_PARALLEL, mesh, "mlp", "heads"
     )
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     loss_fn = problem.loss_function()
     batch_sharding = create_data_parallel_sharding(mesh, batch_axes(mesh))
-    layers = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+    layers = partition_specs(problem, TENSOR_PARALLEL, mesh)
     state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, shard_axis(mesh), layers))
     shardings = jax.tree.map(lambda x: x.sharding, state)
 

@@ -36,7 +36,7 @@ from bench.contract.placement import (
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
-    return unknown_axes(mesh, *(batch_axes(mesh) or ("data",)))
+    return unknown_axes(mesh, *batch_axes(mesh))
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:

@@ -41,17 +41,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
     @partial(nnx.jit, donate_argnums=(0, 1))
     def train_step(model: nnx.Module, optimizer: nnx.Optimizer[Any], batch: Batch) -> jax.Array:
-        # A scan over microbatches takes a pure function, so the model is split and merged.
-        definition, params, model_state = nnx.split(model, nnx.Param, ...)
-
-        def value_and_grad(params: Any, model_state: Any, batch: Batch) -> Any:
-            model = nnx.merge(definition, params, model_state)
-            loss, grads = nnx.value_and_grad(problem.loss)(model, batch)
-            return (loss, nnx.state(model, nnx.Not(nnx.Param))), grads
-
-        accumulated = problem.over_microbatches(value_and_grad)
-        (loss, model_state), grads = accumulated(params, model_state, batch)
-        nnx.update(model, model_state)
+        loss, grads = problem.model_gradients(model, batch)
         optimizer.update(model, grads)
         return loss
 

@@ -23,13 +23,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
+from bench.contract.logical_axes import shapes_of_params
 from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     own_shard,
     place_batch_on_shards,
     scatter_gradient,
-    shapes_of_params,
     unknown_axes,
 )
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bench.contract import Batch, Params, Problem, TrainStep, zeros_for
+from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.pipelines import (
     chain_on,
     into_microbatches,
@@ -31,6 +31,7 @@ from bench.contract.pipelines import (
     run_if,
     why_no_pipeline,
 )
+from bench.contract.varying import zeros_for
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:

@@ -6,7 +6,6 @@ and W those of its weights, for which none waits (Qi et al. 2023, https://arxiv.
 A slot is F (forward), B, W or idle. With S stages and M microbatches, a stage is idle in S - 1 of
 3 M + S - 1 slots: if F, B and W take equally long, the bubble is (S - 1) / (3 M + S - 1), a third
 of 1F1B's. At most S microbatches are between F and W, and their activations are saved.
-
 In each slot, one ppermute passes activations on and one gradients back, even if none are due. The
 batch and the blocks are split, and gradients are reduced, as in pipeline_1f1b.
 """
@@ -20,9 +19,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bench.contract import Batch, Params, Problem, TrainStep, pipelines, zeros_for
+from bench.contract import Batch, Params, Problem, TrainStep, pipelines
 from bench.contract.pipelines import add, at, put, run_if
 from bench.contract.split_backward import over_run, split_backward
+from bench.contract.varying import zeros_for
 
 F, B, W, IDLE = range(4)
 

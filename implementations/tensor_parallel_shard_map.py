@@ -11,21 +11,16 @@ Over `data`, each device's gradients are all-reduced once.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
-import optax
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, ModelAxis, Params, Problem, TrainStep
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import (
-    create_data_parallel_sharding,
     create_sharded_state,
-    place_batch_on_shards,
-    shapes_of_params,
+    shard_mapped_step,
     unknown_axes,
     why_not_in_shards,
 )
@@ -35,39 +30,25 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     if problem.make_part is None:
         return "the model's code cannot be that of one device's part"
     reason = unknown_axes(mesh, "data", "model") or undivided(
-        problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
+        problem, TENSOR_PARALLEL, mesh, "mlp", "heads"
     )
     return reason or why_not_in_shards(problem, mesh, "model")
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     loss_fn = problem.loss_function(ModelAxis("model", mesh.shape["model"]))
-    batch_sharding = create_data_parallel_sharding(mesh, "data")
-    specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
-    state = create_sharded_state(problem, mesh, specs)
-    state_specs = jax.tree.map(lambda x: x.sharding.spec, state)
+    specs = partition_specs(problem, TENSOR_PARALLEL, mesh)
     data_shards = mesh.shape["data"]
 
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
         return loss_fn(params, batch) / data_shards
 
-    @partial(jax.jit, donate_argnums=0)
-    @partial(
-        jax.shard_map, mesh=mesh, in_specs=(state_specs, P("data")), out_specs=(state_specs, P())
-    )
-    def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state = state
+    def loss_and_gradients(params: Params, batch: Batch) -> Any:
         # Mark parameters as varying over `data`, over which their gradients are summed below. Over
         # `model`, shard_map tracks what devices share and sums gradients where needed.
         own_params = jax.lax.pcast(params, "data", to="varying")
         value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        loss, grads = jax.lax.psum(value_and_grad(own_params, batch), "data")
-        updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return jax.lax.psum(value_and_grad(own_params, batch), "data")
 
-    return TrainStep(
-        state=state,
-        place=lambda batch: place_batch_on_shards(batch, batch_sharding),
-        step=step,
-        params=lambda state: state[0],
-    )
+    state = create_sharded_state(problem, mesh, specs)
+    return shard_mapped_step(problem, mesh, state, "data", loss_and_gradients)

@@ -30,21 +30,20 @@ from bench.contract.placement import (
     create_data_parallel_sharding,
     create_sharded_state,
     place_batch_on_shards,
-    shapes_of_params,
     unknown_axes,
 )
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     return unknown_axes(mesh, "data", "model") or undivided(
-        problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads"
+        problem, TENSOR_PARALLEL, mesh, "mlp", "heads"
     )
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     loss_fn = problem.loss_function()
     batch_sharding = create_data_parallel_sharding(mesh, "data")
-    specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+    specs = partition_specs(problem, TENSOR_PARALLEL, mesh)
     state = create_sharded_state(problem, mesh, specs)
     shardings = jax.tree.map(lambda x: x.sharding, state)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.records.row_parts import ProofCheck
-from bench.worker.prove.carried_state import Leaves, leaves_of
+from bench.worker.prove.carried_state import Flat, differing_paths, flat
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.relative_errors import loss_error, rms
@@ -48,8 +48,8 @@ class Trace:
 
     losses: np.ndarray
     """(STEPS,) float64."""
-    start: Leaves
-    last: Leaves
+    start: Flat
+    last: Flat
 
 
 def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
@@ -59,7 +59,7 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
       WrongStepError: a step does not return a pair, its loss is not a scalar jax.Array, something
         cannot be waited for, or a loss or state is not finite.
     """
-    start, state, losses = leaves_of(state), copied(state), []
+    start, state, losses = flat(state), copied(state), []
     fixed = {id(leaf): leaf for leaf in jax.tree.leaves(state) if not isinstance(leaf, NUMERIC)}
     for _ in range(STEPS):
         state, loss = state_and_loss(step(state, copied(batch)))
@@ -70,7 +70,7 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
         losses.append(float(loss))
-    last = leaves_of(state)
+    last = flat(state)
     if not all(np.isfinite(values).all() for values in (np.array(losses), *_floats(last).values())):
         raise WrongStepError(f"after {STEPS} steps, the loss or the state is not finite")
     return Trace(np.array(losses), start, last), state
@@ -128,11 +128,7 @@ class Agreement:
             must be equal.
         """
         right = self.truth.last
-        shapes = [
-            {path: (leaf.shape, leaf.dtype.kind) for path, leaf in leaves.items()}
-            for leaves in (ours.last, right)
-        ]
-        if differing := sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()}):
+        if differing := differing_paths(ours.last, right):
             raise WrongStepError(
                 f"the state differs from the reference's in its leaves or their shapes: "
                 f"{', '.join(differing)}"
@@ -176,11 +172,11 @@ def precision_of(state: State) -> str:
     return found[-1] if found else "fp32"
 
 
-def _floats(leaves: Leaves) -> Leaves:
+def _floats(leaves: Flat) -> Flat:
     return {path: leaf for path, leaf in leaves.items() if leaf.dtype.kind == "f"}
 
 
-def _equal(ours: Leaves, theirs: Leaves, path: str) -> bool:
+def _equal(ours: Flat, theirs: Flat, path: str) -> bool:
     return bool(np.array_equal(ours[path], theirs[path]))
 
 

@@ -28,6 +28,7 @@ from bench.contract.model_state import (
     split_model,
     state_of,
 )
+from bench.contract.varying import zeros_for
 
 Batch = Any
 """A pytree of arrays whose leading axis is the global batch; NumPy arrays on the host."""
@@ -169,9 +170,8 @@ class Problem:
         ) -> tuple[jax.Array, ModelState]:
             model = nnx.merge(definition, params, model_state)
             loss, new_state = self.loss(model, batch), state_of(model)
-            if axis and self.statistics == LOCAL:
-                new_state = mean_over_axis(new_state, axis)
-            return loss, new_state
+            local = axis and self.statistics == LOCAL
+            return loss, mean_over_axis(new_state, axis) if local else new_state
 
         return loss_fn
 
@@ -258,22 +258,22 @@ class Problem:
 
         return accumulated
 
+    def model_gradients(self, model: nnx.Module, batch: Batch) -> tuple[jax.Array, nnx.State]:
+        """Return the loss and gradients of a model, and update its model state.
 
-def varying_axes(array: Any) -> frozenset[str]:
-    """Return the axes of the enclosing jax.shard_map over which an array or shape may vary.
+        This is nnx.value_and_grad of `loss`, accumulated over microbatches by a pure function.
+        """
+        definition, params, model_state = nnx.split(model, nnx.Param, ...)
 
-    Empty outside jax.shard_map, and inside one with `check_vma=False`.
-    """
-    kind = array if isinstance(array, jax.ShapeDtypeStruct) else jax.typeof(array)
-    found: frozenset[str] = kind.manual_axis_type.varying if kind.manual_axis_type else frozenset()
-    return found
+        def value_and_grad(params: Any, model_state: Any, part: Batch) -> Any:
+            own = nnx.merge(definition, params, model_state)
+            loss, grads = nnx.value_and_grad(self.loss)(own, part)
+            return (loss, nnx.state(own, nnx.Not(nnx.Param))), grads
 
-
-def zeros_for(like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return zeros that vary over the same mesh axes as the values that will be added to them."""
-    axes = tuple(sorted(varying_axes(like)))
-    zeros = jnp.zeros(like.shape, like.dtype)
-    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
+        gradients = self.over_microbatches(value_and_grad)
+        (loss, model_state), grads = gradients(params, model_state, batch)
+        nnx.update(model, model_state)
+        return loss, grads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bench.contract import varying_axes
+from bench.contract.varying import varying_axes
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:

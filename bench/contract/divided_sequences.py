@@ -18,11 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.contract.placement import (
-    place_model_state_on_shards,
-    shard_mapped_step,
-    unknown_axes,
-)
+from bench.contract.placement import place_model_state_on_shards, shard_mapped_step, unknown_axes
 
 Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Causal attention: maps queries, keys and values (batch, tokens, heads, head width) to outputs of

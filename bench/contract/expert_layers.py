@@ -15,12 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import Rules, partition_specs, undivided
-from bench.contract.placement import (
-    create_sharded_state,
-    shapes_of_params,
-    shard_mapped_step,
-    unknown_axes,
-)
+from bench.contract.placement import create_sharded_state, shard_mapped_step, unknown_axes
 
 AXES = ("data", "expert")
 """Both split the batch: outside the experts, `expert` is a further axis of data parallelism."""
@@ -91,9 +86,7 @@ def mixture(
 
 def why_no_experts(problem: Problem, mesh: Mesh, rules: Rules, name: str) -> str | None:
     """Return why `expert` cannot shard the dimension with this logical name; None if it can."""
-    return unknown_axes(mesh, *AXES) or undivided(
-        problem, shapes_of_params(problem), rules, mesh, name
-    )
+    return unknown_axes(mesh, *AXES) or undivided(problem, rules, mesh, name)
 
 
 def expert_parallel_step(
@@ -108,7 +101,7 @@ def expert_parallel_step(
     logical axes over `expert`.
     """
     loss_fn = problem.loss_function()
-    specs = partition_specs(problem, shapes_of_params(problem), rules, mesh)
+    specs = partition_specs(problem, rules, mesh)
     shards = math.prod(mesh.shape[name] for name in AXES)
 
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:

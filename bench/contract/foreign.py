@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1"}
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
+DTYPES |= {"U32": "<u4", "U8": "|u1"}
 
 
 def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:

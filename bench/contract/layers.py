@@ -10,9 +10,10 @@ from flax import nnx
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import WHOLE, ModelAxis, Precision, varying_axes
+from bench.contract import WHOLE, ModelAxis, Precision
 from bench.contract.divided_sequences import HALF_BYTES
 from bench.contract.logical_axes import constrain
+from bench.contract.varying import vary_alike
 
 LECUN_NORMAL = nnx.initializers.lecun_normal()
 """The default initializer of nnx.Linear."""
@@ -149,26 +150,13 @@ class Vocabulary(nnx.Module):
                 jnp.moveaxis(y.reshape(len(y), PARTS_OF_TOKENS, -1, *y.shape[2:]), 1, 0)
                 for y in (x, labels)
             )
-        x, table = _vary_alike(x, self.table.embedding[...])
+        x, table = vary_alike(x, self.table.embedding[...])
         return _cross_entropy(self.model_axis, self.size, x, table, labels)
 
 
 def padded_rows(size: int) -> int:
     """Return the rows of a table for `size` tokens: the next multiple of ROWS_MULTIPLE."""
     return -(-size // ROWS_MULTIPLE) * ROWS_MULTIPLE
-
-
-def _vary_alike(*arrays: jax.Array) -> list[jax.Array]:
-    """Let arrays vary over the same mesh axes, whose gradients are then summed outside.
-
-    A rule of jax.custom_vjp has to return gradients that vary like its arguments.
-    """
-    axes = frozenset().union(*map(varying_axes, arrays))
-    more = [tuple(sorted(axes - varying_axes(array))) for array in arrays]
-    return [
-        jax.lax.pcast(array, own, to="varying") if own else array
-        for array, own in zip(arrays, more, strict=True)
-    ]
 
 
 def _logits(x: jax.Array, table: jax.Array) -> jax.Array:

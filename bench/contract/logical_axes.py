@@ -1,6 +1,6 @@
 """Logical axis names: rules map the names of dimensions to mesh axes, and so to shardings."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -30,15 +30,20 @@ def path_of(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def axis_names(problem: Problem, params: Params) -> Params:
-    """Return the logical axis names of each parameter, in a tree like the parameters.
+def shapes_of_params(problem: Problem) -> Params:
+    """Return the parameters' shapes and dtypes without computing any."""
+    return jax.eval_shape(problem.draw)
+
+
+def dimensions(problem: Problem) -> Params:
+    """Return each parameter's dimensions, by logical name and size, in a tree like the parameters.
 
     Raises:
       ValueError: names match no parameter, or differ in number from the parameter's dimensions.
     """
     used = set()
 
-    def names_of(path: Any, leaf: Any) -> AxisNames:
+    def of_leaf(path: Any, leaf: Any) -> tuple[tuple[str | None, int], ...]:
         name = path_of(path)
         first = ("layers",) if name.startswith(f"{problem.stacked}/") else ()
         for ending, rest in problem.axis_names.items():
@@ -47,51 +52,39 @@ def axis_names(problem: Problem, params: Params) -> Params:
                 names = (*first, *rest)
                 if len(names) != len(leaf.shape):
                     raise ValueError(f"{ending} is {names}, but {name} has shape {leaf.shape}")
-                return names
-        return (None,) * len(leaf.shape)
+                return tuple(zip(names, leaf.shape, strict=True))
+        return tuple((None, size) for size in leaf.shape)
 
-    tree = jax.tree_util.tree_map_with_path(names_of, params)
+    tree = jax.tree_util.tree_map_with_path(of_leaf, shapes_of_params(problem))
     unused = sorted(set(problem.axis_names) - used)
     if unused:
         raise ValueError(f"no parameter's path ends in {', '.join(unused)}")
     return tree
 
 
-def partition_specs(problem: Problem, params: Params, rules: Rules, mesh: Mesh) -> Params:
+def partition_specs(problem: Problem, rules: Rules, mesh: Mesh) -> Params:
     """Return each parameter's PartitionSpec by the rules, in a tree like the parameters.
 
     A dimension is replicated if its mesh axis does not divide it evenly, its name has no rule, or
-    the mesh lacks the rule's axis. `params` are arrays or shapes.
+    the mesh lacks the rule's axis.
     """
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 
-    def spec(names: AxisNames, leaf: Any) -> P:
-        axes = [axis_of.get(name or "") for name in names]
-        return P(
-            *(
-                axis if axis and size % mesh.shape[axis] == 0 else None
-                for axis, size in zip(axes, leaf.shape, strict=True)
-            )
-        )
+    def spec(own: Sequence[tuple[str | None, int]]) -> P:
+        axes = [(axis_of.get(name or ""), size) for name, size in own]
+        return P(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in axes))
 
-    names = axis_names(problem, params)
-    return jax.tree.map(spec, names, params, is_leaf=lambda x: isinstance(x, tuple))
+    return jax.tree.map(spec, dimensions(problem), is_leaf=lambda x: isinstance(x, tuple))
 
 
-def undivided(problem: Problem, params: Params, rules: Rules, mesh: Mesh, *must: str) -> str | None:
+def undivided(problem: Problem, rules: Rules, mesh: Mesh, *must: str) -> str | None:
     """Return why the rules cannot shard the parameters as required; None if they can.
 
     At least one of the names in `must` must occur, and every dimension with one must divide evenly.
-    `params` are arrays or shapes.
     """
     axis_of: Mapping[str, str | None] = dict(rules)
-    names = jax.tree.leaves(axis_names(problem, params), is_leaf=lambda x: isinstance(x, tuple))
-    found = [
-        (name, size)
-        for own, leaf in zip(names, jax.tree.leaves(params), strict=True)
-        for name, size in zip(own, leaf.shape, strict=True)
-        if name in must
-    ]
+    leaves = jax.tree.leaves(dimensions(problem), is_leaf=lambda x: isinstance(x, tuple))
+    found = [(name, size) for own in leaves for name, size in own if name in must]
     if not found:
         return f"the model has no dimension named {' or '.join(must)}, so none can be sharded"
     for name, size in found:

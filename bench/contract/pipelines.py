@@ -10,24 +10,20 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import (
-    WHOLE,
-    Batch,
-    ModelAxis,
-    Params,
-    Problem,
-    Stages,
-    TrainStep,
-    zeros_for,
+from bench.contract import WHOLE, Batch, ModelAxis, Params, Problem, Stages, TrainStep
+from bench.contract.logical_axes import (
+    TENSOR_PARALLEL,
+    partition_specs,
+    shapes_of_params,
+    undivided,
 )
-from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.contract.placement import (
     create_sharded_state,
-    shapes_of_params,
     shard_mapped_step,
     unknown_axes,
     why_not_in_shards,
 )
+from bench.contract.varying import zeros_for
 
 BLOCKS = "blocks"
 """The key of the subtree with a chain's blocks, by number."""
@@ -45,11 +41,10 @@ def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None
         return "the model is not a chain of equal blocks"
     if problem.stacked:
         return "a pipeline stacks the blocks of each stage for a loop of its own"
-    shapes = shapes_of_params(problem)
     if mesh.shape.get("model", 1) > 1:
-        reason = undivided(problem, shapes, TENSOR_PARALLEL, mesh, "mlp", "heads")
+        reason = undivided(problem, TENSOR_PARALLEL, mesh, "mlp", "heads")
     reason = reason or why_not_in_shards(problem, mesh, "model")
-    return reason or _why_not_even(problem, mesh, len(shapes[BLOCKS]), chunks)
+    return reason or _why_not_even(problem, mesh, len(shapes_of_params(problem)[BLOCKS]), chunks)
 
 
 def _why_not_even(problem: Problem, mesh: Mesh, blocks: int, chunks: int) -> str | None:
@@ -101,7 +96,7 @@ def from_stages(ends: Params, stacked: Params) -> Params:
 
 def stage_specs(problem: Problem, mesh: Mesh) -> tuple[Params, Params]:
     """Return PartitionSpecs for the result of `to_stages`: blocks over `pipe`, all over `model`."""
-    specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+    specs = partition_specs(problem, TENSOR_PARALLEL, mesh)
     ends = {name: own for name, own in specs.items() if name != BLOCKS}
     first = next(iter(specs[BLOCKS].values()))
     return ends, jax.tree.map(lambda spec: P("pipe", None, None, *spec), first)

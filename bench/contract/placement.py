@@ -13,8 +13,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Params, Problem, TrainStep, varying_axes
-from bench.contract.logical_axes import path_of
+from bench.contract import Params, Problem, TrainStep
+from bench.contract.logical_axes import path_of, shapes_of_params
+from bench.contract.varying import varying_axes
 
 ReduceType = Literal["mean", "sum"]
 
@@ -50,8 +51,11 @@ def why_not_in_shards(problem: Problem, mesh: Mesh, *axes: str) -> str | None:
 
 
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
-    """Return those of the axes `data` and `fsdp`, which split a batch, that the mesh has."""
-    return tuple(name for name in ("data", "fsdp") if name in mesh.shape)
+    """Return those of the axes `data` and `fsdp`, which split a batch, that the mesh has.
+
+    `data` stands for both on a mesh that has neither, and so cannot split one.
+    """
+    return tuple(name for name in ("data", "fsdp") if name in mesh.shape) or ("data",)
 
 
 def create_data_parallel_sharding(
@@ -253,11 +257,6 @@ def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:
         transform_non_params=lambda _: P(),
         is_leaf=is_masked,
     )
-
-
-def shapes_of_params(problem: Problem) -> Params:
-    """Return the parameters' shapes and dtypes without computing any."""
-    return jax.eval_shape(problem.draw)
 
 
 def shard_axis(mesh: Mesh) -> str:

@@ -4,9 +4,9 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 
 
 def bus_factor(kind: str, members: int) -> float:
-    """Return the bytes that a device has to send per byte of payload.
+    """Return the bytes that a device has to send per byte of payload, as on a ring.
 
-    nccl-tests, "Bus bandwidth"
+    Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69 (2009), 117, and nccl-tests
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): 2 (n - 1) / n for an
     all-reduce, (n - 1) / n for a reduce-scatter, all-gather or all-to-all. A collective-permute
     sends the whole payload.

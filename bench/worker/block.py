@@ -40,12 +40,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.statistical_proof import statistical_proof
 from bench.worker.prove.trajectory import build_step
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.device_memory import (
-    device_memory,
-    high_water,
-    inspection,
-    largest_program,
-)
+from bench.worker.read.device_memory import device_memory, high_water, inspection, largest_program
 from bench.worker.read.programs import (
     FirstCall,
     communication,

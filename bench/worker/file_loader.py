@@ -5,7 +5,7 @@ import importlib.util
 import sys
 import sysconfig
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Self
@@ -15,25 +15,20 @@ import implementations
 from bench.worker.foreign.foreign_module import foreign_module
 
 
-def implementation_files(outside: list[str]) -> dict[str, Path]:
-    """Return implementations by name: those in implementations/, and files from the command line.
+def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
+    """Return files by name: the package's own, sorted, and then those from the command line.
 
     Foreign implementations are in the subfolder `foreign`.
     """
-    return python_files(implementations, outside)
-
-
-def workload_files(outside: list[str]) -> dict[str, Path]:
-    """Return workloads by name: those of bench/contract/workloads/ and of the command line."""
-    return python_files(bench.contract.workloads, outside)
-
-
-def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
-    """Return files by name: the package's own, sorted, and then those from outside."""
     folder = Path(package.__path__[0])
     own = [*sorted(folder.glob("*.py")), *sorted(folder.glob("foreign/*.py"))]
     paths = [path for path in own if not path.stem.startswith("_")]
     return {path.stem: path for path in [*paths, *map(Path, outside)]}
+
+
+implementation_files = partial(python_files, implementations)
+workload_files = partial(python_files, bench.contract.workloads)
+"""Return the files of implementations/ or bench/contract/workloads/, and those from outside."""
 
 
 def load(path: Path) -> ModuleType:

@@ -14,11 +14,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import ModelAxis
-from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs
-from bench.contract.placement import create_sharded_state, fsdp_specs, shapes_of_params
-from bench.contract.workloads import gpt2, mlp, vae
+from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, shapes_of_params
+from bench.contract.model_state import state_of
+from bench.contract.placement import create_sharded_state, fsdp_specs
+from bench.contract.workloads import gpt2, mlp, resnet, vae
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
+from bench.worker.prove.carried_state import words
 from bench.worker.read.device_memory import largest_program
 from bench.worker.read.programs import live_programs, new_programs
 from tests.slow import slow
@@ -34,6 +36,19 @@ def test_microbatches_add_up_to_the_batch(count):
         value_and_grad = jax.jit(jax.value_and_grad(loss_fn))
         found = jax.jit(problem.over_microbatches(value_and_grad))(params, problem.batch(0))
         jax.tree.map(close, found, value_and_grad(params, problem.batch(0)))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_model_has_the_gradients_of_its_parameters_and_keeps_its_state(count):
+    problem = replace(resnet.problem(resnet.SIZES["tiny"](), 8, "fp32"), microbatches=count)
+    params, model_state, loss_fn = problem.functional_with_state()
+    gradients = problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
+    (loss, after), grads = jax.jit(gradients)(params, model_state, problem.batch(0))
+    model = problem.model()
+    found = nnx.jit(problem.model_gradients)(model, problem.batch(0))
+    near = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(near, (found[0], nnx.to_pure_dict(found[1])), (loss, grads))
+    jax.tree.map(near, *(jax.tree.map(words, each) for each in (state_of(model), after)))
 
 
 def test_only_one_microbatch_is_alive_at_a_time():
@@ -55,7 +70,7 @@ def test_parts_of_a_model_are_its_shards(workload):
     with jax.enable_x64(True):
         problem = workload.problem(workload.SIZES["tiny"](), 4, "fp64")
         params, whole = problem.functional()
-        specs = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh)
+        specs = partition_specs(problem, TENSOR_PARALLEL, mesh)
         part = problem.loss_function(ModelAxis("model", 2))
         run = jax.jit(
             jax.shard_map(

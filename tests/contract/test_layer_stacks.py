@@ -14,7 +14,7 @@ from flax import nnx
 
 from bench.contract import PRECISIONS
 from bench.contract.layer_stacks import make_layers, reference_loss, run_layers
-from bench.contract.placement import shapes_of_params
+from bench.contract.logical_axes import shapes_of_params
 from bench.contract.workloads import gpt2, linear, moe
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load

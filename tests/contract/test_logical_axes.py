@@ -18,15 +18,13 @@ from bench.contract.logical_axes import (
     path_of,
     undivided,
 )
-from bench.contract.placement import shapes_of_params
 from bench.contract.workloads import gpt2, linear, mlp
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
 
 
 def specs_of(problem, mesh):
-    shapes = shapes_of_params(problem)
-    specs = partition_specs(problem, shapes, TENSOR_PARALLEL, make_mesh(MeshShape.parse(mesh)))
+    specs = partition_specs(problem, TENSOR_PARALLEL, make_mesh(MeshShape.parse(mesh)))
     return {path_of(path): spec for path, spec in jax.tree_util.tree_leaves_with_path(specs)}
 
 
@@ -74,7 +72,7 @@ def test_names_must_fit_the_parameters():
 )
 def test_what_must_be_divided_and_cannot_be_has_a_reason(problem, reason):
     mesh = make_mesh(MeshShape.parse("model=8"))
-    found = undivided(problem, shapes_of_params(problem), TENSOR_PARALLEL, mesh, "mlp", "heads")
+    found = undivided(problem, TENSOR_PARALLEL, mesh, "mlp", "heads")
     assert found == reason or (reason is not None and reason in (found or ""))
 
 

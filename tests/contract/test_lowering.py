@@ -16,7 +16,7 @@ import jax
 import pytest
 
 from bench.contract import divided_sequences
-from bench.contract.placement import shapes_of_params
+from bench.contract.logical_axes import shapes_of_params
 from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in

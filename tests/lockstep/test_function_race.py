@@ -12,8 +12,9 @@ import pytest
 
 import lockstep
 from bench.records.paths import REPORTS
+from bench.worker.prove.carried_state import flat
 from bench.worker.prove.failures import WrongStepError, failure
-from lockstep.agreement import Agreement, copied, leaves_of, trace
+from lockstep.agreement import Agreement, copied, trace
 
 OPTIMIZER = optax.adam(1e-2)
 QUICK = {"rounds": 8, "seconds": 0.02}
@@ -227,12 +228,12 @@ def test_copies_keep_shardings_and_keys():
     copy = copied(tree)
     assert copy["a"].sharding == sharding
     assert copy["a"] is not tree["a"]
-    assert leaves_of(copy).keys() == leaves_of(tree).keys()
+    assert flat(copy).keys() == flat(tree).keys()
     assert all((a == b).all() for a, b in zip(*map(leaves_values, (copy, tree)), strict=True))
 
 
 def leaves_values(tree):
-    return leaves_of(tree).values()
+    return flat(tree).values()
 
 
 def test_a_sharded_state_is_raced_on_its_mesh():

@@ -541,7 +541,7 @@ def test_shards_of_layers_are_gathered_over_one_axis_and_used_over_another(by_ha
     found = run(f"fsdp_tensor_parallel_{'shard_map' if by_hand else 'spmd'}", problem, mesh)
     if sizes[over] > 1:
         # Each device's shard of a layer, if it is sharded once more.
-        layers = partition_specs(problem, shapes_of_params(problem), TENSOR_PARALLEL, step_mesh)
+        layers = partition_specs(problem, TENSOR_PARALLEL, step_mesh)
         specs = jax.tree.leaves(fsdp_specs(problem, step_mesh, over, layers))
         leaves = zip(specs, jax.tree.leaves(shapes_of_params(problem)), strict=True)
         part = sum(4 * x.size // (ways if "model" in s else 1) for s, x in leaves if over in s)

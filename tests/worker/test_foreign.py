@@ -26,15 +26,22 @@ from bench.worker.block_rounds import warm_arm
 from bench.worker.file_loader import load
 from bench.worker.foreign import foreign_arm
 from bench.worker.foreign.children import Children
-from bench.worker.foreign.foreign_module import foreign_module, traits_of
+from bench.worker.foreign.foreign_module import foreign_module, isolated_module, traits_of
 from bench.worker.problems import load_workload, make_mesh, make_problem, with_options
 from bench.worker.prove import completion
+from bench.worker.prove.carried_state import flat, state_errors
 from bench.worker.prove.completion import check_completion
-from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
+from bench.worker.prove.failures import (
+    ChildError,
+    UnsupportedError,
+    WrongStepError,
+    why_unsupported,
+)
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
+from implementations import jit_spmd
 
 ONE = make_mesh(MeshShape.parse("data=1"))
 
@@ -299,7 +306,7 @@ def test_any_program_may_answer(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["linear", "vae"])
+@pytest.mark.parametrize("workload", ["linear", "vae", "resnet"])
 def test_a_jax_step_in_a_process_of_its_own_is_the_same_step(tmp_path, workload):
     """The base of arms of another jax: here it is this one, in float64 and as it is timed."""
     command = [sys.executable, "-m", "bench.worker.foreign.jax_child"]
@@ -332,6 +339,26 @@ def test_a_jax_step_in_a_process_of_its_own_is_the_same_step(tmp_path, workload)
     again = module.build(problem, mesh)
     assert not again.figures
     again.children.close()
+
+
+def test_an_isolated_step_carries_model_state():
+    """The averages and keys that it returns are those of the step in the worker."""
+    block = Block("resnet", "tiny", MeshShape.parse("data=1"), 8, StepOptions())
+    drawn = make_problem(load_workload(block, []), block, "fp32")
+    # The process gets these averages and this key, and does not draw its own.
+    state = jax.tree.map(lambda x: x + 1 if x.dtype == np.float32 else x, drawn.draw_state())
+    problem, batch = replace(drawn, start_state=state), drawn.batch(0)
+    module = isolated_module(ROOT / "implementations/jit_spmd.py")
+    assert why_unsupported(module, problem, ONE) == ""
+    left = []
+    for step in (module.build(problem, ONE), jit_spmd.build(problem, ONE)):
+        after, _ = step.step(step.state, step.place(batch))
+        left.append(flat(step.model_state(after)))
+    module.close()
+    assert state_errors(*left, flat(state)) == pytest.approx(dict.fromkeys(left[0], 0), abs=1e-4)
+    stateless = isolated_module(ROOT / "implementations/fsdp_shard_map.py")
+    assert why_unsupported(stateless, problem, ONE).startswith("it carries no model state, and")
+    stateless.close()
 
 
 def test_the_manuals_example_passes_the_gate(gate, tmp_path):

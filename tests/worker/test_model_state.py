@@ -29,10 +29,13 @@ from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
 from bench.worker.file_loader import load
 from bench.worker.problems import make_mesh
-from bench.worker.prove.failures import WrongStepError, why_unsupported
+from bench.worker.prove.failures import (
+    WrongStepError,
+    why_state_unsupported,
+    why_unsupported,
+)
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
-from bench.worker.prove.state_support import why_state_unsupported
 from implementations import fsdp_shard_map, jit_spmd, nnx_jit, python_loop, shard_map_pmean, zero2
 from tests.slow import slow
 from tests.worker.test_spot_checks import AFTER, checked

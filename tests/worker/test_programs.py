@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import Collective
@@ -21,7 +22,6 @@ from bench.worker.read.programs import (
     live_programs,
     new_programs,
     product_flops,
-    wire_bytes,
 )
 
 MESH = MeshShape.parse("data=2,model=2,pipe=2")
@@ -55,7 +55,7 @@ def test_groups_are_told_by_axes(kind, groups, axes):
     ],
 )
 def test_bytes_on_a_ring(kind, sent):
-    assert wire_bytes(kind, 100, 4) == sent
+    assert 100 * bus_factor(kind, 4) == sent
 
 
 def test_collectives_of_a_kind_over_the_same_axes_are_added_up():

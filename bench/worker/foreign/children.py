@@ -103,7 +103,8 @@ class Children:
             if folder is not None and arrays is not None:
                 more["arrays"] = str(folder / "arrays")
                 write_arrays(more["arrays"], arrays)
-            return self._answers([{"ask": ask, **more}] * len(self))
+            ((_, answers),) = self.exchange([[{"ask": ask, **more}]] * len(self))
+            return answers
 
     def params(self) -> list[Arrays]:
         """Have every process write its parameters to a file, and read them.
@@ -113,28 +114,19 @@ class Children:
         """
         with temporary_folder(shared=True) as folder:
             paths = [str(folder / f"{rank}") for rank in range(len(self))]
-            self._answers([{"ask": "params", "arrays": path} for path in paths])
+            self.exchange([[{"ask": "params", "arrays": path}] for path in paths])
             try:
                 return [read_arrays(path) for path in paths]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise ChildError(f"its file of parameters cannot be read: {error}") from error
 
-    def ask_all(self, ask: str, requests: Sequence[dict[str, Any]]) -> list[tuple[int, Answers]]:
-        """Send several requests at once to all processes, each of which answers one by one.
+    def exchange(self, requests: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, Answers]]:
+        """Send each process its requests at once, which it answers one by one.
 
         Returns for each request the time of its last answer, in nanoseconds of
-        time.perf_counter_ns, and the answers by rank. Raises the errors of `ask`.
+        time.perf_counter_ns, and the answers by rank. Raises the errors of `ask`. If one fails, all
+        processes end.
         """
-        every = [[{"ask": ask, **request} for request in requests]] * len(self)
-        return self._all_answers(every)
-
-    def _answers(self, requests: list[dict[str, Any]]) -> Answers:
-        """Send each process its own request, and return the answers by rank."""
-        ((_, answers),) = self._all_answers([[request] for request in requests])
-        return answers
-
-    def _all_answers(self, requests: list[list[dict[str, Any]]]) -> list[tuple[int, Answers]]:
-        """Send each process its requests and read the answers; if one fails, end all processes."""
         ask = requests[0][0]["ask"]
         try:
             lines = [b"".join(json.dumps(one).encode() + b"\n" for one in own) for own in requests]

@@ -93,9 +93,9 @@ class ForeignArm(Arm):
 
     def _asked(self, spans: Sequence[tuple[int, bool]]) -> list[tuple[int, list[dict[str, Any]]]]:
         """Request spans; return for each the nanoseconds by the worker's clock, and the answers."""
-        requests = [{"steps": steps, "wait_each": wait_each} for steps, wait_each in spans]
+        requests = [{"ask": "run", "steps": n, "wait_each": waits} for n, waits in spans]
         before, asked = time.perf_counter_ns(), []
-        for at, answers in self.children.ask_all("run", requests):
+        for at, answers in self.children.exchange([requests] * len(self.children)):
             asked.append((at - before, answers))
             before = at
         return asked
@@ -127,13 +127,17 @@ class ForeignArm(Arm):
         times = iter([round(share * whole / sum(shares)) for share in shares])
         return [next(times) if steps else 0 for steps, _ in spans]
 
-    def uncounted(self, read: Callable[[Any], Any], state: Any) -> Any:
-        """Read a state; the children's CPU time meanwhile counts neither as busy nor as idle."""
-        self._note(self._idle)
-        try:
-            return read(state)
-        finally:
-            self._last = (time.monotonic(), self.children.cpu_s())
+    def uncounted(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Let the children's CPU time count neither as busy nor as idle while a state is read."""
+
+        def reading(state: Any) -> Any:
+            self._note(self._idle)
+            try:
+                return read(state)
+            finally:
+                self._last = (time.monotonic(), self.children.cpu_s())
+
+        return reading
 
     def _note(self, total: list[float]) -> None:
         """Add the seconds since the last call, and the children's CPU seconds, to a total."""

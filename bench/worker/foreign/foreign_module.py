@@ -2,12 +2,14 @@
 
 The worker never imports the file, and so loads neither its framework nor that framework's threads.
 The file's constant FOREIGN, a literal, marks it as foreign and says how to start its processes.
+
+A child is given the parameters by path; a JAX child is given the model state too.
 """
 
 import ast
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,11 +24,17 @@ from jax.sharding import Mesh
 import bench.contract.foreign
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
+from bench.contract.model_state import ModelState
 from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
-from bench.worker.prove.failures import UnsupportedError, WrongStepError
+from bench.worker.prove.carried_state import differing_paths, of_words, words
+from bench.worker.prove.failures import JAX_CHILD, UnsupportedError, WrongStepError
+
+STATE = "model state"
+"""The key of the model state among the parameters that a child is given; no model has such a one.
+"""
 
 
 class Traits(TypedDict, total=False):
@@ -86,7 +94,7 @@ def foreign_module(path: Path) -> ModuleType | None:
 @cache
 def isolated_module(path: Path) -> ModuleType:
     """Make the module of a JAX implementation whose step runs in a process of its own."""
-    command = [sys.executable, "-m", "bench.worker.foreign.jax_child", str(path)]
+    command = [sys.executable, "-m", JAX_CHILD, str(path)]
     return ForeignModule(path, Traits(command=command, isolated=True))
 
 
@@ -102,13 +110,16 @@ class ForeignStep(TrainStep):
     traits: Traits
     figures: CellRow
     """Figures of the compiled programs, from a JAX arm's child; empty for other frameworks."""
+    model_state: Callable[[Any], ModelState]
     claim: Callable[[], None]
 
     def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
         """Make an arm for the rounds, which takes over the processes."""
         self.claim()
         arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
-        arm.train_step = replace(self, params=lambda state: arm.uncounted(self.params, state))
+        arm.train_step = replace(
+            self, params=arm.uncounted(self.params), model_state=arm.uncounted(self.model_state)
+        )
         return arm
 
     def compile_times(self) -> CompileTimes:
@@ -179,12 +190,10 @@ class ForeignModule(ModuleType):
 
     def build(self, problem: Problem, mesh: Mesh) -> ForeignStep:
         """Build the step in the spare processes."""
-        start = problem.draw()
-        leaves = jax.tree_util.tree_leaves_with_path(start)
-        named = {path_of(path): np.asarray(leaf) for path, leaf in leaves}
+        start = initial(problem)
         children = self.children(mesh)
         described = {**_described(problem, mesh), "figures": not self.known_figures}
-        answers = children.ask("build", named, problem=described)
+        answers = children.ask("build", named(start), problem=described)
         spans: list[int] = []
 
         def place(batch: Batch) -> int:
@@ -201,7 +210,8 @@ class ForeignModule(ModuleType):
             state=0,
             place=place,
             step=step,
-            params=lambda _: _as_tree(start, children.params()),
+            params=lambda _: without_state(_as_tree(start, children.params())),
+            model_state=lambda _: _as_tree(start, children.params())[STATE],
             children=children,
             cores=mesh.size,
             spans=spans,
@@ -210,6 +220,29 @@ class ForeignModule(ModuleType):
             figures=answers[0].get("figures", {}),
             claim=self.release,
         )
+
+
+def initial(problem: Problem) -> Params:
+    """Return the initial parameters, and with them the model state under STATE."""
+    return {**problem.draw(), STATE: problem.draw_state()}
+
+
+def without_state(tree: Params) -> Params:
+    """Return the parameters alone."""
+    return {name: own for name, own in tree.items() if name != STATE}
+
+
+def named(tree: Any) -> dict[str, np.ndarray]:
+    """Copy arrays to the host, by path; of PRNG keys, their words."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_of(path): np.asarray(words(leaf)) for path, leaf in leaves}
+
+
+def restored(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return a tree with the arrays of `named` in place of its own."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, own: of_words(jnp.asarray(arrays[path_of(path)]), own), tree
+    )
 
 
 def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
@@ -225,15 +258,14 @@ def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
 
 
 def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
-    """Arrange the first process's parameters in the tree of the initial ones.
+    """Arrange the first process's arrays in the tree of the initial ones.
 
     Raises:
       WrongStepError: names or shapes differ from the initial ones, or processes disagree.
     """
-    shapes = {path_of(p): leaf.shape for p, leaf in jax.tree_util.tree_leaves_with_path(start)}
+    wanted = named(start)
     for rank, own in enumerate(processes):
-        found = {name: array.shape for name, array in own.items()}
-        if differing := sorted({name for name, _ in shapes.items() ^ found.items()}):
+        if differing := differing_paths(own, wanted):
             raise WrongStepError(
                 "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
             )
@@ -242,6 +274,4 @@ def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
                 raise WrongStepError(
                     f"replicas drift: {name} is not the same in process 0 and process {rank}"
                 )
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: jnp.asarray(processes[0][path_of(path)]), start
-    )
+    return restored(start, processes[0])

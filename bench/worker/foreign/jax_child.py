@@ -2,7 +2,7 @@
 
 It implements the protocol of docs/foreign.md, so that FILE can run under another Python's jax, or
 isolated from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`. It imports the
-workload, as a worker does, and needs no outline.
+workload, as a worker does, needs no outline, and carries model state.
 """
 
 import sys
@@ -18,11 +18,13 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, Workload
 from bench.contract.foreign import serve
-from bench.contract.logical_axes import path_of
 from bench.records.cells import Block
 from bench.records.step_programs import StepProgram, packed
 from bench.worker.file_loader import load
+from bench.worker.foreign.foreign_module import STATE, initial, named, restored, without_state
 from bench.worker.problems import make_mesh, make_problem
+from bench.worker.prove.carried_state import model_state_of
+from bench.worker.prove.failures import why_state_unsupported
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.device_memory import largest_program
 from bench.worker.read.programs import FirstCall, communication, compilers_cost
@@ -38,14 +40,13 @@ class JaxStep:
     """
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:
-        problem = problem_of(asked)
-        params, structure = jax.tree_util.tree_flatten_with_path(problem.draw())
-        start = jax.tree.unflatten(structure, [asked.params[path_of(p)] for p, _ in params])
-        problem, mesh = replace(problem, start=start), mesh_of(asked)
+        problem, mesh = problem_and_mesh(asked)
+        start = restored(initial(problem), asked.params)
+        problem = replace(problem, start=without_state(start), start_state=start[STATE])
         wanted = asked.timed and asked.figures
         self.about = {"figures": figures(implementation, problem, mesh)} if wanted else {}
         built = build_step(implementation, problem, mesh)
-        self.built, self.state, self.loss = built, built.state, None
+        self.problem, self.built, self.state, self.loss = problem, built, built.state, None
         self.batch = jax.tree.structure(problem.batch(0))
 
     def place(self, arrays: list[np.ndarray]) -> Any:
@@ -62,9 +63,9 @@ class JaxStep:
         jax.block_until_ready((self.loss, self.state))
 
     def params(self) -> dict[str, np.ndarray]:
-        """Return the parameters by path, on the host."""
-        params = jax.tree_util.tree_leaves_with_path(self.built.params(self.state))
-        return {path_of(path): np.asarray(leaf) for path, leaf in params}
+        """Return the parameters and the model state by path, on the host."""
+        model_state = model_state_of(self.problem, self.built, self.state)
+        return named(self.built.params(self.state)) | named({STATE: model_state})
 
 
 def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dict[str, Any]:
@@ -83,8 +84,8 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
     }
 
 
-def problem_of(asked: Any) -> Problem:
-    """Rebuild the problem, in float64 or under plain SGD if the request says so."""
+def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:
+    """Rebuild the problem, in float64 or under plain SGD if the request says so, and the mesh."""
     block = Block.of(asked.cell)
     exact = asked.compute == "float64"
     jax.config.update("jax_enable_x64", exact)
@@ -94,22 +95,24 @@ def problem_of(asked: Any) -> Problem:
     problem = make_problem(workload, block, "fp64" if exact else block.options.precision)
     rule = getattr(asked, "optimizer", {})
     if rule.get("name") == "sgd" and "clip_norm" not in rule:
-        return replace(problem, optimizer=optax.sgd(rule["learning_rate"]))
-    return problem
+        problem = replace(problem, optimizer=optax.sgd(rule["learning_rate"]))
+    return problem, make_mesh(block.mesh)
 
 
-def mesh_of(asked: Any) -> Any:
-    """Build the mesh from this process's devices."""
-    return make_mesh(Block.of(asked.cell).mesh)
+def why_unsupported(implementation: Implementation, asked: Any) -> str | None:
+    """Return why the implementation cannot run the problem, or not carry its model state."""
+    problem, mesh = problem_and_mesh(asked)
+    reason = implementation.why_unsupported(problem, mesh)
+    if reason is None:
+        return why_state_unsupported(implementation, problem, mesh) or None
+    return reason
 
 
 def adapted(path: Path) -> Any:
     """Load the implementation as a module of the child's protocol."""
     implementation = cast("Implementation", load(path))
     return SimpleNamespace(
-        why_unsupported=lambda asked: implementation.why_unsupported(
-            problem_of(asked), mesh_of(asked)
-        ),
+        why_unsupported=lambda asked: why_unsupported(implementation, asked),
         build=lambda asked: JaxStep(implementation, asked),
     )
 

@@ -14,8 +14,9 @@ from bench.contract.model_state import LOCAL, ModelState
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 
-Leaves = dict[str, np.ndarray]
-"""Leaves of a state by path, on the host: floats as float64, keys as their words."""
+Flat = dict[str, np.ndarray]
+"""Leaves of parameters or of a state by path, on the host: floats as float64 if not said otherwise,
+keys as their words."""
 
 SHARDS = "shards"
 """Name of the axis that stands for a mesh's shards on one device."""
@@ -32,13 +33,13 @@ def words(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
-def leaves_of(state: Any) -> Leaves:
-    """Copy a state to the host."""
+def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
+    """Copy a tree to the host, its floats in a dtype; with `copy` None, only what has to be."""
     found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        values = np.array(process_exchange.to_host(words(leaf)))
-        inexact = jnp.issubdtype(values.dtype, jnp.floating)
-        found[jax.tree_util.keystr(path)] = values.astype(np.float64) if inexact else values
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        values = process_exchange.to_host(words(leaf))
+        wanted = dtype if jnp.issubdtype(values.dtype, jnp.floating) else None
+        found[jax.tree_util.keystr(path)] = np.array(values, wanted, copy=copy)
     return found
 
 
@@ -47,14 +48,16 @@ def not_finite(leaf: np.ndarray, before: np.ndarray | float = 0.0) -> np.ndarray
     return ~np.isfinite(leaf) & (leaf != before)
 
 
+def of_words(numbers: Any, leaf: Any) -> Any:
+    """Return an array of the kind of `leaf`, given its `words`."""
+    if not is_key(leaf):
+        return numbers
+    return jax.random.wrap_key_data(jnp.asarray(numbers), impl=jax.random.key_impl(leaf))
+
+
 def held_copy(leaf: Any) -> Any:
     """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
-    copy = np.array(process_exchange.to_host(words(leaf)))
-    return (
-        jax.random.wrap_key_data(jnp.array(copy), impl=jax.random.key_impl(leaf))
-        if is_key(leaf)
-        else copy
-    )
+    return of_words(np.array(process_exchange.to_host(words(leaf))), leaf)
 
 
 def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:
@@ -139,7 +142,7 @@ def check_draws(problem: Problem, batch: Batch) -> None:
         )
 
 
-def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float]:
+def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
     """Return the error of each leaf, relative to the size of its change since `start`.
 
     Integers and keys must be equal: their error is 0 or infinite.
@@ -147,8 +150,7 @@ def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float
     Raises:
       WrongStepError: the states differ in names, shapes or kinds of leaves.
     """
-    shapes = [{p: (x.shape, x.dtype.kind) for p, x in one.items()} for one in (ours, theirs)]
-    if differing := sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()}):
+    if differing := differing_paths(ours, theirs):
         if not ours:
             raise WrongStepError(
                 "the step returns no model state: its TrainStep has no `model_state`"
@@ -158,6 +160,12 @@ def state_errors(ours: Leaves, theirs: Leaves, start: Leaves) -> dict[str, float
             f"{', '.join(differing[:FEW])}"
         )
     return {path: _leaf_error(ours[path], theirs[path], start[path]) for path in theirs}
+
+
+def differing_paths(ours: Flat, theirs: Flat) -> list[str]:
+    """Return the paths of arrays that one side lacks, or has in another shape or kind of dtype."""
+    kinds = [{p: (x.shape, x.dtype.kind) for p, x in one.items()} for one in (ours, theirs)]
+    return sorted({path for path, _ in kinds[0].items() ^ kinds[1].items()})
 
 
 def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
@@ -177,7 +185,7 @@ def _rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
 
 
-def named_states(ours: tuple[Leaves, ...], theirs: tuple[Leaves, ...], allowed: float) -> str:
+def named_states(ours: tuple[Flat, ...], theirs: tuple[Flat, ...], allowed: float) -> str:
     """Describe the model state after the first step, or else the last; empty if both are right.
 
     Both arguments are the states before the first step, after it, and after the last.
@@ -186,7 +194,7 @@ def named_states(ours: tuple[Leaves, ...], theirs: tuple[Leaves, ...], allowed: 
     return next(filter(None, (named_state(a, b, theirs[0], allowed) for a, b in ends)), "")
 
 
-def named_state(ours: Leaves, theirs: Leaves, start: Leaves, allowed: float) -> str:
+def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
     """Describe what is wrong with the model state after some steps; empty if nothing is."""
     errors = state_errors(ours, theirs, start)
     wrong = [path for path, error in errors.items() if not error <= allowed]

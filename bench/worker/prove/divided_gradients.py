@@ -19,8 +19,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, StateLossFn
+from bench.contract.logical_axes import shapes_of_params
 from bench.contract.model_state import ModelState
-from bench.contract.placement import fsdp_specs, optimizer_specs, shapes_of_params
+from bench.contract.placement import fsdp_specs, optimizer_specs
 from bench.records import numbers
 from bench.worker.prove.failures import failure
 from bench.worker.read.device_memory import memory_bytes

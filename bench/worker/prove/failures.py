@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
+from bench.contract.model_state import SYNCHRONIZED
+from bench.contract.placement import batch_axes
 from bench.records.paths import ROOT
 from bench.records.printable import readable, shortened
 from bench.records.statuses import Status
 from bench.worker import process_exchange
-from bench.worker.prove.state_support import why_state_unsupported
 
 T = TypeVar("T")
 Failure = tuple[Status, str]
 """The status of a cell without a time, and the reason."""
+
+JAX_CHILD = "bench.worker.foreign.jax_child"
+"""The module that runs a JAX implementation in a process of its own."""
+FEW = 3
+"""Most variables that a reason names."""
 
 
 class WrongStepError(Exception):
@@ -81,6 +88,30 @@ def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh
             "reason as text"
         )
     return readable(reason)
+
+
+def why_state_unsupported(implementation: Any, problem: Problem, mesh: Mesh) -> str:
+    """Return why an implementation cannot carry a problem's model state; empty if it can."""
+    names = problem.state_names
+    if not names:
+        return ""
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    has = f"this model has {', '.join(names[:FEW])}{more} beside its parameters"
+    if hasattr(implementation, "FOREIGN"):
+        if JAX_CHILD in implementation.FOREIGN.get("command", ()):
+            return ""  # the child has asked the same of the implementation
+        return f"it runs in a process of its own, which is given parameters alone, and {has}"
+    known = getattr(implementation, "STATISTICS", ())
+    if not known:
+        return f"it carries no model state, and {has}"
+    shards = math.prod(mesh.shape.get(axis, 1) for axis in batch_axes(mesh))
+    if shards > 1 and problem.statistics not in known:
+        declared = "of the global batch" if problem.statistics == SYNCHRONIZED else "of each shard"
+        return (
+            f"the workload declares {problem.statistics} statistics, {declared}, and this step "
+            f"computes {' and '.join(known)} ones only"
+        )
+    return ""
 
 
 def approximation(module: object) -> str:

@@ -42,6 +42,7 @@ from bench.contract import Batch, Implementation, Problem, TrainStep
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.carried_state import (
+    Flat,
     check_draws,
     named_states,
     state_errors,
@@ -49,12 +50,7 @@ from bench.worker.prove.carried_state import (
 )
 from bench.worker.prove.diagnosis import APPROXIMATE, MATCH, describe, general_diagnosis
 from bench.worker.prove.divided_gradients import DividedGradients, initial_params
-from bench.worker.prove.exact_arithmetic import (
-    cheap_programs,
-    exact_arithmetic,
-    rounding,
-    widened,
-)
+from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic, rounding, widened
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.relative_errors import (
     allowed,
@@ -66,7 +62,6 @@ from bench.worker.prove.relative_errors import (
 from bench.worker.prove.state_diagnosis import known_mistakes
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import (
-    Flat,
     Trajectory,
     build_step,
     run_steps,
@@ -214,7 +209,7 @@ class Gate:
         for name, problem in self.problems.items():
             with exact_arithmetic(self.programs):
                 train_step = build_step(implementation, problem, self.mesh)
-                ours = run_steps(problem, train_step, self.exact_batches).trajectory
+                ours, _ = run_steps(problem, train_step, self.exact_batches)
                 checks.append(self.check(name, ours))
         return checks
 
@@ -313,7 +308,7 @@ class Gate:
         try:
             return self.check(name, ours), state
         except WrongStepError:
-            once_more = run_steps(self.timed, build(), self.batches[STEPS:], mask).trajectory
+            once_more, _ = run_steps(self.timed, build(), self.batches[STEPS:], mask)
             return self.check(name, once_more, again=True), state
 
     def check(

@@ -47,13 +47,8 @@ class Kept:
 
     def stepped(self, gate: Gate, **how: Any) -> Stepped:
         """Run the reference over the span; `how` is passed to TimedReference.run."""
-        return reference_steps(gate, self.before.held, self.steps, **how)
-
-
-def reference_steps(gate: Gate, start: Held, steps: int, **how: Any) -> Stepped:
-    """Run the reference from an arm's state; `how` is passed to TimedReference.run."""
-    batches = steps * [gate.timed_batches[0]]
-    return gate.reference.run(gate.timed.optimizer, batches, readable(gate, start), **how)
+        batches, start = self.steps * [gate.timed_batches[0]], readable(gate, self.before.held)
+        return gate.reference.run(gate.timed.optimizer, batches, start, **how)
 
 
 def readable(gate: Gate, held: Held) -> Held:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bench.records.row_parts import ProofCheck
+from bench.worker.prove.carried_state import Flat, differing_paths
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.trajectory import LOSS, Flat, Trajectory, vector
+from bench.worker.prove.trajectory import LOSS, Trajectory, vector
 
 ROUNDINGS = 16
 FEW_ROUNDINGS = 4
@@ -67,9 +68,7 @@ def changes(ours: Flat, theirs: Flat) -> Flat:
     Raises:
       WrongStepError: they differ in names or shapes.
     """
-    shapes = [{path: leaf.shape for path, leaf in flat.items()} for flat in (ours, theirs)]
-    if shapes[0] != shapes[1]:
-        differing = sorted({path for path, _ in shapes[0].items() ^ shapes[1].items()})
+    if differing := differing_paths(ours, theirs):
         raise WrongStepError(
             "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
         )

@@ -8,7 +8,7 @@ from math import inf, isnan
 import numpy as np
 
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.carried_state import leaves_of, named_state, state_errors
+from bench.worker.prove.carried_state import Flat, flat, named_state, state_errors
 from bench.worker.prove.diagnosis import describe
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import StateReader, moments
@@ -16,7 +16,6 @@ from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import Flat, flat
 
 NAME = "in the rounds"
 narrow = partial(flat, dtype=np.float32, copy=None)
@@ -159,11 +158,11 @@ def _beyond(error: float, floor: float) -> float:
 def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:
     """Compare the model state after a span with the reference's."""
     states = kept.before.held.model_state, kept.after.held.model_state, right.states[-1]
-    start, end, theirs = map(leaves_of, states)
+    start, end, theirs = map(flat, states)
     most = gate.expected(AS_TIMED).state
     if not named_state(end, theirs, start, most):
         return ""
-    other = leaves_of(kept.stepped(gate, apart=True).states[-1])
+    other = flat(kept.stepped(gate, apart=True).states[-1])
     most += ROUNDINGS * max(state_errors(other, theirs, start).values())
     return named_state(end, theirs, start, most)
 

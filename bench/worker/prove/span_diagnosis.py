@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.records.numbers import count
-from bench.worker.prove.carried_state import not_finite
+from bench.worker.prove.carried_state import flat, not_finite
 from bench.worker.prove.diagnosis import close
 from bench.worker.prove.gate import FEW, Gate
 from bench.worker.prove.held_state import Held, StateReader
 from bench.worker.prove.kept_spans import Kept, readable
 from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import flat, updated, vector
+from bench.worker.prove.trajectory import updated, vector
 
 NEAR = 1e-2
 """Relative distance below which a mistake reproduces an observation."""
@@ -129,7 +129,7 @@ def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
         params, opt_state, model_state = readable(gate, start)
         from_end, from_start = [], []
         for _ in range(steps):
-            _, grads, model_state = gate.reference.gradients(
+            (_, model_state), grads = gate.reference.gradients(
                 params, model_state, batch, apart=apart
             )
             params, opt_state = updated(optimizer, params, opt_state, grads)

@@ -29,7 +29,7 @@ from bench.contract import Params
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
-from bench.worker.prove.carried_state import model_state_of
+from bench.worker.prove.carried_state import flat, model_state_of
 from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
@@ -47,7 +47,7 @@ from bench.worker.prove.span_comparison import (
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import by_path, flat, state_by_path, vector
+from bench.worker.prove.trajectory import by_path, state_by_path, vector
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
@@ -348,13 +348,13 @@ class SpotChecks:
         """Check a single step without optimizer state: its loss, and that parameters change."""
         before = kept.before.held
         start, end = flat(before.params), flat(kept.after.held.params)
-        gradients = partial(self.gate.reference.gradients, before.params, before.model_state)
-        batch = self.gate.timed_batches[0]
-        loss = float(gradients(batch)[0])
+        gradients, batch = self.gate.reference.gradients, self.gate.timed_batches[0]
+        at = before.params, before.model_state, batch
+        loss = float(gradients(*at)[0][0])
         allowed = self.gate.expected(AS_TIMED).wide[0] * abs(loss)
         allowed += FLOOR * self.gate.timed_eps * abs(self.gate.first_loss)
         if not abs(kept.loss - loss) <= allowed:
-            allowed += ROUNDINGS * abs(loss - float(gradients(batch, apart=True)[0]))
+            allowed += ROUNDINGS * abs(loss - float(gradients(*at, apart=True)[0][0]))
         if not abs(kept.loss - loss) <= allowed:
             return named_loss(self.gate, kept, loss)
         now = Left(kept.first_step - 1, 0, None, None)

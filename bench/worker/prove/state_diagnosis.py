@@ -17,10 +17,10 @@ from bench.contract import Batch, Problem, StateLossFn
 from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState, is_float
 from bench.worker.prove.carried_state import (
     SHARDS,
-    Leaves,
+    Flat,
+    flat,
     in_microbatches,
     in_shards,
-    leaves_of,
     parts_of,
     state_errors,
     whole_batch_loss,
@@ -102,14 +102,14 @@ def _other_steps(problem: Problem, shards: int) -> Iterator[tuple[str, StateLoss
 
 
 def explain_averages(
-    problem: Problem, batch: Batch, shards: int, ours: Leaves, match: float = MATCH
+    problem: Problem, batch: Batch, shards: int, ours: Flat, match: float = MATCH
 ) -> str:
     """Name the mistake that leaves this model state after the first step; empty if none does."""
     params, model_state, _ = problem.functional_with_state()
-    start = leaves_of(model_state)
+    start = flat(model_state)
 
     def makes(theirs: ModelState) -> bool:
-        errors = state_errors(ours, leaves_of(theirs), start)
+        errors = state_errors(ours, flat(theirs), start)
         return all(error <= match for error in errors.values())
 
     local = in_shards(replace(problem, statistics=LOCAL), shards)
@@ -142,17 +142,12 @@ def explain_later(
     draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
     if all(np.array_equal(before[path], after[path]) for path in draws):
         return []  # the comparison of the model state says so
-    again = _same_draws(loss_and_gradients, start)
+
+    def again(params: Any, now: ModelState, batch: Batch) -> Any:
+        """Draw in every step the random numbers of the first."""
+        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start)
+        return loss_and_gradients(params, same, batch)
+
     repeated = whole_batch_steps(problem.draw(), start, again, problem.optimizer, batches)
     repeats = float(np.abs(ours.losses / repeated.losses - 1).max()) <= match
     return ["every step draws the same random numbers"] if repeats else []
-
-
-def _same_draws(loss_and_gradients: Callable[..., Any], start: ModelState) -> Callable[..., Any]:
-    """Wrap a gradient function so that every step draws the random numbers of the first."""
-
-    def step(params: Any, model_state: ModelState, batch: Batch) -> Any:
-        again = jax.tree.map(lambda now, first: now if is_float(now) else first, model_state, start)
-        return loss_and_gradients(params, again, batch)
-
-    return step

@@ -33,7 +33,7 @@ import numpy as np
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.numbers import count, percent
 from bench.records.row_parts import AS_TIMED, STATISTICAL, StatisticalCheck
-from bench.worker.prove.carried_state import model_state_of
+from bench.worker.prove.carried_state import Flat, flat, model_state_of
 from bench.worker.prove.due_updates import Left
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.gate import Gate
@@ -41,7 +41,7 @@ from bench.worker.prove.held_state import digest_of, on_host
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.replica_drift import find_drift
-from bench.worker.prove.trajectory import Flat, by_path, flat, flatten, take_step, vector
+from bench.worker.prove.trajectory import by_path, flatten, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
 SEEDS = 5
@@ -137,7 +137,7 @@ class StatisticalProof:
         for number in range(STEPS):
             batch = problem.batch(number)
             if number >= STEPS - TAIL:
-                before.append(float(reference.gradients(first[0], first[2], batch)[0]))
+                before.append(float(reference.gradients(first[0], first[2], batch)[0][0]))
             done = reference.run(problem.optimizer, [batch], at)
             at = done.params[-1], done.opt_state, done.states[-1]
             losses.append(done.losses[0])
@@ -159,7 +159,7 @@ class StatisticalProof:
         with remembered_programs(self._gate.programs):
             model_state = model_state_of(self._gate.timed, train_step, state)
             params, model_state = on_host((train_step.params(state), model_state))
-            return float(self._gate.reference.gradients(params, model_state, batch)[0])
+            return float(self._gate.reference.gradients(params, model_state, batch)[0][0])
 
     def _run(
         self, seed: int, build: Callable[[Problem], TrainStep], decrease: float
@@ -291,7 +291,7 @@ def why_not_training(gate: Gate, kept: Kept, left: Left) -> str:
     if steps >= STEPS and digest_of(before.params) == left.digest:
         return f"the parameters do not change in the {count(steps, 'step')} before"
     batch, start = gate.timed_batches[0], gate.first_loss
-    loss = float(gate.reference.gradients(before.params, before.model_state, batch)[0])
+    loss = float(gate.reference.gradients(before.params, before.model_state, batch)[0][0])
     allowed = MARGIN * abs(start)
     if not loss <= start + allowed:
         return f"the loss has risen from {start:.6g} to {loss:.6g}, at the step's own parameters"

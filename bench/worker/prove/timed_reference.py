@@ -9,6 +9,7 @@ far away; a step at lower precision is much farther.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ import optax
 
 from bench.contract import Batch, Params, Problem
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import leaves_of, whole_batch_loss
+from bench.worker.prove.carried_state import whole_batch_loss
 from bench.worker.prove.divided_gradients import SHARE, DividedGradients, initial_params, mean_of
-from bench.worker.prove.trajectory import Trajectory, flat, flatten, updated
+from bench.worker.prove.trajectory import Trajectory, updated, whole_batch_steps
 from bench.worker.read.compilation import remembered_programs
 
 
@@ -80,11 +81,12 @@ class TimedReference:
         *,
         apart: bool = False,
         only: Sequence[int] = (),
-    ) -> tuple[jax.Array, Params, ModelState]:
-        """Return a batch's loss, gradients and new model state, over all parts or `only` some.
+    ) -> Any:
+        """Return ((loss, new model state), gradients) of a batch, over all parts or `only` some.
 
-        See `run`. With model state the batch is computed as a whole, and `apart` takes the
-        gradients at parameters that are moved by a rounding instead.
+        With `apart`, a part's rows are strided, which sums them in another order. With model state
+        the batch is computed as a whole, and `apart` takes the gradients at parameters that are
+        moved by a rounding instead.
         """
         parts = self.parts
         if apart and parts == 1 and self.start_state:
@@ -96,10 +98,7 @@ class TimedReference:
             return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[index], batch)
 
         order = only or (range(parts)[::-1] if apart else range(parts))
-        (loss, model_state), grads = mean_of(
-            self._of_part(params, model_state, part(index)) for index in order
-        )
-        return loss, grads, model_state
+        return mean_of(self._of_part(params, model_state, part(index)) for index in order)
 
     def place(self, params: Params, opt_state: Any) -> tuple[Params, Any]:
         """Place parameters and a state of the problem's optimizer where the reference keeps its."""
@@ -115,34 +114,18 @@ class TimedReference:
         self,
         optimizer: optax.GradientTransformation,
         batches: Sequence[Batch],
-        start: tuple[Params, Any, ModelState] | None = None,
-        *,
-        apart: bool = False,
-        only: Sequence[int] = (),
+        start: tuple[Params, Any, ModelState],
+        **how: Any,
     ) -> Stepped:
-        """Take steps from the given state, or from the initial one.
+        """Take a step on each batch from the given parameters, optimizer state and model state.
 
-        Args:
-          optimizer: the optimizer.
-          batches: one batch per step.
-          start: parameters, optimizer state and model state; the initial ones if None.
-          apart: whether a part's rows are strided, which sums them in another order.
-          only: parts of the batch to compute; all if empty.
+        `how` is passed to `gradients`.
         """
         with remembered_programs(self.programs):
-            if start is None:
-                params = self._of_part.place(self.start)
-                opt_state = optimizer.init(params)
-                if optimizer is self.problem.optimizer:
-                    # Placed like a later state, so that the update is compiled once for both.
-                    opt_state = self._of_part.place_optimizer(opt_state)
-                start = params, opt_state, self.start_state
             params, opt_state, model_state = start
             losses, every, states = [], [], []
             for batch in batches:
-                loss, grads, model_state = self.gradients(
-                    params, model_state, batch, apart=apart, only=only
-                )
+                (loss, model_state), grads = self.gradients(params, model_state, batch, **how)
                 params, opt_state = updated(optimizer, params, opt_state, grads)
                 losses.append(loss)
                 every.append(params)
@@ -153,7 +136,12 @@ class TimedReference:
         self, optimizer: optax.GradientTransformation, batches: Sequence[Batch], *, apart: bool
     ) -> Trajectory:
         """Take steps from the initial state; return them as a trajectory."""
-        done = self.run(optimizer, batches, apart=apart)
-        first, last = flatten(done.params[0]), flatten(done.params[-1])
-        states = map(leaves_of, (self.start_state, done.states[0], done.states[-1]))
-        return Trajectory(done.losses, flat(self.start), first, last, tuple(states))
+        gradients = partial(self.gradients, apart=apart)
+        with remembered_programs(self.programs):
+            params = self._of_part.place(self.start)
+            opt_state = optimizer.init(params)
+            if optimizer is self.problem.optimizer:
+                # Placed like a later state, so that the update is compiled once for both.
+                opt_state = self._of_part.place_optimizer(opt_state)
+            start = params, self.start_state
+            return whole_batch_steps(*start, gradients, optimizer, batches, opt_state)

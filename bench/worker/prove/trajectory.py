@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,13 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
-from bench.worker import process_exchange
-from bench.worker.prove.carried_state import Leaves, leaves_of, model_state_of, not_finite, words
+from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, words
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 
 LOSS = "the loss"
 STATE = "the model state's "
 """Names what drifts, before a path in the model state."""
-
-Flat = dict[str, np.ndarray]
-"""Parameters by path, on the host, in float64 if not said otherwise."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Trajectory:
     """Parameters after one step."""
     last: Flat
     """Parameters after all steps."""
-    states: tuple[Leaves, ...] = ({}, {}, {})
+    states: tuple[Flat, ...] = ({}, {}, {})
     """Model state before the first step, after it, and after the last."""
     drifts: tuple[Drift, ...] = ()
     """Differences between replicas: of each loss, and of the parameters after the first step and
@@ -57,13 +53,6 @@ class Trajectory:
             if leaf.dtype.kind == "f":
                 wrong.append(not_finite(leaf, self.states[0][path]))
         return not any(each.any() for each in wrong)
-
-
-class Stepped(NamedTuple):
-    """A trajectory, and the state after its last step."""
-
-    trajectory: Trajectory
-    state: Any
 
 
 def under_sgd(problem: Problem, rate: float) -> Problem:
@@ -102,10 +91,11 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
 
 def run_steps(
     problem: Problem, train_step: TrainStep, batches: list[Batch], mask: Flat | None = None
-) -> Stepped:
+) -> tuple[Trajectory, Any]:
     """Step through the batches, and compare replicas after the first step and the last.
 
-    `mask` selects the elements that count in the size of a drift.
+    The trajectory is returned with the last state. `mask` selects the elements that count in the
+    size of a drift.
 
     Raises:
       WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
@@ -114,7 +104,7 @@ def run_steps(
     state = train_step.state
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state))]
-    states = [leaves_of(model_state_of(problem, train_step, state))]
+    states = [flat(model_state_of(problem, train_step, state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
         state, loss = take_step(train_step, state, batch)
@@ -126,7 +116,7 @@ def run_steps(
             snapshots.append(flatten(params))
             model_state = model_state_of(problem, train_step, state)
             drifts.append(find_drift(state_by_path(model_state)))
-            states.append(leaves_of(model_state))
+            states.append(flat(model_state))
     trajectory = Trajectory(
         np.array(losses),
         snapshots[0],
@@ -138,7 +128,7 @@ def run_steps(
     )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
-    return Stepped(trajectory, state)
+    return trajectory, state
 
 
 def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax.Array]:
@@ -209,14 +199,6 @@ def flatten(params: Params) -> Flat:
     return flat(params)
 
 
-def flat(params: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
-    """Copy parameters to arrays of a dtype on the host, by path; without `copy`, if needed."""
-    return {
-        jax.tree_util.keystr(path): np.array(process_exchange.to_host(leaf), dtype, copy=copy)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
-
-
 def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
     """Concatenate parameters, or their change since `start`, into one vector."""
     return np.concatenate([(ours[p] - (start[p] if start else 0.0)).ravel() for p in ours])
@@ -227,18 +209,19 @@ def whole_batch_steps(
     model_state: ModelState,
     loss_and_gradients: Callable[[Params, ModelState, Batch], Any],
     optimizer: optax.GradientTransformation,
-    batches: list[Batch],
+    batches: Sequence[Batch],
+    opt_state: Any = None,
 ) -> Trajectory:
-    """Take the reference's steps: each on the whole batch, on one device."""
-    params, opt_state = start, optimizer.init(start)
+    """Take the reference's steps on whole batches, with a new optimizer state if none is given."""
+    params, opt_state = start, optimizer.init(start) if opt_state is None else opt_state
     losses: list[float] = []
-    snapshots, states = [flatten(params)], [leaves_of(model_state)]
+    snapshots, states = [flatten(params)], [flat(model_state)]
     for batch in batches:
         (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
         params, opt_state = updated(optimizer, params, opt_state, grads)
         losses.append(float(loss))
         snapshots.append(flatten(params))
-        states.append(leaves_of(model_state))
+        states.append(flat(model_state))
     ends = states[0], states[1], states[-1]
     return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], ends)
 

@@ -102,17 +102,8 @@ def communication(
             row["count"] += one.count
             row["times"] = max(row["times"], one.count)
             row["payload_bytes"] += round(one.count * one.bytes)
-            row["wire_bytes"] += one.count * wire_bytes(one.kind, one.bytes, members)
+            row["wire_bytes"] += one.count * one.bytes * bus_factor(one.kind, members)
     return list(found.values())
-
-
-def wire_bytes(kind: str, payload: int, members: int) -> float:
-    """Return the bytes that a device sends with a ring algorithm.
-
-    An all-reduce is a reduce-scatter and an all-gather, in each of which a device sends n - 1 of n
-    parts (Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69 (2009), 117).
-    """
-    return payload * bus_factor(kind, members)
 
 
 def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ and memory. A ceiling is the best of several repetitions and sizes.
   would first be read into the cache. As STREAM requires, the array has four times the bytes of the
   last-level caches that the devices reach.
 - All-reduces sum float32 over the whole mesh. Their rate counts the bytes that a device sends on a
-  ring (bench.worker.read.programs.wire_bytes), as nccl-tests' bus bandwidth does:
-  https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md.
+  ring (bench.records.collective_kinds.bus_factor), as nccl-tests' bus bandwidth does.
 """
 
 import sys
@@ -29,12 +28,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import PRECISIONS
+from bench.records.collective_kinds import bus_factor
 from bench.records.host import cache_bytes
 from bench.records.rows import Ceilings
 from bench.worker import process_exchange
 from bench.worker.prove.failures import EndedError, in_all_processes
 from bench.worker.read.device_memory import device_memory
-from bench.worker.read.programs import wire_bytes
 
 REPETITION_S = 0.02
 """Duration of a repetition, which calls a program repeatedly."""
@@ -146,7 +145,8 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
         )
 
     payloads = [size for size in PAYLOADS if 2 * size <= room]
-    rate = best_rate(summing, lambda size: wire_bytes("all-reduce", size, whole.size), payloads)
+    factor = bus_factor("all-reduce", whole.size)
+    rate = best_rate(summing, lambda size: size * factor, payloads)
     return rate, fastest(partial(summing, np.dtype(np.float32).itemsize))
 
 

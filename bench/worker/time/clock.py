@@ -113,10 +113,7 @@ class Arm:
 
 
 def steps_per_span(
-    arms: list[Arm],
-    rounds: int,
-    seconds: float,
-    turn_of: Callable[[str], None] = lambda _arm: None,
+    arms: list[Arm], rounds: int, seconds: float, turn_of: Callable[[str], None] = lambda _arm: None
 ) -> int:
     """Choose the steps of a throughput span so that all rounds together take about `seconds`.
 

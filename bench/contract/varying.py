@@ -1,0 +1,36 @@
+"""The axes over which arrays vary from device to device inside jax.shard_map."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def varying_axes(array: Any) -> frozenset[str]:
+    """Return the axes of the enclosing jax.shard_map over which an array or shape may vary.
+
+    Empty outside jax.shard_map, and inside one with `check_vma=False`.
+    """
+    kind = array if isinstance(array, jax.ShapeDtypeStruct) else jax.typeof(array)
+    found: frozenset[str] = kind.manual_axis_type.varying if kind.manual_axis_type else frozenset()
+    return found
+
+
+def zeros_for(like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Return zeros that vary over the same mesh axes as the values that will be added to them."""
+    axes = tuple(sorted(varying_axes(like)))
+    zeros = jnp.zeros(like.shape, like.dtype)
+    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
+
+
+def vary_alike(*arrays: jax.Array) -> list[jax.Array]:
+    """Let arrays vary over the same mesh axes, whose gradients are then summed outside.
+
+    A rule of jax.custom_vjp has to return gradients that vary like its arguments.
+    """
+    axes = frozenset().union(*map(varying_axes, arrays))
+    more = [tuple(sorted(axes - varying_axes(array))) for array in arrays]
+    return [
+        jax.lax.pcast(array, own, to="varying") if own else array
+        for array, own in zip(arrays, more, strict=True)
+    ]
