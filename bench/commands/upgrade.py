@@ -42,13 +42,12 @@ def upgrade(context: typer.Context) -> None:
     here = make_environment(named["--to"]) if "--to" in named else None
 
     def gate(version: str) -> int:
-        command = [str(here.python) if here else sys.executable, "-m", "bench", "regress"]
-        base = version if bisects else named["--from"]
-        with Guard([*command, base, *words]) as child:
+        command = [str(here.python) if here else sys.executable, "-m", "bench", "upgrade"]
+        with Guard([*command, "--from", version, *words]) as child:
             return cast("int", child.code())
 
     if not bisects:
-        raise typer.Exit(gate(first))
+        raise typer.Exit(gate(named["--from"]))
     if not first:
         refuse(f"--bisect: {named['--from']!r} has to be one version, such as jax==0.10.2")
     last = here.versions[package] if here else _present(package)

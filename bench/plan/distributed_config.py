@@ -8,12 +8,13 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from bench.plan.option_values import BadInput
 from bench.records.mesh import AXES, MeshShape
 from bench.records.printable import closest
 
@@ -28,12 +29,8 @@ VARIABLES = {
 """Fields, and the environment variables in which launchers pass them."""
 
 
-class DistributedConfigError(ValueError):
-    """A configuration that contradicts itself; the message lists every fault, one per line."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("\n".join(faults))
+class DistributedConfigError(BadInput):
+    """A configuration that contradicts itself."""
 
 
 def _listed(value: object) -> object:
