@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.project import COMPILING, predicting
-from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles
+from bench.commands.shared_options import Files, Keyword
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
 from bench.plan.presets import default_batch
@@ -30,8 +30,8 @@ def plan(
     remat: str = "none",
     scan_layers: bool = False,
     keyword: Keyword = "",
-    implementation_path: ImplementationFiles = None,
-    workload_path: WorkloadFiles = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Rank mesh shapes and implementations of a workload by predicted step time.
 

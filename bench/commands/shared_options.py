@@ -14,42 +14,26 @@ from bench.records import derived_files, store
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Name or folder of a stored run; `last` is the newest.",
-        show_default=False,
-    ),
-]
 Keyword = Annotated[
     str, typer.Option("-k", metavar="EXPRESSION", help="Only what this selects; see `run --help`.")
 ]
-ImplementationFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--implementation-path",
-        metavar="FILE",
-        help="Implementation outside implementations/; repeatable.",
-    ),
-]
-WorkloadFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--workload-path",
-        metavar="FILE",
-        help="Workload outside bench/contract/workloads/; repeatable.",
-    ),
-]
+Files = list[str] | None
+
+SHARED = """
+  run (RUN): Name or folder of a stored run; `last` is the newest.
+  implementation_path (FILE): Implementation outside implementations/; repeatable.
+  workload_path (FILE): Workload outside bench/contract/workloads/; repeatable.
+"""
+"""Help of parameters that several commands have, in the form of a docstring's `Args:`."""
 
 _ENTRY = re.compile(r"^  (\w+)(?: \((.+?)\))?: (.+(?:\n {4}.+)*)", re.MULTILINE)
-"""An entry of a docstring's `Args:`: a parameter, its placeholder in the help, and its meaning."""
+"""A parameter, its placeholder in the help, and its meaning."""
 
 
 def add_help(command: Any) -> None:
-    """Give a command's parameters the help that its docstring says under `Args:`."""
+    """Give a command's parameters the help of its docstring's `Args:`, or else of SHARED."""
     command.help, _, entries = command.help.partition("\n\nArgs:\n")
-    told = {name: (placeholder, meaning) for name, placeholder, meaning in _ENTRY.findall(entries)}
+    told = {name: rest for name, *rest in _ENTRY.findall(SHARED + entries)}
     for parameter in command.params:
         if parameter.name in told:
             placeholder, meaning = told[parameter.name]

@@ -29,10 +29,6 @@ VARIABLES = {
 """Fields, and the environment variables in which launchers pass them."""
 
 
-class DistributedConfigError(BadInput):
-    """A configuration that contradicts itself."""
-
-
 def _listed(value: object) -> object:
     """Turn the lists of TOML and JSON into tuples."""
     return tuple(value) if isinstance(value, list) else value
@@ -74,7 +70,7 @@ class DistributedConfig(BaseModel):
     explicit mesh. Numbers must be integers: no text, no `True`, no `2.0`.
 
     Raises:
-      DistributedConfigError: values have the wrong type, names are unknown, or values contradict
+      BadInput: values have the wrong type, names are unknown, or values contradict
         one another. The error lists all of these faults.
     """
 
@@ -125,15 +121,15 @@ class DistributedConfig(BaseModel):
         known = _known(given, wrong)
         faults += [*_process_faults(known), *_mesh_faults(known), *_size_faults(known)]
         if faults:
-            raise DistributedConfigError(faults)
+            raise BadInput(faults)
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Read a TOML file's text; raises DistributedConfigError also if it is not TOML."""
+        """Read a TOML file's text; raises BadInput also if it is not TOML."""
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise DistributedConfigError([f"this is not TOML: {error}"]) from None
+            raise BadInput([f"this is not TOML: {error}"]) from None
         return cls(**values)
 
     @classmethod
@@ -150,7 +146,7 @@ class DistributedConfig(BaseModel):
           others: fields that no variable sets, or that override a variable.
 
         Raises:
-          DistributedConfigError: a variable's value is wrong, or as for the class itself. A fault
+          BadInput: a variable's value is wrong, or as for the class itself. A fault
             in a field that a variable sets names the variable.
         """
         environment = os.environ if environment is None else environment
@@ -163,10 +159,10 @@ class DistributedConfig(BaseModel):
         given = {**found, **_nodes(found), **others}
         try:
             return cls(**given)
-        except DistributedConfigError as error:
+        except BadInput as error:
             told = {field: VARIABLES[field] for field in found.keys() & VARIABLES - others.keys()}
             parts = [fault.partition(":") for fault in error.faults]
-            raise DistributedConfigError(
+            raise BadInput(
                 [f"{told.get(field, field)}:{fault}" for field, _, fault in parts]
             ) from None
 

@@ -121,22 +121,18 @@ def make_plan(
     return plan
 
 
+@dataclass
 class _Planner:
     """Reads the options one by one, collecting faults instead of stopping at the first."""
 
-    def __init__(
-        self,
-        options: Options,
-        catalogue: Catalogue,
-        faults: list[str],
-        called: Callable[[str], str],
-    ) -> None:
-        self.options = options
-        self.called = called
-        self.catalogue = catalogue
-        self.entries = {entry["name"]: entry for entry in catalogue["implementations"]}
-        self.faults = faults
-        self.virtual = catalogue["platform"] == "cpu"
+    options: Options
+    catalogue: Catalogue
+    faults: list[str]
+    called: Callable[[str], str]
+
+    def __post_init__(self) -> None:
+        self.entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
+        self.virtual = self.catalogue["platform"] == "cpu"
         """Whether devices are virtual CPU devices, of which any number can be created."""
 
     def read(self, name: str) -> Any:
