@@ -11,7 +11,6 @@ import typer
 
 from bench import commands
 from bench.commands.exits import FAILED, CommandGroup, exit_codes
-from bench.commands.shared_options import described
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -25,7 +24,7 @@ for name in (module.name for module in pkgutil.iter_modules(commands.__path__)):
     module = import_module(f"{commands.__name__}.{name}")
     if hasattr(module, name):
         settings = getattr(module, "SETTINGS", {"epilog": exit_codes()})
-        app.command(**settings)(described(getattr(module, name)))
+        app.command(**settings)(getattr(module, name))
 
 
 def main() -> None:

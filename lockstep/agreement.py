@@ -131,7 +131,7 @@ class Agreement:
         if differing := differing_paths(ours.last, right):
             raise WrongStepError(
                 f"the state differs from the reference's in its leaves or their shapes: "
-                f"{', '.join(differing)}"
+                f"{_some(differing)}"
             )
         off = loss_error(ours.losses, self.truth.losses)
         if off > self.loss_tolerance:
@@ -148,11 +148,11 @@ class Agreement:
             )
         far = [path for path, error in errors.items() if error > self.allowed[path]]
         if far:
-            worst = max(far, key=lambda path: errors[path] / self.allowed[path])
+            worst, *others = sorted(far, key=lambda path: -errors[path] / self.allowed[path])
             raise WrongStepError(
-                f"the update of {_some(far)} differs from the reference's: by "
-                f"{errors[worst]:.2g} of its size at {worst}, and {self.allowed[worst]:.2g} "
-                "is allowed"
+                f"the update of state{worst} differs from the reference's by {errors[worst]:.2g} "
+                f"of its size, and {self.allowed[worst]:.2g} is allowed"
+                + (f"; also wrong: {_some(others)}" if others else "")
             )
         share = max((errors[path] / self.allowed[path] for path in errors), default=0.0)
         return ProofCheck(
@@ -182,7 +182,7 @@ def _equal(ours: Flat, theirs: Flat, path: str) -> bool:
 
 def _some(paths: list[str]) -> str:
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""  # noqa: PLR2004 - a few
-    return f"{', '.join(sorted(paths)[:3])}{more}"
+    return f"{', '.join(f'state{path}' for path in sorted(paths)[:3])}{more}"
 
 
 def _rounded(state: State, eps: float) -> State:

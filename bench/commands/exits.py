@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from bench.commands.shared_options import add_help
 from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput
 from bench.records.store import StoreError
@@ -37,10 +38,9 @@ def message(error: Exception) -> str:
     """Return the text of one fault, or a list of several."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}"
-    faults: tuple[str, ...] = getattr(error, "faults", (str(error),))
-    if len(faults) == 1:
-        return faults[0]
-    return "\n".join([f"{len(faults)} things are wrong:", *(f"  - {fault}" for fault in faults)])
+    if isinstance(error, BadInput) and len(error.faults) > 1:
+        return "\n  - ".join([f"{len(error.faults)} things are wrong:", *error.faults])
+    return str(error)
 
 
 def plain(fault: str) -> str:
@@ -107,6 +107,11 @@ class OptionParser(argparse.ArgumentParser):
 
 class CommandGroup(TyperGroup):
     """The commands; any of their known errors ends a command with a message and an exit code."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for command in self.commands.values():
+            add_help(command)
 
     def format_commands(self, _: Any, formatter: Any) -> None:
         """List the commands with the first paragraph of their help, which Typer would cut."""

@@ -1,11 +1,9 @@
 """`python -m bench inspect CELL`: the layout of a cell's arrays over the devices."""
 
-from bench.commands.shared_options import ImplementationFiles, WorkloadFiles
+from bench.commands.shared_options import Files
 
 
-def inspect(
-    cell: str, implementation_path: ImplementationFiles = None, workload_path: WorkloadFiles = None
-) -> None:
+def inspect(cell: str, implementation_path: Files = None, workload_path: Files = None) -> None:
     """Show the layout of a cell's arrays: mesh, every parameter's shards, bytes per device.
 
     Args:

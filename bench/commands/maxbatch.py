@@ -10,10 +10,8 @@ import typer
 
 from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import (
-    ImplementationFiles,
+    Files,
     Keyword,
-    RunName,
-    WorkloadFiles,
     files_of,
     warn_of_damage,
 )
@@ -36,12 +34,12 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 
 
 def maxbatch(
-    run: RunName,
+    run: str,
     expression: Keyword = "",
     memory: str | None = None,
     again: bool = False,
-    implementation_path: ImplementationFiles = None,
-    workload_path: WorkloadFiles = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Find the largest batch that fits, for each implementation that a run has proved.
 

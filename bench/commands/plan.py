@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.project import COMPILING, predicting
-from bench.commands.shared_options import ImplementationFiles, Keyword, WorkloadFiles
+from bench.commands.shared_options import Files, Keyword
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
 from bench.plan.presets import default_batch
@@ -15,6 +15,7 @@ from bench.plan.step_classes import is_exact
 from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
+from bench.records.numbers import count
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
 
@@ -29,8 +30,8 @@ def plan(
     remat: str = "none",
     scan_layers: bool = False,
     keyword: Keyword = "",
-    implementation_path: ImplementationFiles = None,
-    workload_path: WorkloadFiles = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Rank mesh shapes and implementations of a workload by predicted step time.
 
@@ -62,6 +63,11 @@ def plan(
         faults += unavailable(wanted, counts)
         if len(wanted) > 1:
             faults.append("--hardware: a plan is of one chip")
+        batch = batch or default_batch(workload) * chips
+        parts = [microbatches * n for n in range(2, chips + 1) if chips % n == 0] or [microbatches]
+        if counts and all(batch % part for part in parts):
+            unequal = f"no mesh of {count(chips, 'chip')} splits {batch} into equal shards"
+            faults.append(f"--batch: {unequal}; use a multiple of {min(parts)}")
         selected = collected(faults, selector, keyword) or everything
         faults = faults or [*without_peak(wanted, [precision])]
         if faults:
@@ -80,7 +86,7 @@ def plan(
         with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
             ranking = rank(
                 name,
-                batch or default_batch("-".join(name)) * chips,
+                batch,
                 StepOptions(precision, microbatches, policy, scan_layers),
                 sheet,
                 chips,

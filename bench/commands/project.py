@@ -9,13 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.exits import refuse, refusing
-from bench.commands.shared_options import (
-    ImplementationFiles,
-    Keyword,
-    WorkloadFiles,
-    files_of,
-    load_run,
-)
+from bench.commands.shared_options import Files, Keyword, files_of, load_run
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, choice, collected
@@ -35,8 +29,8 @@ def project(
     precision: str | None = None,
     keyword: Keyword = "",
     check_published: bool = False,
-    implementation_path: ImplementationFiles = None,
-    workload_path: WorkloadFiles = None,
+    implementation_path: Files = None,
+    workload_path: Files = None,
 ) -> None:
     """Predict a run's steps on other hardware and more chips, based on its measurements here.
 

@@ -3,13 +3,12 @@
 import typer
 
 from bench.commands.exits import refusing
-from bench.commands.shared_options import RunName
 from bench.measure.run_folder import find_run
 from bench.records import store
 from bench.records.paths import REPORTS
 
 
-def publish(run: RunName) -> None:
+def publish(run: str) -> None:
     """Make a folder of a run for committing to git, and add it to the gallery.
 
     The folder is named after the workload, the hardware and the date. It has neither Parquet files

@@ -21,7 +21,7 @@ from bench.commands.exits import (
     termination_as_interrupt,
 )
 from bench.commands.explain import programs_of
-from bench.measure.catalogue import file_faults
+from bench.measure.catalogue import path_faults
 from bench.plan.content_keys import digest, read_files
 from bench.plan.matrix import name_of
 from bench.plan.option_values import BadInput
@@ -103,8 +103,8 @@ def referee(context: typer.Context) -> None:
     given = _parser().parse_args(context.args)
     path = Path(given.ledger or REPORTS / "referee.jsonl")
     paths = [given.incumbent, *given.challengers]
-    if faults := file_faults(_outside(paths), ()):
-        raise BadInput([faults[0].removeprefix("--implementation-path: ")])
+    if faults := path_faults("implementations", _outside(paths)):
+        raise BadInput(faults)
     try:
         with refusing(NotStoredError, OSError), storing(path.parent), termination_as_interrupt():
             code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)

@@ -2,10 +2,10 @@
 
 import typer
 
-from bench.commands.shared_options import RunName, load_run
+from bench.commands.shared_options import load_run
 
 
-def report(run: RunName, all_plots: bool = False) -> None:
+def report(run: str, all_plots: bool = False) -> None:
     """Build a run's report again from its stored measurements, and print its answer.
 
     Args:

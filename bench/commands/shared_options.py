@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,57 +14,31 @@ from bench.records import derived_files, store
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="Name or folder of a stored run; `last` is the newest.",
-        show_default=False,
-    ),
-]
 Keyword = Annotated[
     str, typer.Option("-k", metavar="EXPRESSION", help="Only what this selects; see `run --help`.")
 ]
-ImplementationFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--implementation-path",
-        metavar="FILE",
-        help="Implementation outside implementations/; repeatable.",
-    ),
-]
-WorkloadFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--workload-path",
-        metavar="FILE",
-        help="Workload outside bench/contract/workloads/; repeatable.",
-    ),
-]
+Files = list[str] | None
+
+SHARED = """
+  run (RUN): Name or folder of a stored run; `last` is the newest.
+  implementation_path (FILE): Implementation outside implementations/; repeatable.
+  workload_path (FILE): Workload outside bench/contract/workloads/; repeatable.
+"""
+"""Help of parameters that several commands have, in the form of a docstring's `Args:`."""
 
 _ENTRY = re.compile(r"^  (\w+)(?: \((.+?)\))?: (.+(?:\n {4}.+)*)", re.MULTILINE)
-"""An entry of a docstring's `Args:`: a parameter, its placeholder in the help, and its meaning."""
+"""A parameter, its placeholder in the help, and its meaning."""
 
 
-def described(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose parameters have the help that its docstring says under `Args:`.
-
-    As for typer, parameters without a default are arguments, and the others are options. A flag
-    has no opposite, `--no-flag`.
-    """
-    text, _, entries = (inspect.getdoc(command) or "").partition("\n\nArgs:\n")
-    hints = get_type_hints(command, include_extras=True)
-    parameters = inspect.signature(command).parameters
-    for name, placeholder, meaning in _ENTRY.findall(entries):
-        if not hasattr(hints[name], "__metadata__"):
-            required = parameters[name].default is inspect.Parameter.empty
-            flag = [f"--{name.replace('_', '-')}"] if hints[name] is bool else []
-            kind = typer.Argument() if required else typer.Option(*flag)
-            hints[name] = Annotated[hints[name], kind]
-        (said,) = hints[name].__metadata__
-        said.help, said.metavar = " ".join(meaning.split()), placeholder or None
-    command.__annotations__, command.__doc__ = hints, text
-    return command
+def add_help(command: Any) -> None:
+    """Give a command's parameters the help of its docstring's `Args:`, or else of SHARED."""
+    command.help, _, entries = command.help.partition("\n\nArgs:\n")
+    told = {name: rest for name, *rest in _ENTRY.findall(SHARED + entries)}
+    for parameter in command.params:
+        if parameter.name in told:
+            placeholder, meaning = told[parameter.name]
+            parameter.help, parameter.metavar = " ".join(meaning.split()), placeholder or None
+            parameter.secondary_opts = []  # a flag has no opposite, `--no-flag`
 
 
 def files_of(

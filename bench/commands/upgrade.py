@@ -7,7 +7,7 @@ from typing import cast
 import typer
 
 from bench.commands import run
-from bench.commands.exits import refuse
+from bench.commands.exits import OptionParser, refuse
 from bench.records.paths import PROGRAM
 
 SETTINGS = run.SETTINGS
@@ -23,34 +23,32 @@ def upgrade(context: typer.Context) -> None:
     if {"-h", "--help"} & set(context.args):
         typer.echo(help_page("upgrade"), nl=False)
         return
-    words, named = list(context.args), dict[str, str]()
+    parser = OptionParser(add_help=False, allow_abbrev=False)
     for option in ("--from", "--to"):
-        at = next((n for n, word in enumerate(words) if word.split("=")[0] == option), None)
-        if at is not None:
-            word, equals, value = words.pop(at).partition("=")
-            named[option] = value if equals else words.pop(at) if words[at:] else ""
-            if not is_requirement(named[option]):
-                refuse(f"{word}: {named[option]!r} is no version, such as jax==0.10.2")
-    if "--from" not in named:
+        parser.add_argument(option)
+    parser.add_argument("--bisect", action="store_true")
+    parsed, words = parser.parse_known_args(context.args)
+    named = {name: text for name, text in vars(parsed).items() if name != "bisect" and text}
+    for name, text in named.items():
+        if not is_requirement(text):
+            refuse(f"--{name}: {text!r} is no version, such as jax==0.10.2")
+    if "from" not in named:
         refuse(f"name the version to compare with: {PROGRAM} upgrade --from jax==0.10.2")
-    bisects = "--bisect" in words
-    words = [word for word in words if word != "--bisect"]
-    if "--to" not in named and not bisects:
-        words.insert(0, f"--base-revision={named['--from']}")
+    if "to" not in named and not parsed.bisect:
+        words.insert(0, f"--base-revision={named['from']}")
         raise typer.Exit(run.run_pytest(words, "regress_plugin"))
-    package, _, first = named["--from"].partition("==")
-    here = make_environment(named["--to"]) if "--to" in named else None
+    package, _, first = named["from"].partition("==")
+    here = make_environment(named["to"]) if "to" in named else None
 
     def gate(version: str) -> int:
-        command = [str(here.python) if here else sys.executable, "-m", "bench", "regress"]
-        base = version if bisects else named["--from"]
-        with Guard([*command, base, *words]) as child:
+        command = [str(here.python) if here else sys.executable, "-m", "bench", "upgrade"]
+        with Guard([*command, "--from", version, *words]) as child:
             return cast("int", child.code())
 
-    if not bisects:
-        raise typer.Exit(gate(first))
+    if not parsed.bisect:
+        raise typer.Exit(gate(named["from"]))
     if not first:
-        refuse(f"--bisect: {named['--from']!r} has to be one version, such as jax==0.10.2")
+        refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
     last = here.versions[package] if here else _present(package)
     bases = [f"{package}=={one}" for one in (first, *releases_between(package, first, last))]
     code, told = bisect(bases, gate)

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import cast
 
 from bench.measure.catalogue import file_faults, read_catalogue
@@ -12,13 +13,15 @@ from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records.cells import StepOptions
+from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection, cell_request
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "inspect")
 TIMEOUT_S = 600.0
 
-_PARTS = 5
-"""Parts of a cell's name: workload-size / mesh / batch / options / implementation."""
+_PARTS = {"workloads": "workload", "meshes": "mesh", "devices": "mesh", "batch_sizes": "batch",
+          "clip_norm": "clip", "implementations": "implementation"}  # fmt: skip
+"""Parts of a cell's name whose option has another name."""
 
 
 def read_layout(
@@ -37,8 +40,8 @@ def read_layout(
         raise BadInput(faults)
     options = _options(name, implementation_paths, workload_paths)
     catalogue = read_catalogue(implementation_paths, workload_paths)
-    cells = make_plan(options, catalogue).cells
-    cell = next(c for c in cells if c.implementation == options.implementations[0])
+    plan = make_plan(options, catalogue, called=lambda name: f"the cell's {_PARTS.get(name, name)}")
+    cell = next(c for c in plan.cells if c.implementation == options.implementations[0])
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
     if answer.code is None:
@@ -50,11 +53,14 @@ def read_layout(
 
 def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]) -> Options:
     """Make the options of a run that would measure this cell alone."""
-    parts = name.split("/")
-    if len(parts) != _PARTS:
+    try:
+        workload, mesh, batch, text, implementation = name.split("/")
+    except ValueError:
         example = "gpt2-nano/data=2/b16/fp32/python_loop"
-        raise BadInput([f"{name!r} is not a cell; cells are named like {example}"])
-    workload, mesh, batch, text, implementation = parts
+        raise BadInput([f"{name!r} is not a cell; cells are named like {example}"]) from None
+    devices = None
+    with suppress(ValueError):  # a mesh that cannot be read is a fault of the plan
+        devices = str(MeshShape.parse(mesh).size)
     try:
         step = StepOptions.parse(text)
     except ValueError as error:
@@ -65,6 +71,7 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         workloads=(workload,),
         implementations=(implementation,),
         meshes=(mesh,),
+        devices=devices,
         batch_sizes=(batch.removeprefix("b"),),
         precision=(step.precision,),
         microbatches=(str(step.microbatches),),

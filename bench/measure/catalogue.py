@@ -28,14 +28,17 @@ Reasons = Mapping[str, Mapping[str, str]]
 
 
 def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
-    """Find the faults of files named on the command line, without importing them."""
+    """Find the faults of files named by these options, without importing them."""
+    implementations = path_faults("implementations", implementation_paths)
+    workloads = path_faults("bench/contract/workloads", workload_paths)
     return [
-        *_path_faults("--implementation-path", "implementations", implementation_paths),
-        *_path_faults("--workload-path", "bench/contract/workloads", workload_paths),
+        *(f"--implementation-path: {fault}" for fault in implementations),
+        *(f"--workload-path: {fault}" for fault in workloads),
     ]
 
 
-def _path_faults(option: str, folder: str, paths: Sequence[str]) -> list[str]:
+def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
+    """Find the faults of files that are to be used beside those of a folder."""
     built_in = {path.stem: path for path in (ROOT / folder).rglob("*.py")}
     faults = []
     seen: dict[str, str] = {}
@@ -60,7 +63,7 @@ def _path_faults(option: str, folder: str, paths: Sequence[str]) -> list[str]:
         elif other is not None:
             faults.append(f"{text} is a built-in file; select it by its name, {name}")
         seen.setdefault(name, text)
-    return [f"{option}: {fault}" for fault in faults]
+    return faults
 
 
 def read_catalogue(

@@ -8,12 +8,13 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from bench.plan.option_values import BadInput
 from bench.records.mesh import AXES, MeshShape
 from bench.records.printable import closest
 
@@ -26,14 +27,6 @@ VARIABLES = {
     "num_processes_per_node": "LOCAL_WORLD_SIZE",
 }
 """Fields, and the environment variables in which launchers pass them."""
-
-
-class DistributedConfigError(ValueError):
-    """A configuration that contradicts itself; the message lists every fault, one per line."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("\n".join(faults))
 
 
 def _listed(value: object) -> object:
@@ -77,7 +70,7 @@ class DistributedConfig(BaseModel):
     explicit mesh. Numbers must be integers: no text, no `True`, no `2.0`.
 
     Raises:
-      DistributedConfigError: values have the wrong type, names are unknown, or values contradict
+      BadInput: values have the wrong type, names are unknown, or values contradict
         one another. The error lists all of these faults.
     """
 
@@ -128,15 +121,15 @@ class DistributedConfig(BaseModel):
         known = _known(given, wrong)
         faults += [*_process_faults(known), *_mesh_faults(known), *_size_faults(known)]
         if faults:
-            raise DistributedConfigError(faults)
+            raise BadInput(faults)
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Read a TOML file's text; raises DistributedConfigError also if it is not TOML."""
+        """Read a TOML file's text; raises BadInput also if it is not TOML."""
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise DistributedConfigError([f"this is not TOML: {error}"]) from None
+            raise BadInput([f"this is not TOML: {error}"]) from None
         return cls(**values)
 
     @classmethod
@@ -153,7 +146,7 @@ class DistributedConfig(BaseModel):
           others: fields that no variable sets, or that override a variable.
 
         Raises:
-          DistributedConfigError: a variable's value is wrong, or as for the class itself. A fault
+          BadInput: a variable's value is wrong, or as for the class itself. A fault
             in a field that a variable sets names the variable.
         """
         environment = os.environ if environment is None else environment
@@ -166,10 +159,10 @@ class DistributedConfig(BaseModel):
         given = {**found, **_nodes(found), **others}
         try:
             return cls(**given)
-        except DistributedConfigError as error:
+        except BadInput as error:
             told = {field: VARIABLES[field] for field in found.keys() & VARIABLES - others.keys()}
             parts = [fault.partition(":") for fault in error.faults]
-            raise DistributedConfigError(
+            raise BadInput(
                 [f"{told.get(field, field)}:{fault}" for field, _, fault in parts]
             ) from None
 

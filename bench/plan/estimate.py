@@ -37,6 +37,9 @@ ARM_S = {
 `gpt2-124m` is a guess for an H100."""
 
 OTHER_ARM_S = 5.0
+APART_S = 10.0
+"""What an arm in processes of its own takes more, in every launch: their start, and warming up."""
+
 TURN_S = {"mlp-base": 0.02, "gpt2-nano": 0.03, "gpt2-nano-512": 0.25, "gpt2-deep": 0.1,
           "moe-nano": 0.03}  # fmt: skip
 """The shortest turn of an arm, of one step a span, where it takes long enough to matter."""
@@ -72,9 +75,9 @@ class Past:
 
     launches: int = 0
     start_s: float = 0.0
-    arms: int = 0
+    arms: float = 0.0
     arms_s: float = 0.0
-    """Proof, compilation and spot checks of that many arms."""
+    """Proof, compilation and spot checks of that many arms; one apart counts as several."""
     turns: int = 0
     turns_s: float = 0.0
     """The shortest possible turns, of one step a span; as many as were measured."""
@@ -117,9 +120,10 @@ def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
 
 
 def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
-    arms, kept = Counter[str](), Counter[str]()
+    arms, kept, apart = Counter[str](), Counter[str](), Counter[str]()
     for cell in run.cell_rows:
         kept[cell["attempt"]] += "compiled_in" in cell
+        apart[cell["attempt"]] += "foreign" in cell
         # Arms with input and ablated ones take turns too; those with a reason do not exist.
         ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
         beside = sum(not reason for reason in ways.values())
@@ -135,7 +139,8 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
                 of[_STAGES.get(phase, "after")] += seconds
             past.launches += 1
             past.start_s += of["start"]
-            past.arms += every
+            many = apart[row["attempt"]]
+            past.arms += every - many + many * _arms_apart(key[0]) / (1.0 if new else CACHED)
             past.arms_s += of["arms"]
             if row["steps"]:
                 past.turns += row["rounds"] * every
@@ -148,12 +153,18 @@ def _default_arm_s(name: str, new: bool) -> float:
     return ARM_S.get(name, of_workload) * (1.0 if new else CACHED)
 
 
+def _arms_apart(name: str) -> float:
+    """Return how many new arms take as long as one in processes of its own, without a cache."""
+    return 1 + APART_S / _default_arm_s(name, new=True)
+
+
 def launch_stages(
-    block: Block, arms: int, plan: Plan, history: History, launch: int = 0, kept: int = 0
-) -> Stages:
+    block: Block, arms: int, plan: Plan, history: History, launch: int = 0, kept: int = 0,
+    apart: int = 0,
+) -> Stages:  # fmt: skip
     """Estimate launch number `launch`, from 0, of a block that `arms` implementations can run.
 
-    The proof and the programs of `kept` of them are cached.
+    The proof and the programs of `kept` of them are cached; `apart` have processes of their own.
     """
     name = f"{block.workload}-{block.size}"
     new = 0.0 if launch or not arms else 1 - kept / arms
@@ -162,7 +173,8 @@ def launch_stages(
     past = history.of.get((name, mostly)) or history.of.get((name, not mostly), Past())
     # Arms with input, and ablated ones, are compiled, but not proved again.
     beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
-    proved = arms * (1 + CACHED * beside) + TWINS
+    proved = (arms * (1 + CACHED * beside) + TWINS - apart) * arm_s
+    proved += apart * _arms_apart(name) * history.arm_s(name, new=True)
     # Rounds of a slow step take longer than they should, because no span is below one step.
     turn = past.turns_s / past.turns if past.turns else history.pace * TURN_S.get(name, 0.0)
     least = plan.worker["rounds"] * (arms * (1 + beside) + TWINS) * turn
@@ -170,7 +182,7 @@ def launch_stages(
     more = traced + history.pace * CHECKPOINT_S * len(plan.modes)
     return {
         "start": past.start_s / past.launches if past.launches else WORKER_START_S,
-        "arms": proved * arm_s,
+        "arms": proved,
         "measure": max(plan.worker["seconds"], least),
         # Only the first launch has phases after its rounds.
         "after": 0.0 if launch else arms * more,

@@ -1,6 +1,6 @@
 """The plan of a run: the blocks and implementations that its options select from a catalogue."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,28 +103,36 @@ class Plan:
         }
 
 
-def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()) -> Plan:
+def make_plan(
+    options: Options,
+    catalogue: Catalogue,
+    faults: Sequence[str] = (),
+    called: Callable[[str], str] = flag,
+) -> Plan:
     """Resolve options, as typed, against a catalogue of implementations, workloads and devices.
 
     Raises BadInput if anything is wrong. It lists every fault, also those in `faults`, which were
-    found earlier.
+    found earlier; `called` says how an option is named in a fault.
     """
-    planner = _Planner(options, catalogue, list(faults))
+    planner = _Planner(options, catalogue, list(faults), called)
     plan = planner.plan()
     if planner.faults:
         raise BadInput(planner.faults)
     return plan
 
 
+@dataclass
 class _Planner:
     """Reads the options one by one, collecting faults instead of stopping at the first."""
 
-    def __init__(self, options: Options, catalogue: Catalogue, faults: list[str]) -> None:
-        self.options = options
-        self.catalogue = catalogue
-        self.entries = {entry["name"]: entry for entry in catalogue["implementations"]}
-        self.faults = faults
-        self.virtual = catalogue["platform"] == "cpu"
+    options: Options
+    catalogue: Catalogue
+    faults: list[str]
+    called: Callable[[str], str]
+
+    def __post_init__(self) -> None:
+        self.entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
+        self.virtual = self.catalogue["platform"] == "cpu"
         """Whether devices are virtual CPU devices, of which any number can be created."""
 
     def read(self, name: str) -> Any:
@@ -134,12 +142,12 @@ class _Planner:
         """
         given = getattr(self.options, name)
         texts = _unique(given) if isinstance(given, tuple) else [given] * (given is not None)
-        values = [collected(self.faults, READERS[name], text, flag(name)) for text in texts]
+        values = [collected(self.faults, READERS[name], text, self.called(name)) for text in texts]
         values = [value for value in values if value is not None]
         return values if isinstance(given, tuple) else next(iter(values), None)
 
     def fault(self, name: str, text: str) -> None:
-        self.faults.append(f"{flag(name)}: {text}")
+        self.faults.append(f"{self.called(name)}: {text}")
 
     def plan(self) -> Plan:
         name = self.read("preset") or self.default_preset()

@@ -37,7 +37,7 @@ _TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 
 
 def _option(
-    read: Callable[[str], object] = str, action: str = "store", *, gate: bool = False
+    read: Callable[[str], object] = str, action: str = "store", *, gate: bool | None = False
 ) -> Any:
     """Declare an option, whose help is in options.toml.
 
@@ -45,7 +45,7 @@ def _option(
       read: parses a value, or raises ValueError.
       action: as in argparse: `store`, `store_true`, `append` (repeatable) or `extend` (several
         values at once).
-      gate: whether it is an option of `regress` alone.
+      gate: whether it is an option of `regress` alone; None if pytest declares it.
     """
     default = {"store": None, "store_true": False}.get(action, ())
     return field(default=default, metadata={"read": read, "action": action, "gate": gate})
@@ -93,8 +93,7 @@ class Options:
     run: str | None = _option()
     resume: str | None = _option()
     dry_run: bool = _option(action="store_true")
-    k: str | None = field(default=None, metadata={"read": str, "action": "store", "gate": None})
-    """An option of pytest, which declares it."""
+    k: str | None = _option(gate=None)
     base_revision: str | None = _option(gate=True)
     allow_undecided: str | None = _option(gate=True)
 
@@ -103,7 +102,7 @@ class Options:
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
-            if value not in (None, (), False) and name not in ("run", "resume")
+            if value not in (None, (), False, "") and name not in ("run", "resume")
         }
 
     @classmethod
@@ -152,13 +151,14 @@ def read_options(namespace: argparse.Namespace) -> Options:
     """Collect the options from parsed arguments; quoted strings with several values are split."""
     values: dict[str, Any] = {}
     for option in fields(Options):
-        value: Any = getattr(namespace, f"lockstep_{option.name}", option.default)
+        kept = "keyword" if option.name == "k" else f"lockstep_{option.name}"
+        value: Any = getattr(namespace, kept, option.default)
         if option.metadata["action"] == "extend":
             given, value = value, [word for text in value for word in text.split()]
             if given and not value:
                 raise BadInput([f"{flag(option.name)}: there is no value"])
         values[option.name] = tuple(value) if isinstance(value, list) else value
-    return Options(**{**values, "k": getattr(namespace, "keyword", "") or None})
+    return Options(**values)
 
 
 def help_page(command: str) -> str:

@@ -25,11 +25,8 @@ from bench.records.store import Run
 FEW_BLOCKS = 2
 """Runs with at most this many blocks get a line for each block below the answer."""
 
-MOST_SUBJECTS = 12
-"""Subjects (workloads with options) that are shown."""
-
-MOST_FAILURES = 12
-"""Reasons that are shown."""
+MOST = 12
+"""Subjects (workloads with options), and reasons, that are shown."""
 
 BUSY = 0.05
 """Share of the cores' time from which on other processes are named as the reason."""
@@ -71,7 +68,7 @@ def print_summary(console: Console, run: Run) -> None:
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
     """Yield the answer for each subject; if there are few blocks, the statements about each."""
     subjects = [list(same) for _, same in groupby(every, key=lambda each: each.subject)]
-    for own in subjects[:MOST_SUBJECTS]:
+    for own in subjects[:MOST]:
         first, *others = {each.comparison.block.batch for each in own}
         yield Text(own[0].subject if others else f"{own[0].subject}, batch {first}", "bold")
         for sentence in sentences.advice(own) if len(own) > 1 else ():
@@ -79,8 +76,8 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
         if len(own) == 1 or len(every) <= FEW_BLOCKS:
             rows = [(each.among(own), each.step.main, each.text()) for each in own]
             yield Padding(table("place", "step", "sure", rows=rows, header=False), (0, 0, 0, 2))
-    if len(subjects) > MOST_SUBJECTS:
-        left = len(subjects) - MOST_SUBJECTS
+    if len(subjects) > MOST:
+        left = len(subjects) - MOST
         yield Text(f"and {left} more workloads or options in the report", "dim")
 
 
@@ -88,15 +85,15 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
     """Yield every reason once, with the cells that failed for it."""
     endings = run_tables.endings(cells)
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
-    for row in failed[:MOST_FAILURES]:
+    for row in failed[:MOST]:
         first, *others = row["cells"]
         line = Text("\n").append(row["status"], STATUSES[row["status"]].style).append(f"  {first}")
         if others:
             line.append(f" and {numbers.count(len(others), 'cell')} more")
         yield line
         yield Padding(Text(shortened(row["reason"]), style="dim"), (0, 0, 0, 2), expand=False)
-    if len(failed) > MOST_FAILURES:
-        yield Text(f"\nand {len(failed) - MOST_FAILURES} reasons more in the report", style="dim")
+    if len(failed) > MOST:
+        yield Text(f"\nand {len(failed) - MOST} reasons more in the report", style="dim")
 
 
 def next_steps(found: Tables, run: Run) -> Iterator[str]:
@@ -113,7 +110,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     if not every:
         return
     bound = max(bound_of(claim.verdict.low, claim.verdict.high) for claim in every)
-    sure = "some without any bound" if math.isinf(bound) else f"all {within(bound)}"
+    sure = "some without any bound" if math.isinf(bound) else f"but {within(bound)}"
     count = numbers.count(len(every), "comparison is", "comparisons are")
     yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
     resume = f"{INDENT}{PROGRAM} run --resume {run.directory.name}"

@@ -211,10 +211,14 @@ def summaries(content: Tables) -> list[Summary]:
 
 
 def advice(own: Sequence[Summary]) -> list[str]:
-    """Return the answer for one subject, as one sentence for each group of blocks that share it."""
+    """Return the answer for one subject, as one sentence for each group of blocks that share it.
+
+    Only the block with the slowest implementation says what to avoid: the tables show the rest.
+    """
     compared = left = [summary for summary in own if summary.compared]
-    if len(compared) == 1:
-        return [compared[0].text()]
+    if len(compared) <= 1:
+        return [each.text() for each in compared] or approximate(own)
+    worst = max(compared, key=lambda each: max(each.comparison.standings.behind.values()))
     said: list[tuple[str, str, float, str]] = []
     while left:
         bounds: dict[str, list[float]] = {}
@@ -227,7 +231,9 @@ def advice(own: Sequence[Summary]) -> list[str]:
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])
         places = "" if len(where) == len(compared) else f" with {places}"
-        said.append((best, places, max(bounds[best]), _avoid(best, where, own)))
+        at = f" with {worst.among(own)}" if len(where) > 1 else ""
+        avoid = _avoid(best, worst, at) if worst in where else ""
+        said.append((best, places, max(bounds[best]), avoid))
     return [*_advised(said), *approximate(own)]
 
 
@@ -236,11 +242,10 @@ def _advised(said: Sequence[tuple[str, str, float, str]]) -> Iterator[str]:
     plain = [one for one in said if one[2] < WIDE and not one[3]]
     for best, places, bound, avoid in (one for one in said if one not in plain or len(plain) == 1):
         yield f"{_use(best, places, bound)}{avoid}."
-    for sure in (True, False) if len(plain) > 1 else ():
-        if own := [one for one in plain if (one[2] == 1) == sure]:
-            names = listing([f"{best}{places}" for best, places, *_ in own])
-            use = _use(names, "", max(bound for *_, bound, _ in own))
-            yield f"Use {names}: they are fastest there." if sure and len(own) > 1 else f"{use}."
+    if len(plain) > 1:
+        names = listing(f"{best}{places}" for best, places, *_ in plain)
+        bound = max(bound for *_, bound, _ in plain)
+        yield f"{_use(names, '', bound)}." if bound > 1 else f"Fastest are {names}."
 
 
 def _places(places: Sequence[str]) -> str:
@@ -289,22 +294,15 @@ def _faster(bound: float) -> str:
     return f"{outward(bound - 1)} faster" if bound < TWICE else f"{_digits(bound)} times as fast"
 
 
-def _avoid(best: str, where: Sequence[Summary], own: Sequence[Summary]) -> str:
-    """Name the implementations farthest behind in any of these blocks; empty if none is far."""
-    behind = {each: each.comparison.standings.behind for each in where}
-    place = max(where, key=lambda each: max(low for low, _ in behind[each].values()))
-    worst = max(low for low, _ in behind[place].values())
-    far = {name: low for name, (low, _) in behind[place].items() if low * AVOIDED > worst}
-    if worst < AVOIDED:
+def _avoid(best: str, place: Summary, at: str) -> str:
+    """Name the implementations farthest behind in a block; empty if none is far."""
+    behind = {name: low for name, (low, _) in place.comparison.standings.behind.items()}
+    far = {name: low for name, low in behind.items() if low * AVOIDED > max(behind.values())}
+    if max(behind.values()) < AVOIDED:
         return ""
-    least = min(far.values())
-    bound = _far(least, "")
-    at = f" with {place.among(own)}" if len(where) > 1 else ""
-    causes = {name: place.cause(name, best) for name in far}
-    common, *others = {*causes.values()}
+    common, *others = {place.cause(name, best) for name in far}
     why = f", mainly for {common}" if common and not others else ""
-    names = [f"{name} ({causes[name]})" if others and causes[name] else name for name in far]
-    return f"; avoid {some(names)}: at least {bound}{at}{why}"
+    return f"; avoid {some([*far])}: at least {_far(min(far.values()), '')}{at}{why}"
 
 
 def answers(every: Sequence[Summary]) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     )
     engine = SimpleNamespace(
         plan=plan,
-        catalogue={"platform": "cpu"},
+        catalogue={"platform": "cpu", "implementations": []},
         unsupported=why,
         kept=lambda _block, _arms: 0,
         schedule=SimpleNamespace(missing_launches=lambda *_: 1),

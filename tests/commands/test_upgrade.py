@@ -52,7 +52,7 @@ def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
         ((), "name the version to compare with"),
         (("--from", "main"), "--from: 'main' is no version"),
         (("--from=main", "--to=jax==0.12"), "--from: 'main' is no version"),
-        (("--from",), "--from: '--workloads' is no version"),
+        (("--from",), "--from: expected one argument"),
         (("--from", "jax==0.4.1"), "no environment has jax==0.4.1"),
         (("--from", "jax>=0.11", "--bisect"), "has to be one version"),
     ],

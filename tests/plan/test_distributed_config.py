@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from bench.contract.workloads import gpt2
-from bench.plan.distributed_config import VARIABLES, DistributedConfig, DistributedConfigError
+from bench.plan.distributed_config import VARIABLES, DistributedConfig
+from bench.plan.option_values import BadInput
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.mesh import AXES, MeshShape
 from bench.records.printable import closest
@@ -16,7 +17,7 @@ from bench.worker.problems import make_mesh, with_options
 
 
 def faults(make=DistributedConfig, *arguments, **given) -> tuple[str, ...]:
-    with pytest.raises(DistributedConfigError) as caught:
+    with pytest.raises(BadInput) as caught:
         make(*arguments, **given)
     assert str(caught.value) == "\n".join(caught.value.faults)
     return caught.value.faults

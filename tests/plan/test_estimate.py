@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.plan.estimate import (
+    APART_S,
     CACHED,
     OTHER_ARM_S,
     WORKER_START_S,
@@ -86,8 +87,24 @@ def test_other_workloads_tell_how_fast_this_machine_is(monkeypatch, tmp_path):
         assert launch_stages(BLOCK, 3, PLAN, history)["arms"] == 4 * OTHER_ARM_S * pace
 
 
+@pytest.mark.parametrize(("launch", "share"), [(0, 1.0), (1, CACHED)])
+def test_an_arm_in_processes_of_its_own_starts_and_compiles_in_every_launch(launch, share):
+    stages = launch_stages(BLOCK, 3, PLAN, History(), launch, apart=2)
+    assert stages["arms"] == 2 * (OTHER_ARM_S + APART_S) + 2 * OTHER_ARM_S * share
+
+
+def test_a_stored_arm_in_processes_of_its_own_counts_as_several():
+    run = stored(gate=4 * OTHER_ARM_S + APART_S)
+    run.cell_rows[0]["foreign"] = {}
+    history = History(past_of(run))
+    assert history.arm_s("own-large", new=True) == pytest.approx(OTHER_ARM_S)
+    stages = launch_stages(BLOCK, 3, PLAN, history, apart=1)
+    assert stages["arms"] == pytest.approx(4 * OTHER_ARM_S + APART_S)
+
+
 def test_phases_after_the_rounds_are_of_the_first_launch():
-    plan = SimpleNamespace(worker={**PLAN.worker, "phases": {"trace": {}}}, modes=("sync",))
+    worker = {**PLAN.worker, "phases": {"trace": {}}}
+    plan = SimpleNamespace(worker=worker, modes=("sync",))
     more = [
         seconds_of(BLOCK, 3, plan, History(), n) - seconds_of(BLOCK, 3, PLAN, History(), n)
         for n in (0, 1)

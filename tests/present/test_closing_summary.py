@@ -16,7 +16,7 @@ from bench.present.closing_summary import print_summary
 from bench.records import store
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.paths import PROGRAM
+from bench.records.paths import PROGRAM, ROOT
 
 ENDINGS = {
     ("pmap", 0): ("wrong", "gradients are 2 times too large"),
@@ -59,6 +59,13 @@ def test_a_small_run_takes_ten_lines(tmp_path):
     assert len(closing_lines(synthetic.write(tmp_path, plan))) <= 10
 
 
+@pytest.mark.parametrize("run", sorted((ROOT / "reports").glob("gpt2-*")), ids=lambda run: run.name)
+def test_the_answer_of_a_published_run_takes_ten_lines(run):
+    console = Console(file=io.StringIO(), width=80)
+    closing_summary.print_answers(console, store.load(run))
+    assert len(console.file.getvalue().splitlines()) <= 10
+
+
 def test_an_arm_alone_has_nothing_to_be_compared_with(tmp_path):
     plan = synthetic.Plan(devices=(1,), ratios={"pmap": 1.5})
     _, row, *_ = closing_lines(synthetic.write(tmp_path, plan))
@@ -77,7 +84,7 @@ def test_of_many_reasons_some_are_shown(tmp_path):
     endings = {("pmap", n): ("crashed", f"reason {n}") for n in range(1, 15)}
     plan = synthetic.Plan(devices=tuple(range(1, 15)), rounds=2, endings=endings)
     lines = closing_lines(synthetic.write(tmp_path, plan))
-    assert sum("reason " in line for line in lines) == closing_summary.MOST_FAILURES
+    assert sum("reason " in line for line in lines) == closing_summary.MOST
     assert "and 2 reasons more in the report" in lines
 
 
@@ -153,6 +160,6 @@ def test_many_blocks_are_told_in_their_answer_alone(tmp_path):
 
 
 def test_of_many_subjects_some_are_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(closing_summary, "MOST_SUBJECTS", 1)
+    monkeypatch.setattr(closing_summary, "MOST", 1)
     lines = closing_lines(synthetic.write(tmp_path, RUNS["several processes"]))
     assert "and 1 more workloads or options in the report" in lines

@@ -29,7 +29,7 @@ def test_nothing_is_said_where_all_is_decided():
 
 def test_the_bound_the_reason_and_the_command_are_named():
     sure, _, more, offer, margin = told()
-    assert sure.startswith("1 comparison is undecided, all within 2")
+    assert sure.startswith("1 comparison is undecided, but within 2")
     assert "small for so few rounds" in sure
     # Three times the 100 seconds so far are needed, of which one time is done.
     assert more.endswith("run --resume r --budget 200")

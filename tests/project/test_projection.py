@@ -519,6 +519,9 @@ def test_all_faults_are_told_at_once() -> None:
         (["mlp-base", "--hardware", "h200,h100-sxm"], "a plan is of one chip"),
         (["mlp-base", "--hardware", "tpu-v5p", "--precision", "fp32"], "it has bf16"),
         (["mlp-base", "--chips", "7", "--hardware", "tpu-v5e"], "no slice of 7 chips"),
+        (["mlp-base", "--batch", "7"], "--batch: no mesh of 8 chips splits 7 into equal shards; "),
+        (["mlp-base", "--batch", "8", "--chips", "4", "--microbatches", "8"], "a multiple of 16\n"),
+        (["mlp-base", "--batch", "8", "--chips", "1", "--microbatches", "3"], "a multiple of 3\n"),
     ],
 )
 @pytest.mark.usefixtures("_no_jax")

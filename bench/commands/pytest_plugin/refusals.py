@@ -12,12 +12,11 @@ import pytest
 from bench.commands.exits import plain
 from bench.measure.cluster.membership import ClusterError
 from bench.measure.processes.guarded import ChildError
-from bench.plan.distributed_config import DistributedConfigError
 from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, flag
 from bench.records import store
 
-REFUSED = (BadInput, ChildError, ClusterError, DistributedConfigError, store.StoreError)
+REFUSED = (BadInput, ChildError, ClusterError, store.StoreError)
 """Errors in the request, or in the environment in which it should run."""
 
 

@@ -27,7 +27,11 @@ class RunEstimates:
         running = self.running(block, arms)
         kept = 0 if launch else self._engine.kept(block, running)
         plan, history = self._engine.plan, self._history
-        return launch_stages(block, len(running), plan, history, launch, kept)
+        entries = self._engine.catalogue["implementations"]
+        foreign = {entry["name"] for entry in entries if "foreign" in entry}
+        twin = [plan.baseline] * (plan.baseline in running)
+        apart = sum(arm.removesuffix("@base") in foreign for arm in (*running, *twin))
+        return launch_stages(block, len(running), plan, history, launch, kept, apart)
 
     def running(self, block: Block, arms: Sequence[str]) -> list[str]:
         """Return the arms that can run the block, as far as is known."""

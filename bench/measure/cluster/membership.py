@@ -50,7 +50,7 @@ def membership(how: str) -> Membership:
 
     Raises:
       ClusterError: the place cannot be determined.
-      DistributedConfigError: the variables or the file are wrong.
+      BadInput: the variables or the file are wrong.
     """
     if how == "auto" and not {"MASTER_ADDR", "WORLD_SIZE", "RANK"} <= os.environ.keys():
         return _detected()
