@@ -1,45 +1,59 @@
 """Compiled steps below the measured roofs of the devices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bench.present.charts import CHARTS
-from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.plot_plan import Drawing, Plan, Subject, row_of
 from bench.present.plots.vega_plot import panel_sizes, spec_of
 from bench.records import numbers
+from bench.records.rows import Ceilings
 
 
 def plan(subject: Subject) -> Iterator[Plan]:
     """Yield a plot with a panel for each number of devices whose roofs were measured."""
     # The first block for each number of devices decides.
-    ceilings = {
-        comparison.block.mesh.size: comparison.ceilings
-        for comparison in reversed(subject.blocks)
-        if comparison.ceilings is not None
-    }
-    known = subject.cells.query("status == 'ok' and intensity > 0 and device_flops > 0")
-    counts, rest = subject.some(sorted(ceilings.keys() & set(known["devices"])), "meshes")
-    if not counts:
-        return
-    cells = known[known["devices"].isin(counts)].sort_values("devices")
-    places = {devices: numbers.count(int(devices), "device") for devices in counts}
-    columns = {"implementation": "name", "intensity": "x", "device_flops": "y"}
-    marks = cells.assign(place=cells["devices"].map(places)).rename(columns=columns)
-    rows: list[dict[Any, Any]] = []
-    for devices, place in places.items():
+    ceilings = {b.block.mesh.size: b.ceilings for b in reversed(subject.blocks) if b.ceilings}
+    marks: dict[int, list[dict[str, Any]]] = {}
+    for block in subject.blocks:
+        devices = block.block.mesh.size
+        for cell in block.ranked:
+            if devices in ceilings and cell["intensity"] > 0 and cell["device_flops"] > 0:
+                row = row_of(block, cell, "roofline") | {"place": numbers.count(devices, "device")}
+                marks.setdefault(devices, []).append(row)
+    counts, rest = subject.some(sorted(marks), "meshes")
+    if counts:
+        shown = {devices: marks[devices] for devices in counts}
+        yield Plan(len(counts), partial(_drawing, subject, shown, ceilings, rest))
+
+
+def _drawing(
+    subject: Subject,
+    marks: Mapping[int, Sequence[dict[str, Any]]],
+    ceilings: Mapping[int, Ceilings],
+    rest: str,
+) -> Drawing:
+    every = [row for own in marks.values() for row in own]
+    intensities = [row["intensity"] for row in every]
+    rows: list[dict[str, Any]] = []
+    for devices, (first, *_) in marks.items():
         flops, memory = (ceilings[devices][key] for key in ("matmul_flops", "memory_bytes"))
         ridge = flops / memory
-        ends = min(*marks["x"], ridge) / 2, ridge, max(*marks["x"], ridge) * 2
-        rows += [{"roof": True, "place": place, "x": x, "y": min(flops, x * memory)} for x in ends]
-    rows += marks[["place", *columns.values()]].to_dict("records")
-    xs, ys = ([row[key] for row in rows] for key in "xy")
+        rows += [
+            {"isRoof": True, "place": first["place"], "intensity": x,
+             "device_flops": min(flops, x * memory)}
+            for x in (min(*intensities, ridge) / 2, ridge, max(*intensities, ridge) * 2)
+        ]  # fmt: skip
+    rows += every
+    xs, ys = ([row[key] for row in rows] for key in ("intensity", "device_flops"))
     values = {
         "rows": rows,
-        "places": list(places.values()),
+        "places": [own[0]["place"] for own in marks.values()],
         "xDomain": [min(xs), max(xs)],
         "yDomain": [min(ys) / 1.2, max(ys) * 1.2],
         "area": 60,
-        **panel_sizes(len(counts), 3, labels=60),
-        **subject.looks(cells["implementation"]),
+        **panel_sizes(len(marks), 3, labels=60),
+        **subject.looks(row["name"] for row in every),
     }
-    yield Plan(spec_of("roofline", values), len(counts), CHARTS["roofline"].note + rest)
+    return Drawing(spec_of("roofline", values), CHARTS["roofline"].note + rest)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from bench.analyse.scaling_curves import Scaling
 from bench.present import run_tables
 from bench.present.charts import CHARTS
-from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.plot_plan import Drawing, Plan, Subject
 from bench.present.plots.vega_plot import SECONDS, WIDTH, log_ticks, spec_of
 
 _CHART = CHARTS["scaling"]
@@ -17,22 +18,12 @@ def plan(subject: Subject) -> Iterator[Plan]:
     """Yield a plot for each scaling curve: the first of each kind now, the others as `later`."""
     seen = set()
     for curve in subject.curves:
-        remarks = [
-            _CHART.remarks[remark]
-            for remark, applies in (
-                ("communication", len(curve.communication_bound)),
-                ("oversubscribed", curve.points["oversubscribed"].any()),
-            )
-            if applies
-        ]
-        yield Plan(
-            _spec(curve, subject), 2, " ".join([_CHART.note, *remarks]),
-            run_tables.scaling(curve), curve.kind in seen, curve.title, curve.slug,
-        )  # fmt: skip
+        make = partial(_drawing, curve, subject)
+        yield Plan(2, make, curve.kind in seen, curve.title, curve.slug)
         seen.add(curve.kind)
 
 
-def _spec(curve: Scaling, subject: Subject) -> dict[str, Any]:
+def _drawing(curve: Scaling, subject: Subject) -> Drawing:
     """Draw a curve for every implementation, with quartiles."""
     devices = sorted(int(count) for count in curve.points["devices"].unique())
     ideal, communication = curve.ideal.tolist(), curve.communication_bound.tolist()
@@ -74,7 +65,16 @@ def _spec(curve: Scaling, subject: Subject) -> dict[str, Any]:
     ]
     # Only the top level may have parameters.
     _, params = (panel.pop("params") for panel in panels)
-    return {"params": params, "hconcat": panels}
+    remarks = [
+        _CHART.remarks[remark]
+        for remark, applies in (
+            ("communication", len(communication)),
+            ("oversubscribed", start is not None),
+        )
+        if applies
+    ]
+    spec = {"params": params, "hconcat": panels}
+    return Drawing(spec, " ".join([_CHART.note, *remarks]), run_tables.scaling(curve))
 
 
 def _rows(curve: Scaling, key: str, suffix: str) -> list[dict[str, Any]]:

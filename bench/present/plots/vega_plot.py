@@ -33,9 +33,6 @@ WIDTH = 700
 LABELS = 190
 """Pixels beside panels for the names of implementations."""
 
-SCALE = 1.5
-"""Pixels of a PNG per pixel of the plot."""
-
 SECONDS = {"title": None, "labelExpr": "format(datum.value, '~s') + 's'"}
 """An axis of seconds."""
 
@@ -51,7 +48,13 @@ class Plot:
     slug: str
     """File name under plots/ without its suffix; unique in the report."""
     svg: str
-    png: bytes
+    scale: float = 1.5
+    """Pixels of the PNG per pixel of the plot."""
+
+    @property
+    def png(self) -> bytes:
+        """The plot in pixels, drawn each time."""
+        return bytes(vl_convert.svg_to_png(self.svg, scale=self.scale))
 
     def write(self, folder: Path) -> None:
         """Write `<slug>.svg`, `<slug>.png` and `<slug>.pdf`.
@@ -160,4 +163,4 @@ def compose(slug: str, spec: Mapping[str, Any], title: str, subtitle: str | Sequ
     # Vega numbers the clip paths of all figures of the process.
     clips = {name: f"clip{place}" for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
     svg = _CLIP.sub(lambda found: clips[found[0]], svg)
-    return Plot(slug, svg, vl_convert.svg_to_png(svg, scale=SCALE))
+    return Plot(slug, svg)
