@@ -362,9 +362,7 @@ def test_a_plot_without_room_is_not_made(
 
     def plan(_: Any) -> Any:
         for slug, later in (("usual", False), ("without-room", True)):
-            yield plot_plan.Plan(
-                3, lambda slug=slug: made.append(slug) or DRAWING, later, slug, slug
-            )
+            yield plot_plan.Plan(3, partial(drawing, slug), later, slug, slug)
 
     monkeypatch.setattr(print_plots, "PANELS", 5)
     monkeypatch.setattr(ratios, "plan", plan)
