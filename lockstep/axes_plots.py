@@ -11,7 +11,6 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
 
-from bench.analyse import scaling_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.scaling_curves import Scaling
 from bench.present.charts import PALETTE, looks_of
@@ -57,7 +56,7 @@ def _ratios(tables: Tables, implementations: Sequence[str]) -> dict[str, Draw]:
 def _curves(tables: Tables, implementations: Sequence[str]) -> dict[str, Draw]:
     return {
         f"{curve.subject}: {curve.title}": partial(_draw_scaling, curve, implementations)
-        for curve in scaling_curves.find(tables.cells)
+        for curve in tables.curves
     }
 
 

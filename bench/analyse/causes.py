@@ -215,27 +215,6 @@ def parts(trace: TraceRow) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A cell that is faster or slower than its block's baseline, attributed by their traces."""
-
-    cell: Mapping[Any, Any]
-    baseline: str
-    attribution: Attribution
-    timed: float
-    """Ratio of their latencies."""
-
-
-def differences(block: Comparison, traces: Mapping[str, TraceRow]) -> list[Difference]:
-    """List implementations that are faster or slower than the baseline, if both are traced."""
-    return [
-        Difference(cell, block.baseline, *pair)
-        for cell in block.ranked
-        if cell["verdict"] in {"faster", "slower"}
-        and (pair := pair_of(cell, baseline_cell(block), traces)) is not None
-    ]
-
-
 def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
     """Return the baseline's row of `ranked`, if it has a time."""
     return next((c for c in block.ranked if c["implementation"] == block.baseline), None)

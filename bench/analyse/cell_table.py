@@ -4,15 +4,24 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, TypeVar
 
 import pandas as pd
 
-from bench.analyse import block_ratios, energy_per_step, process_spread, rooflines, turn_details
+from bench.analyse import (
+    block_ratios,
+    energy_per_step,
+    process_spread,
+    rooflines,
+    scaling_curves,
+    turn_details,
+)
 from bench.analyse.cell_figures import ratio_columns, standing_columns, stored_columns, time_columns
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
 from bench.analyse.sample_rounds import Rounds, spreads
+from bench.analyse.scaling_curves import Scaling
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
@@ -61,6 +70,8 @@ class Tables:
       `behind_low`, `behind_high`: see bench.analyse.standings.
     - bench.analyse.energy_per_step.FIGURES.
     """
+    rows: list[dict[str, Any]]
+    """The rows of `cells`, whose conversion would take a second for 10,000 of them."""
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
     """By cell."""
@@ -82,6 +93,11 @@ class Tables:
     """Throttled turns; None where no GPU was read."""
     largest: Sequence[MaxBatchRow] = ()
     """The largest batches that fit, where they were searched for."""
+
+    @cached_property
+    def curves(self) -> list[Scaling]:
+        """All scaling curves."""
+        return scaling_curves.find(self.cells)
 
 
 def build(run: Run) -> Tables:
@@ -124,12 +140,10 @@ def build(run: Run) -> Tables:
     idle = block_ratios.idle_shares(comparisons)
     for cell in cells:
         cell.update(idle.get((cell["block"], cell["implementation"]), {}))
-    table = pd.DataFrame(cells)
-    if cells:
-        order = [*BLOCK_ORDER, "implementation"]
-        table = table.sort_values(order, kind="stable", ignore_index=True)
+    cells.sort(key=itemgetter(*BLOCK_ORDER, "implementation"))
     return Tables(
-        cells=table,
+        cells=pd.DataFrame(cells),
+        rows=cells,
         comparisons=comparisons,
         traces={row["cell"]: row for row in run.traces},
         layouts={row["cell"]: row["layout"] for row in run.cell_rows if "layout" in row},

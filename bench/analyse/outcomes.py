@@ -99,7 +99,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
     stopped before everything was measured, if it did.
     """
     tables = cell_table.build(run)
-    cells: dict[str, Mapping[Any, Any]] = {r["cell"]: r for r in tables.cells.to_dict("records")}
+    cells: dict[str, Mapping[str, Any]] = {row["cell"]: row for row in tables.rows}
     failed = {row["cell"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     # A head that fails in some launches is broken, if its base never fails.
     for name, row in failed.items():
@@ -198,7 +198,7 @@ def judge_attempts(
     their looks were taken with the same number.
     """
     tables = cell_table.build(run)
-    cells = {row["implementation"]: row for row in tables.cells.to_dict("records")}
+    cells = {row["implementation"]: row for row in tables.rows}
     failed = {
         row["implementation"]: row for row in run.last_cell_rows if row["status"] != "ok"
     }  # in any launch

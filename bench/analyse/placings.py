@@ -13,7 +13,7 @@ from bench.analyse.comparisons import Comparison
 class Placing:
     """A cell compared with the fastest of its block."""
 
-    cell: Mapping[Any, Any]
+    cell: Mapping[str, Any]
     """Its row of `Tables.cells`."""
     behind: float = math.nan
     """Its time over that of the arm with the shortest estimate: at least 1, and exactly 1 for that
@@ -91,7 +91,7 @@ def find(found: Tables) -> Matrix:
     ranked = {b.name: [c for c in b.ranked if not math.isnan(c["tier"])] for b in blocks}
     fastest = {name: cells[0]["ratio"] for name, cells in ranked.items() if cells}
     rows: dict[str, Row] = {}
-    for cell in found.cells.to_dict("records"):
+    for cell in found.rows:
         block, name = cell["block"], cell["implementation"]
         if block in fastest and cell["status"] != "unsupported":
             placing = Placing(cell, cell["ratio"] / fastest[block])

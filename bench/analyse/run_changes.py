@@ -6,7 +6,7 @@ Every ratio is B over A: below 1, B is faster.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -104,10 +104,7 @@ class Compared:
 def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
     """Compare two runs; the margin defaults to the larger of the runs' own."""
     found_a, found_b = cell_table.build(a), cell_table.build(b)
-    cells_a, cells_b = (
-        {str(row["cell"]): cast("Row", row) for row in found.cells.to_dict("records")}
-        for found in (found_a, found_b)
-    )
+    cells_a, cells_b = ({row["cell"]: row for row in found.rows} for found in (found_a, found_b))
     blocks_b = {block.name: block for block in found_b.comparisons}
     blocks = {
         block.name: (block, blocks_b[block.name])

@@ -77,9 +77,10 @@ class Scaling:
 
         (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
         """
-        known = self.points[self.points["communication_s"] > 0]
-        least = known.groupby("devices")["communication_s"].min()
-        bound = np.column_stack([least.index, least]).astype(float)
+        devices, seconds = self.points[["devices", "communication_s"]].to_numpy(float).T
+        known = np.unique(devices[seconds > 0])
+        least = [seconds[(devices == count) & (seconds > 0)].min() for count in known]
+        bound = np.column_stack([known, least])
         return bound if len(bound) > 1 else bound[:0]
 
     @property

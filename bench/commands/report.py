@@ -13,10 +13,12 @@ def report(run: str, all_plots: bool = False) -> None:
     """
     from rich.console import Console
 
+    from bench.analyse import cell_table
     from bench.present.closing_summary import print_summary
     from bench.present.report_files import build
 
     stored = load_run(run)
-    page = build(stored, all_plots=all_plots)
-    print_summary(Console(), stored)
+    found = cell_table.build(stored)
+    page = build(stored, found, all_plots=all_plots)
+    print_summary(Console(), stored, found)
     typer.echo(f"report: {page.as_posix()}")

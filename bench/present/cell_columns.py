@@ -28,14 +28,11 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
         for block in found.comparisons
         for name, reason in trace_tables.reasons(block, found.traces).items()
     }
-    records = found.cells.astype(object).to_dict("records") if len(found.cells) else []
     return {
-        str(cell["cell"]): {
-            **{str(key): value for key, value in cell.items()},
-            **context[cell["block"]],
-            "cause": reasons.get(cell["cell"], Reason("")),
-        }
-        for cell in records
+        cell["cell"]: cell
+        | context[cell["block"]]
+        | {"cause": reasons.get(cell["cell"], Reason(""))}
+        for cell in found.rows
     }
 
 

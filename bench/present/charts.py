@@ -97,6 +97,8 @@ class Chart:
     """Titles of panels that show different quantities."""
     remarks: Mapping[str, str] = field(default_factory=dict)
     """Sentences to add to the note for some data only."""
+    row: Sequence[str] = ()
+    """Columns of `Tables.cells` in its rows, from which its specification derives the others."""
     figures: Sequence[str] = ()
     """Columns of `Tables.cells` that the page's chart needs in addition to the table of cells."""
     printed: bool = True

@@ -44,9 +44,8 @@ def print_answers(console: Console, run: Run) -> None:
         console.print(part)
 
 
-def print_summary(console: Console, run: Run) -> None:
+def print_summary(console: Console, run: Run, found: Tables) -> None:
     """Print the answers, the failures and the counts; no line is wider than the console."""
-    found = cell_table.build(run)
     ended = sentences.counted(found.cells["status"] if len(found.cells) else (), STATUSES)
     phases = phase_tables.find(found, found.comparisons)
     lines = (

@@ -59,10 +59,14 @@ def between(low: Any, high: Any, name: str) -> str:
     return numbers.range_si(low, high, name)
 
 
-def shortened(values: Iterable[float | None], digits: int = DIGITS) -> list[float | None]:
-    """Return numbers rounded to significant digits for JSON; None where there is no value."""
+def shortened(values: Iterable[Any], digits: int = DIGITS) -> list[Any]:
+    """Return values for JSON: numbers rounded to significant digits, None where there is none."""
     return [
-        None if value is None or missing(value) else float(f"{value:.{digits}g}")
+        value
+        if not isinstance(value, float)
+        else float(f"{value:.{digits}g}")
+        if math.isfinite(value)
+        else None
         for value in values
     ]
 
@@ -202,7 +206,7 @@ class Table:
 
 def packed(values: Iterable[Any]) -> Any:
     """Return a column's values; repeated texts are stored once, with indices."""
-    listed = [shortened([value])[0] if isinstance(value, float) else value for value in values]
+    listed = shortened(values)
     texts = list(dict.fromkeys(listed))
     if not any(isinstance(text, str) for text in texts) or 2 * len(texts) > len(listed):
         return listed

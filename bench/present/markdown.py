@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import groupby
+from functools import cache, partial
+from itertools import groupby, takewhile
 from typing import Any
 
 from markupsafe import Markup
@@ -104,34 +104,38 @@ def _failure(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[str, Any]]:
-    """Render tables of whole subjects before those of single blocks, which share the rest."""
+    """Render tables of whole subjects before those of single blocks, which share the rest.
+
+    The blocks of a subject are rendered until one has no room.
+    """
     cells = cell_columns.rows(found, manifest)
     blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
     room = BYTES
 
-    def take(texts: Sequence[Markup], most: int, left: int = 0) -> Iterator[Markup]:
-        """Yield the texts that fit: each within a limit, and all within the remaining space."""
+    def fits(text: Markup, most: int = BYTES, left: int = 0) -> bool:
+        """Give a text its room, if that is within the limit and leaves as much as it has to."""
         nonlocal room
-        for text in texts:
-            size = len(text.encode())
-            if size <= min(room - left, most):
-                room -= size
-                yield text
+        size = len(text.encode())
+        fitting = size <= min(room - left, most)
+        room -= size * fitting
+        return fitting
 
     general = {
         name: _general(own, found, cells, drawn.subjects[name], manifest)
         for name, own in blocks.items()
     }
-    kept = {name: list(take(texts, SECTION)) for name, texts in general.items()}
+    kept = {
+        name: [text for text in texts if fits(text, SECTION)] for name, texts in general.items()
+    }
     subjects = []
     for number, (name, own) in enumerate(blocks.items()):
-        share = room // (len(blocks) - number)
-        timed = [
+        left = room - room // (len(blocks) - number)
+        timed = [block for block in own if block.ranked]
+        texts = (
             Markup("").join(map(_section, _of_block(block, found, cells, manifest)))
-            for block in own
-            if block.ranked
-        ]
-        shown = list(take(timed, BYTES, room - share))
+            for block in timed
+        )
+        shown = list(takewhile(partial(fits, left=left), texts))
         subjects.append({
             "name": name,
             "charts": drawn.subjects[name],

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse import block_ratios, loss_curves, scaling_curves
+from bench.analyse import block_ratios, loss_curves
 from bench.analyse.causes import means, parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
@@ -185,7 +185,7 @@ class _PageData:
                     for end, quartile in ends.items()
                 },
             }
-            for curve in scaling_curves.find(self.found.cells)
+            for curve in self.found.curves
             if curve.subject in self.subjects
         ]
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
-import vl_convert
-
 from bench.analyse import placings
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
@@ -146,8 +144,7 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
     legend = "Bluer: farther behind the fastest; white: the fastest, or not told from it."
     plot = compose("share", spec, title, [*answers, "", f"{machine}. {legend}"])
     width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
-    scale = min(SLIDE[0] / width, SLIDE[1] / height)
-    return replace(plot, png=vl_convert.svg_to_png(plot.svg, scale=scale))
+    return replace(plot, scale=min(SLIDE[0] / width, SLIDE[1] / height))
 
 
 def _line(row: Row, blocks: list[Comparison], count: int) -> Line:

@@ -9,7 +9,6 @@ from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
-from bench.analyse import scaling_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import sentences
@@ -62,7 +61,6 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
     blocks: dict[str, list[Comparison]] = {}
     for block in found.comparisons:
         blocks.setdefault(block.subject, []).append(block)
-    curves = scaling_curves.find(found.cells)
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
     cells = found.cells
@@ -71,7 +69,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
             slug=re.sub(r"[^\w-]", "-", name.replace(", ", "-")),
             blocks=own,
             cells=cells[cells["block"].isin([block.name for block in own])],
-            curves=[curve for curve in curves if curve.subject == name],
+            curves=[curve for curve in found.curves if curve.subject == name],
             traces=found.traces,
             implementations=sorted(cells["implementation"].unique()),
             panels=most,
@@ -93,10 +91,11 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
                 continue
             room -= plan.panels
             data, title = subjects[subject], plan.title or CHARTS[kind].title
-            spec = _marked(plan.spec, approximate)
-            plot = compose(plan.slug or f"{kind}-{data.slug}", spec, title, data.subtitle)
+            spec, note, table = plan.make()
+            slug = plan.slug or f"{kind}-{data.slug}"
+            plot = compose(slug, _marked(spec, approximate), title, data.subtitle)
             label = f"{title}, {subject}"
-            chosen[subject].append(PrintedChart(kind, title, label, plan.note, plot, plan.table))
+            chosen[subject].append(PrintedChart(kind, title, label, note, plot, table))
     return Figures(chosen, {subject: _left_out(kinds) for subject, kinds in missing.items()})
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.analyse import causes, cell_table, loss_curves
+from bench.analyse.cell_table import Tables
 from bench.present import (
     markdown,
     page,
@@ -19,7 +20,7 @@ from bench.records import files, frames
 from bench.records.store import Run
 
 
-def build(run: Run, *, all_plots: bool = False) -> Path:
+def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> Path:
     """Write the report of a stored run into its folder and return the path of `report.html`.
 
     Besides the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
@@ -27,10 +28,11 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     `ablations`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal
     bytes, but for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a
     picture of the page's first screen.
-    With `all_plots`, every plot is drawn, and not only those that take a few seconds.
+    `found` are the run's tables, if they are at hand. With `all_plots`, every plot is drawn, and
+    not only those that take a few seconds.
     """
     directory = run.directory
-    found = cell_table.build(run)
+    found = found or cell_table.build(run)
     for name, frame in _frames(run, found).items():
         frames.write(frame, directory, name)
     drawn = print_plots.draw(found, every=all_plots, machine=run_environment.hardware(run.manifest))
@@ -50,7 +52,7 @@ def build(run: Run, *, all_plots: bool = False) -> Path:
     return path
 
 
-def _frames(run: Run, found: cell_table.Tables) -> dict[str, pd.DataFrame]:
+def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
     """Return the tables of a run by file name."""
     frames = {"cells": found.cells, "samples": run.samples, "blocks": run.blocks}
     if found.traces:

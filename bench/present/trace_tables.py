@@ -5,8 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 from bench.analyse.causes import (
-    Difference,
-    differences,
+    Attribution,
+    baseline_cell,
     means,
     oversubscription,
     pair_of,
@@ -101,16 +101,20 @@ def _excess(row: Mapping[str, Any]) -> str:
 
 
 def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
-    """Return why implementations are faster or slower than their baseline."""
-    return {one.cell["implementation"]: _reason(one) for one in differences(block, traces)}
+    """Return why implementations are faster or slower than their baseline, as far as traced."""
+    return {
+        cell["implementation"]: _reason(cell, block.baseline, *pair)
+        for cell in block.ranked
+        if cell["verdict"] in {"faster", "slower"}
+        and (pair := pair_of(cell, baseline_cell(block), traces)) is not None
+    }
 
 
-def _reason(one: Difference) -> Reason:
+def _reason(cell: Mapping[str, Any], baseline: str, found: Attribution, timed: float) -> Reason:
     """Explain a difference that also appears when waiting after every step, as in traces."""
-    cell, baseline, timed = one.cell, one.baseline, one.timed
     name = cell["implementation"]
     if (timed > 1) == (cell["verdict"] == "slower"):
-        return reason(name, baseline, one.attribution, timed)
+        return reason(name, baseline, found, timed)
     return Reason(
         f"{name} is {cell['verdict']} than {baseline}, but not with a wait after every step, as in "
         f"traces ({numbers.signed_percent(timed - 1)} there): the difference arises where steps "

@@ -5,15 +5,17 @@ inside their shaded interval, and the legend names them as predicted.
 """
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.present import charts
-from bench.present.plots.vega_plot import SECONDS, WIDTH, compose, log_ticks, spec_of
+from bench.present.columns import missing
+from bench.present.plots.vega_plot import compose, time_and_share
 from bench.project.calibration import Trial
 from bench.project.program_formulae import Curve, step_elsewhere
 from bench.project.projection import Family, Point, Projection
@@ -81,65 +83,35 @@ def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str])
     first = min(cells, key=lambda cell: (_devices(cell), -_rate(cell)), default=None)
     for line in lines:
         for point in line.points:
-            best = point.prediction
-            if best:
-                ends = (best.best_s, best.low_s, best.high_s)
-                times.append(_row(line.name, point.chips, *ends, what=whats[0]))
-            values = (point.efficiency, point.efficiency_low, point.efficiency_high)
-            shares.append(_row(line.name, point.chips, *values, what=whats[0]))
+            row = partial(_row, line.name, whats[0], "", point.chips)
+            if best := point.prediction:
+                times.append(row(best.best_s, best.low_s, best.high_s))
+            shares.append(row(point.efficiency, point.efficiency_low, point.efficiency_high))
         for name, own in line.measured.items():
             for cell in own:
-                of: dict[str, Any] = {"what": whats[1], "series": name}
-                times.append(_row(line.name, _devices(cell), cell.measured_s, **of))
-                share = _rate(cell) / _rate(first or cell)
-                shares.append(_row(line.name, _devices(cell), share, **of))
-    xs = sorted({row["x"] for row in times + shares})
-    seconds = [row[key] for row in times for key in ("value", "low", "high") if row[key]]
-    low, high = min(seconds) / 1.15, max(seconds) * 1.15
-    most = max([1.0, *(row["high"] for row in shares if row["high"])])
+                row = partial(_row, line.name, whats[1], name, _devices(cell))
+                times.append(row(cell.measured_s))
+                shares.append(row(_rate(cell) / _rate(first or cell)))
     every = charts.looks_of(implementations)
     looks = [every[line.name.split(" +")[0]] for line in lines]
-    shared: dict[str, Any] = {
-        "xs": xs,
-        "xScale": {"type": "log", "base": 2, "domain": [xs[0] / 1.2, xs[-1] * 1.2], "nice": False},
+    values = {
         "xTitle": "devices measured here, chips predicted",
-        "width": WIDTH // 2 - 80,
         "height": 230,
         "whats": whats if cells else whats[:1],
         "names": [line.name for line in lines],
         "colours": [f"var(--c{look.colour})" for look in looks],
         "shapes": [look.shape for look in looks],
     }
-    time: dict[str, Any] = {
-        "title": "Step time (lower is better)",
-        "rows": times,
-        "yScale": {"type": "log", "domain": [low, high], "nice": False},
-        "yAxis": SECONDS | {"values": log_ticks(low, high)},
-    }
-    efficiency: dict[str, Any] = {
-        "title": "Relative efficiency (higher is better)",
-        "rows": [*shares, {"guide": 1}],
-        "yScale": {"domain": [0, 1.08 * most], "nice": False},
-        "yAxis": {"title": None, "tickCount": 5, "format": ".0%"},
-    }
-    panels = [spec_of("prediction", shared | values) for values in (time, efficiency)]
-    return {"hconcat": panels}
+    time = {"title": "Step time (lower is better)", "rows": times}
+    share = {"title": "Relative efficiency (higher is better)", "rows": [*shares, {"guide": 1}]}
+    return time_and_share("prediction", values, time, share)
 
 
-def _row(
-    name: str,
-    x: int,
-    value: float | None,
-    low: float | None = None,
-    high: float | None = None,
-    *,
-    what: str,
-    series: str = "",
-) -> dict[str, Any]:
+def _row(name: str, what: str, series: str, x: int, *values: float | None) -> dict[str, Any]:
     """Return a point of a curve; it is measured if it belongs to a `series`."""
-    known = {"value": value, "low": low, "high": high}
-    finite = {k: v if v is not None and math.isfinite(v) else None for k, v in known.items()}
-    return {"name": name, "x": x, **finite, "what": what, "series": series, "predicted": not series}
+    finite = (None if missing(value) else value for value in values)
+    ends = dict(zip_longest(("value", "low", "high"), finite))
+    return {"name": name, "x": x, **ends, "what": what, "series": series, "predicted": not series}
 
 
 def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:

@@ -18,7 +18,7 @@ from bench.measure.processes import group
 from bench.records import files, store
 
 
-def build(run: store.Run) -> Path:
+def build(run: store.Run, _tables: object) -> Path:
     page = run.directory / "report.html"
     page.write_text("a report")
     return page

@@ -108,7 +108,7 @@ def test_every_list_marks_them(run: store.Run, found: Tables) -> None:
     said = {one.title: one.text for one in caveats.caveats(found, run.manifest)}
     assert "sparse (sparse rounds)" in said["Approximate steps"]
     console = Console(width=200, record=True)
-    closing_summary.print_summary(console, run)
+    closing_summary.print_summary(console, run, found)
     assert "Approximate steps are ranked apart" in console.export_text()
 
 

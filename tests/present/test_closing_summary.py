@@ -11,6 +11,7 @@ import synthetic
 from rich.cells import cell_len
 from rich.console import Console
 
+from bench.analyse import cell_table
 from bench.present import closing_summary
 from bench.present.closing_summary import print_summary
 from bench.records import store
@@ -27,7 +28,8 @@ ENDINGS = {
 
 def closing_lines(directory, width=80):
     text = io.StringIO()
-    print_summary(Console(file=text, width=width), store.load(directory))
+    run = store.load(directory)
+    print_summary(Console(file=text, width=width), run, cell_table.build(run))
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 

@@ -173,6 +173,12 @@ def test_every_table_is_rectangular(page: str) -> None:
         width = bars
 
 
+def test_the_baseline_has_no_verdict_whose_interval_could_be_missing(page: str) -> None:
+    rows = [line.split(" | ")[1] for line in page.splitlines() if " (baseline) | " in line]
+    assert len(rows) == 3
+    assert set(rows) == {"baseline"}
+
+
 def test_hostile_text_is_inert(page: str) -> None:
     assert "<script" not in page
     assert "![i]" not in page

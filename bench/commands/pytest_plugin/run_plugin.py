@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from statistics import median_high
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -42,6 +42,9 @@ from bench.records.numbers import clock
 from bench.records.paths import REPORTS
 from bench.records.printable import shortened
 from bench.records.statuses import FAILURES, Status
+
+if TYPE_CHECKING:
+    from bench.analyse.cell_table import Tables
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
@@ -119,6 +122,7 @@ class Front:
         self._failures = 0
         self._results: dict[str, Result] | None = None
         self._run: store.Run | None = None
+        self._tables: Tables | None = None
         self._report: Path | None = None
         self._closing: list[str] = []
         """Lines to print at the end."""
@@ -340,24 +344,26 @@ class Front:
 
     def _build(self, directory: Path) -> None:
         if (directory / store.LAUNCHES).is_dir():
+            from bench.analyse import cell_table
+
             self._run = store.load(directory)
+            self._tables = cell_table.build(self._run)
         if self._benchmarks is not None:
-            if self._run is not None:
-                self._add_standings(self._run)
+            if self._tables is not None:
+                self._add_standings(self._tables)
             text = json.dumps(self._benchmarks, indent=4, default=str)
             files.write(directory / BENCHMARK_JSON, text)
         if self._run is not None:
             # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 
-            self._report = build(self._run)
+            self._report = build(self._run, self._tables)
 
-    def _add_standings(self, run: store.Run) -> None:
+    def _add_standings(self, found: Tables) -> None:
         """Add to each benchmark the finite ones of its cell's columns in SURE."""
-        from bench.analyse import cell_table
         from bench.present.columns import missing
 
-        cells = {row["cell"]: row for row in cell_table.build(run).cells.to_dict("records")}
+        cells = {row["cell"]: row for row in found.rows}
         for benchmark in self._benchmarks["benchmarks"] if self._benchmarks else ():
             row = cells.get(benchmark["name"], {})
             known = {name: row[name] for name in SURE if name in row and not missing(row[name])}
@@ -365,10 +371,10 @@ class Front:
 
     def pytest_terminal_summary(self) -> None:
         """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
-        if self._run is not None and not self.engine.bases:
+        if self._run is not None and self._tables is not None and not self.engine.bases:
             from bench.present.closing_summary import print_summary
 
-            print_summary(self.console, self._run)
+            print_summary(self.console, self._run, self._tables)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

@@ -1,27 +1,28 @@
 """Breakdown of traced steps, as stacked bars."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from bench.analyse.causes import parts
+from bench.analyse.comparisons import Comparison
 from bench.present.charts import CHARTS, PARTS
-from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.plot_plan import Drawing, Plan, Subject, row_of
 from bench.present.plots.vega_plot import panel_sizes, spec_of
 
 
 def plan(subject: Subject) -> Iterator[Plan]:
     """Yield a plot with a panel for each block that was traced."""
     traced = [b for b in subject.blocks if any(c["cell"] in subject.traces for c in b.ranked)]
-    if not traced:
-        return
-    blocks, rest = subject.some(traced, "blocks", max(len(block.ranked) for block in traced))
+    if traced:
+        most = max(len(block.ranked) for block in traced)
+        blocks, rest = subject.some(traced, "blocks", most)
+        yield Plan(len(blocks), partial(_drawing, subject, blocks, rest))
+
+
+def _drawing(subject: Subject, blocks: Sequence[Comparison], rest: str) -> Drawing:
     rows = [
-        {
-            "name": cell["implementation"],
-            "place": block.place,
-            "what": PARTS[part][0],
-            "number": list(PARTS).index(part),
-            "seconds": seconds,
-        }
+        row_of(block, cell, "breakdown")
+        | {"what": PARTS[part][0], "number": list(PARTS).index(part), "seconds": seconds}
         for block in blocks
         for cell in block.ranked
         if cell["cell"] in subject.traces
@@ -38,4 +39,4 @@ def plan(subject: Subject) -> Iterator[Plan]:
         "stack": "zero",
         **panel_sizes(len(blocks), 2),
     }
-    yield Plan(spec_of("breakdown", values), len(blocks), CHARTS["breakdown"].note + rest)
+    return Drawing(spec_of("breakdown", values), CHARTS["breakdown"].note + rest)

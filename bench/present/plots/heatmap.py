@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from bench.present.charts import CHARTS, FARTHEST_RATIO
 from bench.present.columns import missing
-from bench.present.plots.plot_plan import Plan, Subject, some
+from bench.present.plots.plot_plan import Drawing, Plan, Subject, some
 from bench.present.plots.vega_plot import WIDTH, blend, spec_of
 from bench.records import numbers
-from bench.records.statuses import STATUSES
+from bench.records.statuses import STATUSES, Status
 
 SIDE = 6
 """Limit on the batches, and on the meshes, of a heatmap."""
@@ -30,18 +31,9 @@ def plan(subject: Subject) -> Iterator[Plan]:
     meshes, no_meshes = some(all_meshes, SIDE, "meshes")
     most = max(1, subject.panels * _FIELDS_A_PANEL // (len(meshes) * len(batches)))
     names, no_names = some(list(typical.index), most, "implementations")
-    rows = []
-    for cell in cells.to_dict("records"):
-        name, mesh, batch = cell["implementation"], cell["mesh"], cell["batch"]
-        if name not in names or mesh not in meshes or batch not in batches:
-            continue
-        row = {"panel": name, "mesh": mesh, "line": int(batch)}
-        if missing(cell["ratio"]):
-            label = "no ratio" if cell["status"] == "ok" else STATUSES[cell["status"]].short
-            rows.append({**row, "colour": "var(--paper)", "label": label})
-        else:
-            label = numbers.ratio(cell["ratio"])
-            rows.append({**row, "colour": colour(cell["ratio"]), "label": label})
+    shown = cells.query("implementation in @names and mesh in @meshes and batch in @batches")
+    columns = ["implementation", "mesh", "batch", "ratio", "status"]
+    rows = [_row(*cell) for cell in shown[columns].itertuples(index=False)]
     values = {
         "rows": rows,
         "panels": names,
@@ -52,7 +44,16 @@ def plan(subject: Subject) -> Iterator[Plan]:
     }
     words = CHARTS["heatmap"]
     note = f"{words.note} {words.remarks['untimed']}{no_batches}{no_meshes}{no_names}"
-    yield Plan(spec_of("heatmap", values), 1 + len(rows) // _FIELDS_A_PANEL, note)
+    drawing = Drawing(spec_of("heatmap", values), note)
+    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, lambda: drawing)
+
+
+def _row(name: str, mesh: str, batch: int, ratio: float, status: Status) -> dict[str, Any]:
+    row = {"panel": name, "mesh": mesh, "line": int(batch)}
+    if missing(ratio):
+        label = "no ratio" if status == "ok" else STATUSES[status].short
+        return {**row, "colour": "var(--paper)", "label": label}
+    return {**row, "colour": colour(ratio), "label": numbers.ratio(ratio)}
 
 
 def colour(ratio: float) -> str:

@@ -1,9 +1,9 @@
 """The input of a kind of plot, and the plots that it offers to draw."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from bench.analyse.comparisons import Comparison
 from bench.analyse.scaling_curves import Scaling
 from bench.present import charts
-from bench.present.columns import Table
+from bench.present.columns import Table, missing
 from bench.records.trace_rows import TraceRow
 
 LINES = 120
@@ -52,22 +52,39 @@ class Subject:
         return some(items, max(1, min(self.panels, LINES // lines)), what)
 
 
+class Drawing(NamedTuple):
+    """The contents of a plot."""
+
+    spec: Mapping[str, Any]
+    """In Vega-Lite."""
+    note: str
+    table: Table | None = None
+    """The figures behind it; None where the report's other tables contain them."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A plot that could be drawn."""
 
-    spec: Mapping[str, Any]
-    """In Vega-Lite."""
     panels: int
     """Number of panels, the measure of drawing time."""
-    note: str
-    table: Table | None = None
-    """The figures behind it; None where the report's other tables contain them."""
+    make: Callable[[], Drawing]
+    """Returns its contents; called only if there is room for it."""
     later: bool = False
     """Whether all other plots of the subject come first."""
     title: str = ""
     """Its title, and its file name, where a subject has several plots of the kind."""
     slug: str = ""
+
+
+def row_of(block: Comparison, cell: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return a row of a kind of chart about a cell, like `rowOf` in web/chart_groups.js."""
+    return {
+        "name": cell["implementation"],
+        "place": block.place,
+        "isBaseline": cell["implementation"] == block.baseline,
+        **{key: None if missing(cell[key]) else cell[key] for key in charts.CHARTS[kind].row},
+    }
 
 
 def sample(items: Sequence[Item], most: float) -> list[Item]:

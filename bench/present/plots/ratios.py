@@ -1,7 +1,7 @@
 """Ratios to the baseline with their intervals."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import median_high
 from typing import Any
 
@@ -9,19 +9,21 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present.charts import CHARTS, FARTHEST_RATIO
 from bench.present.columns import missing
-from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.plot_plan import Drawing, Plan, Subject, row_of
 from bench.present.plots.vega_plot import panel_sizes, spec_of
 from bench.records import numbers
-
-_ENDS = {"low": "ratio_low", "high": "ratio_high"} | {c: c for c in ("verdict_low", "verdict_high")}
 
 
 def plan(subject: Subject) -> Iterator[Plan]:
     """Yield a plot with a panel for each block in which something has a ratio."""
     compared = [block for block in subject.blocks if len(_rows(block)) > 1]
-    if not compared:
-        return
-    blocks, rest = subject.some(compared, "blocks", max(len(block.arms) for block in compared))
+    if compared:
+        most = max(len(block.arms) for block in compared)
+        blocks, rest = subject.some(compared, "blocks", most)
+        yield Plan(len(blocks), partial(_drawing, subject, blocks, rest))
+
+
+def _drawing(subject: Subject, blocks: Sequence[Comparison], rest: str) -> Drawing:
     rows = [row for block in blocks for row in _rows(block)]
     typical: dict[str, list[float]] = {}
     for row in rows:
@@ -41,30 +43,14 @@ def plan(subject: Subject) -> Iterator[Plan]:
         "legend": None,
     }
     note = CHARTS["ratios"].note.format(margin=numbers.percent(margin))
-    yield Plan(spec_of("ratios", values), len(blocks), note + rest)
+    return Drawing(spec_of("ratios", values), note + rest)
 
 
 def _rows(block: Comparison) -> list[dict[str, Any]]:
-    """Return a row for each arm with a ratio: the baseline first, then the others."""
+    """Return a row for each arm with a ratio."""
     floor = floor_width(block.floor) if block.floor else None
-    rows = [
-        {
-            "name": cell["implementation"],
-            "place": block.place,
-            "ratio": cell["ratio"],
-            "label": numbers.ratio(cell["ratio"]),
-            "isBaseline": own,
-            "paired": own or bool(cell["paired"]),
-            "floor": floor,
-            "from": floor and math.exp(-floor),
-            "to": floor and math.exp(floor),
-            **{
-                key: None if own or missing(cell.get(column)) else cell[column]
-                for key, column in _ENDS.items()
-            },
-        }
+    return [
+        row_of(block, cell, "ratios") | {"floor": floor}
         for cell in block.ranked
         if not missing(cell["ratio"])
-        for own in [cell["implementation"] == block.baseline]
     ]
-    return sorted(rows, key=lambda row: not row["isBaseline"])

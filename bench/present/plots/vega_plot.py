@@ -33,9 +33,6 @@ WIDTH = 700
 LABELS = 190
 """Pixels beside panels for the names of implementations."""
 
-SCALE = 1.5
-"""Pixels of a PNG per pixel of the plot."""
-
 SECONDS = {"title": None, "labelExpr": "format(datum.value, '~s') + 's'"}
 """An axis of seconds."""
 
@@ -51,7 +48,13 @@ class Plot:
     slug: str
     """File name under plots/ without its suffix; unique in the report."""
     svg: str
-    png: bytes
+    scale: float = 1.5
+    """Pixels of the PNG per pixel of the plot."""
+
+    @property
+    def png(self) -> bytes:
+        """The plot in pixels, drawn each time."""
+        return bytes(vl_convert.svg_to_png(self.svg, scale=self.scale))
 
     def write(self, folder: Path) -> None:
         """Write `<slug>.svg`, `<slug>.png` and `<slug>.pdf`.
@@ -137,6 +140,42 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
 
 
+def time_and_share(
+    kind: str, values: Mapping[str, Any], time: Mapping[str, Any], share: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return two panels over devices: step times, on a logarithmic axis, and shares of the ideal.
+
+    Args:
+      kind: a key of bench/present/specs.json.
+      values: values of both panels.
+      time: those of the first one: `title`, `rows` and, if any, `guides`.
+      share: those of the second one.
+    """
+    xs = sorted({row["x"] for row in (*time["rows"], *share["rows"]) if "x" in row})
+    seconds = [row[key] for row in time["rows"] for key in ("value", "low", "high") if row[key]]
+    seconds += [row["value"] for row in time.get("guides", ()) if row["guide"] == "ideal"]
+    low, high = min(seconds), max(seconds)
+    most = max([1.0, *(row["high"] for row in share["rows"] if row.get("high"))])
+    both = {
+        "xs": xs,
+        "xScale": {"type": "log", "base": 2, "domain": [xs[0] / 1.2, xs[-1] * 1.2], "nice": False},
+        "width": WIDTH // 2 - 80,
+        **values,
+    }
+    times = {
+        "yScale": {"type": "log", "domain": [low / 1.15, high * 1.15], "nice": False},
+        "yAxis": SECONDS | {"values": log_ticks(low, high)},
+    }
+    shares = {
+        "yScale": {"domain": [0, 1.08 * most], "nice": False},
+        "yAxis": {"title": None, "tickCount": 5, "format": ".0%"},
+    }
+    panels = [spec_of(kind, {**both, **time, **times}), spec_of(kind, {**both, **share, **shares})]
+    # Only the top level may have parameters.
+    params, _ = (panel.pop("params", []) for panel in panels)
+    return {"params": params, "hconcat": panels}
+
+
 def draw(slug: str, kind: str, values: Mapping[str, Any], title: str, subtitle: str) -> Plot:
     """Draw a chart of one specification; arguments as in `spec_of` and `compose`."""
     return compose(slug, spec_of(kind, values), title, subtitle)
@@ -160,4 +199,4 @@ def compose(slug: str, spec: Mapping[str, Any], title: str, subtitle: str | Sequ
     # Vega numbers the clip paths of all figures of the process.
     clips = {name: f"clip{place}" for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
     svg = _CLIP.sub(lambda found: clips[found[0]], svg)
-    return Plot(slug, svg, vl_convert.svg_to_png(svg, scale=SCALE))
+    return Plot(slug, svg)

@@ -31,9 +31,10 @@ function panelled(cells, group, what, key) {
 
 const blockOf = (cell) => cell.block;
 
-/* A row of a chart about a cell. */
-const rowOf = (cell, more) => ({
-  ...{ cell: cell.number, name: cell.name, place: cell.of.place },
+/* A row of a kind of chart about a cell, like `row_of` in plots/plot_plan.py. */
+const rowOf = (cell, kind, more) => ({
+  ...{ cell: cell.number, name: cell.name, place: cell.of.place, isBaseline: cell.isBaseline },
+  ...Object.fromEntries(CHARTS[kind].row.map((key) => [key, cell[key]])),
   ...more,
 });
 

@@ -6,10 +6,11 @@ GROUPS.breakdown = (target) => {
     return [nothing("Nothing was traced here: --profile records where the step time goes.")];
   const [shown, note] = panelled(traced, "breakdown", "blocks", blockOf);
   const share = chosen("bars") === "share";
+  const kind = "breakdown";
   const rows = shown.flatMap((cell) => {
     const whole = Object.values(cell.traced.parts).reduce((sum, spent) => sum + spent, 0);
     return PARTS.map(({ key, title: what }, number) =>
-      rowOf(cell, { part: key, what, number, seconds: cell.traced.parts[key], whole }),
+      rowOf(cell, kind, { part: key, what, number, seconds: cell.traced.parts[key], whole }),
     );
   });
   const places = unique(rows.map((row) => row.place));

@@ -56,7 +56,8 @@ GROUPS.heatmap = (target) => {
     const found = value(cell);
     const colour = found > 0 ? heat(shade(found)) : "transparent";
     const label = known(found) ? formatted(found, text) : DATA.statuses[status].short;
-    return rowOf(cell, { panel, line: batch, mesh, batch, status, figure: found, colour, label });
+    const field = { panel, line: batch, mesh, batch, status, figure: found, colour, label };
+    return rowOf(cell, "heatmap", field);
   });
   const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
   const fitting = Math.floor(widthOf(target) / (Math.max(meshes.length * FIELD, 80) + 70));

@@ -2,8 +2,8 @@
 
 /* Ends of the axis: they hold every interval, up to a factor of DATA.farthestRatio. */
 function ratioDomain(rows, margin) {
-  const least = Math.min(...rows.map((row) => row.verdict_low ?? row.low ?? row.ratio)) / 1.01;
-  const most = Math.max(...rows.map((row) => row.verdict_high ?? row.high ?? row.ratio)) * 1.01;
+  const least = Math.min(...rows.map((row) => row.verdict_low ?? row.ratio_low ?? row.ratio)) / 1.01;
+  const most = Math.max(...rows.map((row) => row.verdict_high ?? row.ratio_high ?? row.ratio)) * 1.01;
   const near = 1 + 1.5 * margin;
   return [
     Math.min(Math.max(least, 1 / DATA.farthestRatio), 1 / near),
@@ -16,19 +16,7 @@ GROUPS.ratios = (target) => {
   if (!compared.some((cell) => !cell.isBaseline))
     return [nothing("No cell here has a ratio to a baseline.")];
   const [shown, note] = panelled(compared, "ratios", "blocks", blockOf);
-  const rows = shown.map((cell) => {
-    const { isBaseline, verdict, verdict_low, verdict_high } = cell;
-    const { floor } = cell.of;
-    return rowOf(cell, {
-      ratio: cell.ratio,
-      label: ratio(cell.ratio),
-      low: isBaseline ? null : cell.ratio_low,
-      high: isBaseline ? null : cell.ratio_high,
-      paired: cell.paired || isBaseline,
-      ...{ isBaseline, verdict, verdict_low, verdict_high },
-      ...{ floor, from: Math.exp(-floor), to: Math.exp(floor) },
-    });
-  });
+  const rows = shown.map((cell) => rowOf(cell, "ratios", { floor: cell.of.floor }));
   const { margin } = shown[0].of;
   const places = unique(rows.map((row) => row.place));
   const [left, right] = ratioDomain(rows, margin);
