@@ -29,25 +29,16 @@ from bench.analyse.sample_rounds import Rounds
 
 
 @dataclass(frozen=True)
-class Tier:
-    """Arms that cannot be ranked among themselves, each surely slower than every arm above them."""
-
-    arms: tuple[str, ...]
-    """Sorted by estimated time."""
-    slower: float
-    """Lower bound on the time of each of these arms over that of each leader. It is 1 in a first
-    tier that is surely slower than the fastest arm, but not surely slower than every leader."""
-
-
-@dataclass(frozen=True)
 class Standings:
     """Simultaneous statements about the arms of a block."""
 
     leaders: tuple[str, ...]
     """The arms that may be the fastest, sorted by the upper bound of `behind`. Empty where no arms
     shared a round."""
-    tiers: tuple[Tier, ...]
-    """The other arms that shared a round with any, faster tiers first."""
+    tiers: tuple[tuple[str, ...], ...]
+    """The other arms that shared a round with any, by estimated time. Those of one tier cannot be
+    ranked among themselves, and each is surely slower than every arm of the tiers before. The first
+    tier is surely slower than the fastest arm, but not always than every leader."""
     behind: dict[str, tuple[float, float]]
     """By arm, an interval of its time over that of the fastest; its ends lie from 1 to infinity."""
 
@@ -58,8 +49,8 @@ class Standings:
 
     def tier(self, arm: str) -> float:
         """Return the number of an arm's tier, 0 for leaders; NaN for an arm that is not ranked."""
-        every = (self.leaders, *(tier.arms for tier in self.tiers))
-        return next((float(place) for place, arms in enumerate(every) if arm in arms), math.nan)
+        every = enumerate((self.leaders, *self.tiers))
+        return next((float(place) for place, arms in every if arm in arms), math.nan)
 
 
 def rank(
@@ -108,9 +99,7 @@ def rank(
 
     return Standings(
         leaders=every(leaders),
-        tiers=tuple(
-            Tier(every(tier), math.exp(max(sure[np.ix_(tier, leaders)].min(), 0))) for tier in tiers
-        ),
+        tiers=tuple(map(every, tiers)),
         behind={
             other: (math.exp(nearest[arm]), math.exp(farthest[arm]))
             for arm, name in enumerate(names)

@@ -135,23 +135,20 @@ def _spread(standings: Standings) -> str:
 
 def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterator[str]:
     behind, verb = block.standings.behind, " take"
+    fastest = " the fastest" if len(block.standings.leaders) > 1 else ""
     for tier in block.standings.tiers:
-        one = "s" if len(tier.arms) == 1 else ""
-        if tier.slower > 1:
-            yield f"{names(tier.arms)}{verb and verb + one} at least {longer(tier.slower)}"
-            verb = ""
-            continue
-        verb = " take"
-        # Not surely slower than every leader: leaders may be far apart.
-        known = [arm for arm in tier.arms if behind[arm][0] > 1]
-        if rest := [arm for arm in tier.arms if arm not in known]:
+        known = [arm for arm in tier if behind[arm][0] > 1]
+        if rest := [arm for arm in tier if arm not in known]:
+            # Leaders may be far apart, and the arm is surely behind one of them.
             far = max(behind[arm][1] for arm in rest)
             how = f", by at most {outward(far - 1)}" if far < WIDE else ""
             how = how or ", but it is not yet known how far"
             yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind{how}"
         if known:
-            least = _far(min(behind[arm][0] for arm in known), " the fastest")
-            yield f"{names(known)} {'is' if len(known) == 1 else 'are'} at least {least}"
+            one = "s" if len(known) == 1 else ""
+            least = longer(min(behind[arm][0] for arm in known), fastest)
+            yield f"{names(known)}{verb and verb + one} at least {least}"
+            verb = fastest = ""
 
 
 def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
@@ -176,17 +173,17 @@ def within(most: float) -> str:
     return f"within {_share(most)}"
 
 
-def longer(least: float) -> str:
-    """Return `41 % longer` or `2.3 times as long`, rounded down."""
+def longer(least: float, whom: str = "") -> str:
+    """Return `41 % longer` or `2.3 times as long`, rounded down; than or as `whom`, if any."""
     if least < TWICE:
-        return f"{outward(least - 1, math.floor)} longer"
-    return f"{_digits(least, math.floor)} times as long"
+        return f"{outward(least - 1, math.floor)} longer{whom and ' than' + whom}"
+    return f"{_digits(least, math.floor)} times as long{whom and ' as' + whom}"
 
 
-def _far(least: float, whom: str) -> str:
+def _far(least: float) -> str:
     """Return `71 % behind`, or `2.3 times the fastest`, rounded down."""
     if least < TWICE:
-        return f"{outward(least - 1, math.floor)} behind{whom}"
+        return f"{outward(least - 1, math.floor)} behind"
     return f"{_digits(least, math.floor)} times the fastest"
 
 
@@ -302,7 +299,7 @@ def _avoid(best: str, place: Summary, at: str) -> str:
         return ""
     common, *others = {place.cause(name, best) for name in far}
     why = f", mainly for {common}" if common and not others else ""
-    return f"; avoid {some([*far])}: at least {_far(min(far.values()), '')}{at}{why}"
+    return f"; avoid {some([*far])}: at least {_far(min(far.values()))}{at}{why}"
 
 
 def answers(every: Sequence[Summary]) -> dict[str, list[str]]:

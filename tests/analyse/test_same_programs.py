@@ -74,7 +74,7 @@ def test_arms_with_one_program_share_their_standing(tmp_path: Path) -> None:
     throughput[4:, block.rounds.arms.index("renamed")] = math.nan
     standings = block.standings
     assert standings.leaders == ("jit_spmd",)
-    assert [tier.arms for tier in standings.tiers] == [("slow", "renamed"), ("slower",)]
+    assert [*standings.tiers] == [("slow", "renamed"), ("slower",)]
     assert standings.behind["renamed"] == standings.behind["slow"]
     apart = rank(block.rounds, block.arms, block.alpha, block.process).behind["renamed"]
     low, high = standings.behind["renamed"]

@@ -17,7 +17,7 @@ import synthetic
 from bench.analyse import cell_table
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.signed_rank import shift, walsh_averages
-from bench.analyse.standings import Standings, Tier
+from bench.analyse.standings import Standings
 from bench.present import page, placing_table, sentences
 from bench.records import numbers, store
 
@@ -222,13 +222,13 @@ def test_nothing_compared_has_no_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lows", "said"),
     [
-        ({"far": 1.71, "near": 1.28}, "near and far are at least 28 % behind the fastest"),
-        ({"far": 2.3}, "far is at least 2.3 times the fastest"),
+        ({"far": 1.71, "near": 1.28}, "near and far take at least 28 % longer than the fastest"),
+        ({"far": 2.3}, "far takes at least 2.3 times as long as the fastest"),
         (
             {"far": 1.71, "open": 1.0},
             (
-                "open is behind, but it is not yet known how far; far is at least 71 % behind the "
-                "fastest"
+                "open is behind, but it is not yet known how far; far takes at least 71 % longer "
+                "than the fastest"
             ),
         ),
         ({"close": 1.0, "like": 1.0}, "close and like are behind, by at most 20 %"),
@@ -238,6 +238,6 @@ def test_a_tier_says_what_is_sure_of_each_arm_even_where_two_may_lead(lows, said
     arms = tuple(sorted(lows, key=lambda arm: lows[arm]))
     high = {"far": 2.5, "near": 1.6, "open": 1.4, "close": 1.1, "like": 1.2}
     behind = {"a": (1.0, 1.05), "b": (1.0, 1.1), **{arm: (lows[arm], high[arm]) for arm in arms}}
-    standings = Standings(("a", "b"), (Tier(arms, 1.0),), behind)
+    standings = Standings(("a", "b"), (arms,), behind)
     summary = sentences.Summary(cast("Any", SimpleNamespace(standings=standings)))
     assert summary.slower.replace(numbers.NARROW, " ") == said

@@ -203,7 +203,7 @@ def test_equals_are_not_ranked(tmp_path: Path) -> None:
     summary = sentences.Summary(built.comparisons[0])
     assert re.fullmatch(
         r"(jit_spmd and same|same and jit_spmd) lead: equal within \d\.\d+\s%; "
-        r"slow takes at least 4\d\s% longer\.",
+        r"slow takes at least 4\d\s% longer than the fastest\.",
         summary.text(),
     )
     assert sentences.decisions(built.cells) == "Against the baselines: 1 same, 1 slower."
