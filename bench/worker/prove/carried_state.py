@@ -12,7 +12,7 @@ from bench.contract import Batch, Params, Problem, StateLossFn, TrainStep
 from bench.contract.layer_stacks import reference_loss
 from bench.contract.model_state import LOCAL, ModelState
 from bench.worker import process_exchange
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import FEW, WrongStepError
 
 Flat = dict[str, np.ndarray]
 """Leaves of parameters or of a state by path, on the host: floats as float64 if not said otherwise,
@@ -20,7 +20,6 @@ keys as their words."""
 
 SHARDS = "shards"
 """Name of the axis that stands for a mesh's shards on one device."""
-FEW = 3
 
 
 def is_key(leaf: Any) -> bool:

@@ -25,7 +25,7 @@ Failure = tuple[Status, str]
 JAX_CHILD = "bench.worker.foreign.jax_child"
 """The module that runs a JAX implementation in a process of its own."""
 FEW = 3
-"""Most variables that a reason names."""
+"""Most variables or parameters that a message names."""
 
 
 class WrongStepError(Exception):

@@ -51,7 +51,7 @@ from bench.worker.prove.carried_state import (
 from bench.worker.prove.diagnosis import APPROXIMATE, MATCH, describe, general_diagnosis
 from bench.worker.prove.divided_gradients import DividedGradients, initial_params
 from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic, rounding, widened
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import FEW, WrongStepError
 from bench.worker.prove.relative_errors import (
     allowed,
     drift_beyond_rounding,
@@ -84,8 +84,6 @@ BF16 = (2.0**-12, 2.0**-5)
 
 DRIFT = 1000
 """Roundings by which replicas may differ after a few steps of SGD."""
-FEW = 3
-"""Most wrong parameters that a message names."""
 
 
 class Expected(NamedTuple):

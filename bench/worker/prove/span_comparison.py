@@ -10,7 +10,8 @@ import numpy as np
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import Flat, flat, named_state, state_errors
 from bench.worker.prove.diagnosis import describe
-from bench.worker.prove.gate import FEW, Gate
+from bench.worker.prove.failures import FEW
+from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
