@@ -474,7 +474,7 @@ def test_public_results_alone_need_no_run() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ([], "name a stored run"),
+        ([], "name either a stored run or --check-published"),
         (["RUN", "--hardware", "h1"], "unknown hardware 'h1'"),
         (["RUN", "--chips", "24", "--hardware", "tpu-v5e"], "no slice of 24 chips"),
         (["RUN", "--chips", "x"], "'x' is not a number"),
@@ -483,7 +483,7 @@ def test_public_results_alone_need_no_run() -> None:
         (["RUN", "-k", "("], "is not an expression"),
         (["nowhere"], "there is no run 'nowhere'"),
         (["implementations"], "implementations is not a run: it has no manifest.json"),
-        (["RUN", "--check-published"], "takes no run"),
+        (["RUN", "--check-published"], "either a stored run or --check-published"),
     ],
 )
 @pytest.mark.usefixtures("_no_jax")
