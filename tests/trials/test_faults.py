@@ -174,7 +174,7 @@ def test_the_table_and_the_exit_code(
 
 
 def test_unknown_faults_are_refused() -> None:
-    with pytest.raises(BadInput, match="fault: unknown .* did you mean sigkill-in-build"):
+    with pytest.raises(BadInput, match=r"fault: unknown .* did you mean sigkill-in-build"):
         faults.faults(["sigkil-in-build"], list_=False, jobs=1, run="", right=0, limit=0.0)
 
 
