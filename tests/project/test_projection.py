@@ -532,6 +532,16 @@ def test_a_plan_refuses_bad_input(typed, said, monkeypatch, tmp_path) -> None:
     assert said in done.output
 
 
+@pytest.mark.parametrize("option", ["--implementation-path", "--workload-path"])
+@pytest.mark.usefixtures("_no_jax")
+def test_a_plan_says_why_a_file_cannot_be_used(option, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text("def build(:")
+    words = ["plan", "mlp-base", option, str(tmp_path / "mine.py"), "-k", "mine"]
+    done = CliRunner().invoke(command_line.app, words)
+    assert done.exit_code == exits.BAD_INPUT
+    assert "mine.py: SyntaxError: invalid syntax" in done.output
+
+
 @pytest.mark.slow
 def test_files_from_outside_are_compiled_too(folder, tmp_path, monkeypatch) -> None:
     mine = tmp_path / "my_step.py"
