@@ -97,8 +97,12 @@ def explain_cells(
 
     if a == b:
         raise BadInput(["name two different cells"])
-    traces = {row["cell"]: row for row in run.traces}
-    faults = [_no_trace(name, run, traces) for name in (a, b) if name not in traces]
+    traces, cells = {row["cell"]: row for row in run.traces}, {*run.cells["cell"]}
+    said = f"{run.directory} has no cell"
+    faults = [_unknown(name, cells, said) for name in (a, b) if name not in cells] or [
+        f"{name} has no trace in {run.directory}; record it with --profile"
+        for name in (a, b) if name not in traces
+    ]  # fmt: skip
     if faults:
         raise BadInput(faults)
     latency = (tables or cell_table.build(run)).cells.set_index("cell")["latency_s"]
@@ -168,7 +172,7 @@ def newest_run(a: str, b: str) -> store.Run:
 
 
 def _unknown(
-    name: str, known: Iterable[str], said: str = f"no run in {REPORTS}/ has a trace"
+    name: str, known: Iterable[str], said: str = f"no run in {REPORTS}/ has a trace of"
 ) -> str:
     """Say that a name is not that of one traced cell, and which names are the most similar."""
     names = sorted(cell for cell in known if cell.endswith(f"/{name}")) or sorted(known)
@@ -176,7 +180,7 @@ def _unknown(
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0) or names[:_LISTED]
     others = len(names) - len(near)
     more = f", and {others} more" if others else ""
-    fault = f"several cells end in {name}" if several else f"{said} of {name}"
+    fault = f"several cells end in {name}" if several else f"{said} {name}"
     return f"{fault}; there are {', '.join(near)}{more}"
 
 
@@ -184,9 +188,3 @@ def _stored_folders() -> list[Path]:
     """Return the folders of stored runs, the newest first."""
     folders = [path.parent for path in REPORTS.glob(f"*/{store.LAUNCHES}")]
     return sorted(folders, key=lambda folder: -(folder / store.LAUNCHES).stat().st_mtime)
-
-
-def _no_trace(name: str, run: store.Run, traced: Collection[str]) -> str:
-    if not traced or name in set(run.cells["cell"]):
-        return f"{name} has no trace in {run.directory}; record it with --profile"
-    return _unknown(name, traced, f"{run.directory} has no trace")

@@ -10,7 +10,7 @@ import typer
 
 from bench.commands.exits import exit_codes, fail, refuse
 from bench.measure.run_folder import name_faults
-from bench.plan.option_values import choice, collected
+from bench.plan.option_values import BadInput, choice, collected
 from bench.records.host import usable_cores
 from bench.records.paths import REPORTS
 from bench.records.store import StoreError
@@ -67,9 +67,9 @@ def faults(
     folder = run or f"faults_{datetime.now(UTC):%Y-%m-%d_%H%M}"
     wrong = name_faults(folder)
     for name in names or ():
-        collected(wrong, choice(known), name)
+        collected(wrong, choice(known), name, "fault")
     if wrong:
-        refuse("\n".join(wrong))
+        raise BadInput(wrong)
     if right:
         if names:
             refuse("--right injects no faults; leave out their names")

@@ -74,6 +74,10 @@ def plan(
             raise BadInput(faults)
         (sheet,) = wanted
         catalogue = read_catalogue(implementation_path or (), workload_path or ())
+        given = {*catalogue["implementation_paths"], *catalogue["workload_paths"]}
+        for entry in (*catalogue["implementations"], *catalogue["workloads"]):
+            if entry["error"] and entry["path"] in given:
+                raise BadInput([f"{entry['path']}: {entry['error']}"])
         name = _workload(workload, catalogue)
         usable = [
             entry["name"]

@@ -42,6 +42,8 @@ def project(
       precision: Precision of the steps (default: that of the run).
       check_published: Only compare predictions with published results.
     """
+    if (run is None) != check_published:
+        refuse("name either a stored run or --check-published")
     from rich.console import Console
 
     from bench.present import predicted_curves
@@ -51,14 +53,10 @@ def project(
     from bench.project.projection import Request, chip_counts, sheets, unavailable
 
     console = Console(highlight=False)
-    if check_published:
-        if run is not None:
-            refuse("--check-published shows published results, and takes no run")
+    if run is None:
         show(console, prediction_tables.published())
         show(console, prediction_tables.answers())
         return
-    if run is None:
-        refuse("name a stored run, or --check-published")
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
         if precision is not None:

@@ -20,9 +20,7 @@ def regress(context: typer.Context) -> None:
         return
     revision, *options = context.args or [""]
     if is_requirement(revision):
-        refuse(
-            f"{revision!r} is no revision of git, such as main; for versions, see upgrade --help"
-        )
+        refuse(f"{revision!r} is no revision of git, such as main; `upgrade` takes versions")
     if not revision or revision.startswith("-"):
         refuse(f"name the revision to compare with first, as in: {PROGRAM} regress main")
     raise typer.Exit(run_pytest([f"--base-revision={revision}", *options], "regress_plugin"))

@@ -362,11 +362,10 @@ class _Planner:
             shards = mesh.batch_shards
             if batch % shards:
                 below = batch // shards * shards
-                near = ", ".join(str(n) for n in (below, below + shards) if n)
+                near = " and ".join(str(n) for n in (below, below + shards) if n)
                 self.fault(
                     "batch_sizes",
-                    f"{batch} cannot be split over the {shards} batch shards of {mesh}; "
-                    f"near ones that can: {near}",
+                    f"{batch} cannot be split over the {shards} batch shards of {mesh}; {near} can",
                 )
         for block in blocks:
             shard, count = block.batch // block.mesh.batch_shards, block.options.microbatches

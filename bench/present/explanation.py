@@ -120,8 +120,8 @@ def show_programs(
         if found == "different":
             console.print("Their operations are equal line by line, in another order or wiring.")
         return
-    headings = "Where", f"Only in A, {cells[0]}", f"Only in B, {cells[1]}"
-    console.print(table(*headings, rows=program_sentences.shown(differences(a, b))))
+    rows = program_sentences.shown(differences(a, b))
+    console.print(table("Where", "Only in the first", "Only in the second", rows=rows))
 
 
 def show_times(

@@ -30,13 +30,14 @@ def _here(machine: Machine) -> Iterator[tuple[str, str]]:
     kinds = sorted({*devices["kinds"]})
     named = ", ".join(f"{devices['kinds'].count(kind)} x {kind}" for kind in kinds)
     memory = f", {bytes_(devices['memory_bytes'])} each" if devices["memory_bytes"] else ""
-    yield "devices", f"{named}{memory} ({devices['backend']})" if kinds else devices["backend"]
+    backend = "" if kinds == [devices["backend"]] else f" ({devices['backend']})"
+    yield "devices", f"{named}{memory}{backend}" if kinds else devices["backend"]
     yield "packages", ", ".join(f"{name} {one}" for name, one in machine["versions"].items())
     gpus = machine["gpus"]
     if gpus["boards"]:
         yield "driver", f"{gpus['driver']}, for CUDA up to {gpus['cuda']}"
     else:
-        yield "NVML", gpus["reason"]
+        yield "GPUs", f"none known ({gpus['reason']})"
     quota = limits["group_cores"]
     granted = "" if quota is None else f", {quota:.3g} granted"
     governor = f", governor {limits['governor']}" if limits["governor"] else ""

@@ -100,3 +100,15 @@ def test_a_name_that_is_no_cells_is_refused(cell, message):
     assert done.exit_code == BAD_INPUT
     assert message in done.output
     assert "--" not in done.output
+
+
+@pytest.mark.slow
+def test_a_file_that_cannot_be_built_is_blamed_in_a_line(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        '"""Mine."""\ndef why_unsupported(problem, mesh): ...\ndef build(*_):\n    no\n'
+    )
+    words = ["inspect", "mlp-tiny/data=1/b8/fp32/mine", "--implementation-path", str(mine)]
+    done = CliRunner().invoke(app, words)
+    assert done.output.endswith("\n  NameError: name 'no' is not defined (mine.py:4)\n")
+    assert done.output.count("\n") == 2

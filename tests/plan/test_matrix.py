@@ -322,7 +322,7 @@ def test_variants_measure_every_block_again() -> None:
 def test_a_batch_that_does_not_divide_names_near_ones() -> None:
     (fault,) = faults(workloads=("mlp",), batch_sizes=("256",), meshes=("data=3",))
     assert "256 cannot be split over the 3 batch shards of data=3" in fault
-    assert "255, 258" in fault
+    assert fault.endswith("; 255 and 258 can")
 
 
 def test_accelerators_cannot_be_made() -> None:

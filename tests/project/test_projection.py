@@ -474,7 +474,7 @@ def test_public_results_alone_need_no_run() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ([], "name a stored run"),
+        ([], "name either a stored run or --check-published"),
         (["RUN", "--hardware", "h1"], "unknown hardware 'h1'"),
         (["RUN", "--chips", "24", "--hardware", "tpu-v5e"], "no slice of 24 chips"),
         (["RUN", "--chips", "x"], "'x' is not a number"),
@@ -483,7 +483,7 @@ def test_public_results_alone_need_no_run() -> None:
         (["RUN", "-k", "("], "is not an expression"),
         (["nowhere"], "there is no run 'nowhere'"),
         (["implementations"], "implementations is not a run: it has no manifest.json"),
-        (["RUN", "--check-published"], "takes no run"),
+        (["RUN", "--check-published"], "either a stored run or --check-published"),
     ],
 )
 @pytest.mark.usefixtures("_no_jax")
@@ -530,6 +530,16 @@ def test_a_plan_refuses_bad_input(typed, said, monkeypatch, tmp_path) -> None:
     done = CliRunner().invoke(command_line.app, ["plan", *typed])
     assert done.exit_code == exits.BAD_INPUT
     assert said in done.output
+
+
+@pytest.mark.parametrize("option", ["--implementation-path", "--workload-path"])
+@pytest.mark.usefixtures("_no_jax")
+def test_a_plan_says_why_a_file_cannot_be_used(option, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text("def build(:")
+    words = ["plan", "mlp-base", option, str(tmp_path / "mine.py"), "-k", "mine"]
+    done = CliRunner().invoke(command_line.app, words)
+    assert done.exit_code == exits.BAD_INPUT
+    assert "mine.py: SyntaxError: invalid syntax" in done.output
 
 
 @pytest.mark.slow

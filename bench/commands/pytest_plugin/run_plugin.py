@@ -164,7 +164,8 @@ class Front:
         """With --dry-run, print what would run instead of running it."""
         if self._measures or self.config.option.collectonly:
             return None
-        print_plan(self.console, self.engine.plan, self._selected, self._estimates)
+        if self._selected:
+            print_plan(self.console, self.engine.plan, self._selected, self._estimates)
         return True
 
     # Measuring.

@@ -5,6 +5,7 @@ arrays (`inspect`), or whether a few steps fit the devices' memory (`fit`).
 """
 
 import math
+import os
 import sys
 
 import jax
@@ -22,11 +23,15 @@ STEPS = 3
 
 def inspect(request: CellRequest) -> Inspection:
     """Build the cell's step, and describe its state and a batch; no step runs."""
-    cell = load_cell(request)
-    if why := cell.why_unsupported():
-        return inspection(cell.mesh, None, why=why)
-    step = cell.implementation.build(cell.problem, cell.mesh)
-    return inspection(cell.mesh, step, step.place(cell.problem.batch(0)))
+    try:
+        cell = load_cell(request)
+        if why := cell.why_unsupported():
+            return inspection(cell.mesh, None, why=why)
+        step = cell.implementation.build(cell.problem, cell.mesh)
+        return inspection(cell.mesh, step, step.place(cell.problem.batch(0)))
+    except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+        sys.stderr.write(f"{failure(error)[1]}\n")
+        os._exit(1)  # a traceback would show Lockstep's own frames
 
 
 def fit(request: CellRequest) -> Fit:
