@@ -6,7 +6,6 @@ from bench.commands import run
 from bench.commands.exits import refuse
 from bench.commands.run import run_pytest
 from bench.records.paths import PROGRAM
-from bench.records.variants import is_requirement
 
 SETTINGS = run.SETTINGS
 
@@ -19,8 +18,6 @@ def regress(context: typer.Context) -> None:
         typer.echo(help_page("regress"), nl=False)
         return
     revision, *options = context.args or [""]
-    if is_requirement(revision):
-        refuse(f"{revision!r} is no revision of git, such as main; `upgrade` takes versions")
     if not revision or revision.startswith("-"):
         refuse(f"name the revision to compare with first, as in: {PROGRAM} regress main")
     raise typer.Exit(run_pytest([f"--base-revision={revision}", *options], "regress_plugin"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from bench.analyse.outcomes import Fared, record
 from bench.present import program_sentences, sentences
 from bench.present.columns import Column, Table
-from bench.present.plots.vega_plot import WIDTH, Plot, draw
+from bench.present.plots.vega_plot import WIDTH, Plot, compose, spec_of
 from bench.present.rendering import write_pages
 from bench.records import numbers
 from bench.records.attempts import Attempt, Ledger
@@ -98,4 +98,5 @@ def _plot(ledger: Ledger, curve: Sequence[float]) -> Plot:
         for one, best in zip(ledger.attempts, curve, strict=True)
     ]
     title, block = "The record over all attempts", ledger.question["block"]
-    return draw(ledger.path.stem, "record", {"rows": rows, "width": WIDTH - 80}, title, block)
+    spec = spec_of("record", {"rows": rows, "width": WIDTH - 80})
+    return compose(ledger.path.stem, spec, title, block)

@@ -14,7 +14,7 @@ from bench.records.rows import Manifest
 
 def comparison(block: Comparison, cells: Mapping[str, Row], manifest: Manifest) -> Table:
     """Return the times of a block that has any, fastest first, from `cell_columns.rows`."""
-    ranked = cell_columns.of_block(block, cells)
+    ranked = [cells[cell["cell"]] for cell in block.ranked]
     return Table(block.place, cell_columns.COLUMNS, ranked, facts(block, manifest))
 
 

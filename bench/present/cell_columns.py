@@ -46,11 +46,6 @@ def _context(block: Comparison, manifest: Manifest) -> Row:
     }
 
 
-def of_block(block: Comparison, cells: Mapping[str, Row]) -> list[Row]:
-    """Return the rows of a block's cells that have a time, fastest first."""
-    return [cells[cell["cell"]] for cell in block.ranked]
-
-
 def is_baseline(cell: Row) -> bool:
     """Return whether the cell is its block's baseline, and has a time."""
     return bool(cell["status"] == "ok" and cell["implementation"] == cell["baseline"])

@@ -83,7 +83,7 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
 def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
     """Yield every reason once, with the cells that failed for it."""
     endings = run_tables.endings(cells)
-    failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
+    failed = [row for row in endings.rows if STATUSES[row["status"]].failure]
     for row in failed[:MOST]:
         first, *others = row["cells"]
         line = Text("\n").append(row["status"], STATUSES[row["status"]].style).append(f"  {first}")

@@ -17,6 +17,7 @@ from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import program_sentences, sentences
+from bench.present.run_environment import chips
 from bench.present.terminal import table
 from bench.records import files, numbers
 from bench.records.statuses import CHANGE_STYLES
@@ -227,10 +228,7 @@ def _setting(outcome: Outcome) -> Iterator[str]:
     if "versions" in gate:
         told = ", ".join(f"{name} {number}" for name, number in gate["versions"].items())
         yield f"The base ran with {code(told)}."
-    host = manifest["host"]
-    device = manifest["device_kind"]
-    if manifest["platform"] == "cpu":
-        device = f"{host.get('usable_cores')} cores of {host.get('cpu')}"
     versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
     launches = numbers.count(outcome.launches, "launch", "launches")
-    yield f"Measured in {launches} a block on {code(device)} with {code(versions)}. Reproduce:"
+    device = code(chips(manifest))
+    yield f"Measured in {launches} a block on {device} with {code(versions)}. Reproduce:"

@@ -71,12 +71,12 @@ def render(page: Mapping[str, Any]) -> str:
 
 
 def _summary(
-    found: Tables, manifest: Manifest, noted: Sequence[Caveat], endings: Table | None
+    found: Tables, manifest: Manifest, noted: Sequence[Caveat], endings: Table
 ) -> dict[str, Any]:
     """Return a summary that fits into a comment."""
     every = sentences.summaries(found)
     counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
-    failed = [row for row in endings.rows if STATUSES[row["status"]].failure] if endings else []
+    failed = [row for row in endings.rows if STATUSES[row["status"]].failure]
     named = [
         row for _, same in groupby(failed, lambda row: row["status"]) for row in [*same][:NAMED]
     ]

@@ -84,10 +84,6 @@ def test_bad_input_ends_with_its_code(words, tmp_path, monkeypatch) -> None:
         ),
         ("maxbatch x --memory", "option '--memory' requires an argument"),
         ("doctor extra", "unexpected extra argument: extra; see `root doctor --help`"),
-        (
-            "regress jax>=0.10",
-            "'jax>=0.10' is no revision of git, such as main; `upgrade` takes versions",
-        ),
         ("faults --jobs 0", "'--jobs': '0'; it should be greater than or equal to 1; see `root"),
         ("faults nosuch", "error: fault: unknown 'nosuch'; choose from: host-memory, "),
         ("tensorboard --port x", "'--port': 'x'; it should be a valid integer; see `root tensor"),

@@ -176,11 +176,6 @@ def time_and_share(
     return {"params": params, "hconcat": panels}
 
 
-def draw(slug: str, kind: str, values: Mapping[str, Any], title: str, subtitle: str) -> Plot:
-    """Draw a chart of one specification; arguments as in `spec_of` and `compose`."""
-    return compose(slug, spec_of(kind, values), title, subtitle)
-
-
 def compose(slug: str, spec: Mapping[str, Any], title: str, subtitle: str | Sequence[str]) -> Plot:
     """Render a specification; equal specifications always give equal bytes.
 

@@ -38,14 +38,13 @@ function drawChooser() {
   byId("chooser").hidden = unique(timed.map(blockOf)).length < 2;
   if (byId("chooser").hidden) return;
   const [workload, devices, memory] = CASE.map(byId);
-  const same = (values) => values.map((value) => [String(value), String(value)]);
-  fill(workload, same(unique(timed.map(({ of }) => of.subjectName))), chosen("for"));
+  fill(workload, unique(timed.map(({ of }) => of.subjectName)), chosen("for"));
   const own = timed.filter(({ of }) => of.subjectName === workload.value);
   const counts = ascending(own.map(({ of }) => of.devices));
-  fill(devices, same(counts), chosen("on", String(counts.at(-1))));
+  fill(devices, counts, chosen("on", String(counts.at(-1))));
   const sizes = own.map((cell) => cell.memory_bytes).filter((size) => size > 0);
   const limits = ascending(sizes.map(limitAbove)).slice(0, -1); // The last one excludes nothing.
-  const texts = limits.map((limit) => [String(limit), `at most ${bytes(limit)}`]);
+  const texts = limits.map((limit) => [limit, `at most ${bytes(limit)}`]);
   fill(memory, [["", "any"], ...texts], chosen("within"));
   const cells = own.filter(({ of }) => String(of.devices) === devices.value);
   const batches = ascending(cells.map(({ of }) => of.batch));

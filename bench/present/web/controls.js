@@ -1,6 +1,11 @@
 // The controls above the charts, and the selectors of single charts.
 
-const optionsOf = (options) => options.map(([value, text]) => element("option", { value }, text));
+/* Options of a list: pairs of a value and its text, or values that are their own texts. */
+const optionsOf = (options) =>
+  options.map((option) => {
+    const [value, text = value] = [option].flat();
+    return element("option", { value }, text);
+  });
 
 /* A labelled selector whose value is kept in the address under a key; it redraws a group of charts.
    options: texts by value. */
@@ -17,18 +22,18 @@ function selector(label, key, options, group, value = chosen(key)) {
 
 function fill(select, options, value) {
   select.replaceChildren(...optionsOf(options));
-  select.value = options.some(([option]) => option === value) ? value : (options[0]?.[0] ?? "");
+  select.value = value;
+  if (select.selectedIndex < 0) select.selectedIndex = 0;
 }
 
 /* Show the choices in the address. */
 function syncControls() {
   const subject = subjectNumber();
   const own = BLOCKS.filter((block) => block.subject === subject);
-  const distinct = (values) => unique(values).map((value) => [String(value), String(value)]);
   const batches = ascending(own.map(({ batch }) => batch));
-  fill(byId("subject"), distinct(DATA.subjects), DATA.subjects[subject]);
-  fill(byId("mesh"), [["", "all"], ...distinct(own.map(({ mesh }) => mesh))], chosen("mesh"));
-  fill(byId("batch"), [["", "all"], ...distinct(batches)], chosen("batch"));
+  fill(byId("subject"), DATA.subjects, DATA.subjects[subject]);
+  fill(byId("mesh"), [["", "all"], ...unique(own.map(({ mesh }) => mesh))], chosen("mesh"));
+  fill(byId("batch"), [["", "all"], ...batches], chosen("batch"));
   const timed = CELLS.filter((cell) => cell.of.subject === subject && cell.status === "ok");
   const arms = ascending(timed.map(({ arm }) => arm));
   byId("implementations").replaceChildren(...arms.map(implementationBox));

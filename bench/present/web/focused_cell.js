@@ -40,7 +40,7 @@ function summaryOf(cell) {
   ];
   if (cell.isBaseline) lines.push("the baseline");
   else if (known(cell.ratio)) {
-    const ends = interval(cell.ratio_low, cell.ratio_high, ratio);
+    const ends = [cell.ratio_low, cell.ratio_high].filter(known).map(ratio).join("\u2013");
     const verdict = cell.verdict ?? "no verdict";
     lines.push(`${ratio(cell.ratio)} of the baseline${ends ? ` (${ends})` : ""}: ${verdict}`);
   }

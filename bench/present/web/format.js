@@ -65,10 +65,6 @@ function ratio(value) {
   return value < 10 ? value.toFixed(3) : significant(value);
 }
 
-function interval(low, high, text) {
-  return known(low) && known(high) ? `${text(low)}\u2013${text(high)}` : "";
-}
-
 /* The formats that columns name; any other name is an SI unit: see bench/present/columns.py. */
 const FORMATS = {
   bytes,

@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from bench.present.columns import Column, Table
-from bench.present.plots.vega_plot import Plot, panel_sizes
-from bench.present.plots.vega_plot import draw as draw_chart
+from bench.present.plots.vega_plot import Plot, compose, panel_sizes, spec_of
 from bench.present.rendering import write_pages
 from bench.records import files, numbers
 from bench.records.trial_results import SELFTEST_FIGURES
@@ -134,7 +133,8 @@ def draw(found: Sequence[Shares], size: str) -> Plot | None:
         **panel_sizes(len(panels), 4, labels=110),
     }
     better = f"{size}; of equal programs, lower is better, and of slower ones, higher"
-    return draw_chart("detectors", "detectors", values, "How often each tool is right", better)
+    spec = spec_of("detectors", values)
+    return compose("detectors", spec, "How often each tool is right", better)
 
 
 def _row(tool: str, panel: str, rate: Rate | None) -> dict[str, Any]:
