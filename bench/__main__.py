@@ -1,7 +1,5 @@
 """`python -m bench`: the command line."""
 
-from __future__ import annotations
-
 import pkgutil
 import sys
 import traceback

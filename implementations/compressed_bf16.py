@@ -10,8 +10,6 @@ Both collectives move 2 bytes per parameter instead of 4, and both roundings hav
 One more all-reduce, of 4 bytes, averages the loss.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -11,8 +11,6 @@ float32. Both collectives move 1 byte per parameter, and 4 for each scale; both 
 feedback. One more all-reduce, of 4 bytes, averages the loss.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

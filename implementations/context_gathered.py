@@ -12,8 +12,6 @@ keys and values are kept for the backward pass. Every device computes the scores
 all keys and masks the later ones, so devices have equal work, and half of it is wasted.
 """
 
-from __future__ import annotations
-
 import jax
 from jax.sharding import Mesh
 

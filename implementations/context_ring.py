@@ -12,8 +12,6 @@ A device holds an early and a late piece of the sequence (`zigzag_part`), becaus
 to more. In all turns but the first, half of the scores are causal, and only those are computed.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -12,8 +12,6 @@ values. Gradients and the loss are all-reduced once over both axes.
 Devices have equal work and compute no score twice. `context` must divide the heads evenly.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

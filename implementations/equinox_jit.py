@@ -7,8 +7,6 @@ microbatch. At every call, filter_jit partitions the model into arrays and stati
 Weights are (outputs, inputs), as in PyTorch and transposed with respect to Flax.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -11,8 +11,6 @@ The point is that the experts' gradients are all-reduced over `data` alone; repl
 e times the memory and are all-reduced over both axes, as all other gradients and the loss are here.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

@@ -6,8 +6,6 @@ optimizer state, and an all-reduce of all gradients and the loss over both axes 
 parameter). Most of these bytes are the experts', which expert_all_to_all reduces over `data` alone.
 """
 
-from __future__ import annotations
-
 from jax.sharding import Mesh
 
 from bench.contract import Problem, TrainStep

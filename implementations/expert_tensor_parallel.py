@@ -10,8 +10,6 @@ expert_all_to_all. In return, work is equal for any routing, and e need not divi
 The experts' gradients are all-reduced over `data`; all others, and the loss, over both axes.
 """
 
-from __future__ import annotations
-
 import jax
 from jax.sharding import Mesh
 

@@ -7,8 +7,6 @@ batch, which take an all-reduce (4 bytes per parameter, plus the loss) for every
 CPU for every use of a parameter.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -10,8 +10,6 @@ replicated, and their gradients are all-reduced. On a mesh with both `data` and 
 gradients are also all-reduced over `data`.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -8,8 +8,6 @@ and TPU, gradients are reduce-scattered; XLA:CPU all-reduces them, for every mic
 use of a parameter (tied embeddings have two), and each device slices out its shard.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -12,8 +12,6 @@ the forward and twice in the backward pass. On a mesh with both `data` and `fsdp
 gradients are also all-reduced over `data`. Gradients of unsharded arrays are all-reduced over both.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

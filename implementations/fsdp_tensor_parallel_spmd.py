@@ -10,8 +10,6 @@ the backward pass. On GPU and TPU, gradients are reduce-scattered over `fsdp`; X
 them, for every microbatch and every use of a parameter.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

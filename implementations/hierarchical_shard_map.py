@@ -11,8 +11,6 @@ fsdp_shard_map moves the same bytes over `data` and keeps the state sharded over
 which is hybrid sharding (HSDP; Zhao et al. 2023, https://arxiv.org/abs/2304.11277).
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

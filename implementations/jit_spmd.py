@@ -7,8 +7,6 @@ loss) for every microbatch, because it does not move the reduction out of the sc
 reduces the gradient of each use of a parameter, so a tied embedding table is all-reduced twice.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

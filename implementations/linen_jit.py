@@ -6,8 +6,6 @@ split over `data` and the TrainState is replicated, so XLA's partitioner inserts
 the gradients (4 bytes per parameter, plus the loss) for every microbatch.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -11,8 +11,6 @@ The all-reduce of the parameters (4 bytes each) is under a condition, once per H
 steps, the only communication is an all-reduce of 4 bytes that averages the loss.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -7,8 +7,6 @@ for every use of a parameter. The difference is dispatch: at every call, nnx.jit
 objects in Python to pass their variables to jax.jit and to write them back.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -6,8 +6,6 @@ communication are those of nnx_jit: XLA's partitioner inserts an all-reduce of t
 bytes per parameter, plus the loss) for every microbatch, and on CPU for every use of a parameter.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -11,8 +11,6 @@ parameter of the padded stacks). All other arrays, such as embeddings, are all-r
 by every device. With more devices than layers, some devices own only padding.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

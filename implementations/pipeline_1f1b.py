@@ -13,8 +13,6 @@ The batch is split over `data`, and blocks are sharded over `model` as in tensor
 Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -10,8 +10,6 @@ tensor_parallel_shard_map. Gradients are all-reduced over `data`; those of param
 blocks are all-reduced over `pipe` as well.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

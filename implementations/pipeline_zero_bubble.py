@@ -10,8 +10,6 @@ In each slot, one ppermute passes activations on and one gradients back, even if
 batch and the blocks are split, and gradients are reduced, as in pipeline_1f1b.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

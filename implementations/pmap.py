@@ -5,8 +5,6 @@ and all gradients is the step's only communication (4 bytes per parameter, plus 
 device then applies the same update to its own slice.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -6,8 +6,6 @@ it alone keeps the state. A step therefore copies the parameters to every device
 gradients back from each, through separate programs that Python launches one after another.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -8,8 +8,6 @@ Barriers keep XLA from combining the buckets again (XLA:CPU of jax 0.10 drops th
 microbatches, all gradients become ready together at the end, and nothing is left to overlap with.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -9,8 +9,6 @@ its own backward pass and is reduced separately, which multiplies the communicat
 that is used twice (tied embeddings) has two gradients, and both are reduced.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

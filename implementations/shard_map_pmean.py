@@ -9,8 +9,6 @@ knows that they are replicated and already sums their gradients over `data`; `pm
 average equal sums, and the gradients would be too large by a factor of the number of devices.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

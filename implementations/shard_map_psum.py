@@ -9,8 +9,6 @@ needed to divide them.
 knows that they are replicated and already sums their gradients over `data`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -9,8 +9,6 @@ divides evenly, with one all-reduce for its lookup and three of one number per t
 Over `data`, each device's gradients are all-reduced once.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -8,8 +8,6 @@ and two in the backward pass (4 bytes per value), and over `data` for the gradie
 shard of the parameters.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -9,8 +9,6 @@ XLA inserts the all-reduces over `model` for activations, two per block in the f
 the backward pass (4 bytes per value), and over `data` for the gradients of each device's shard.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -10,8 +10,6 @@ The two all-gathers, of values and of indices, receive 8 bytes for a quarter of 
 every device, so the more devices, the less this saves. An all-reduce of 4 bytes averages the loss.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

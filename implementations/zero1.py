@@ -7,8 +7,6 @@ Each collective is half of an all-reduce (4 bytes per parameter); optimizer memo
 to 1/N. Arrays without a dimension that divides evenly are all-reduced and updated by every device.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -9,8 +9,6 @@ of the parameters with its share of the optimizer state, and the new parameters 
 once. Arrays without a dimension that divides evenly are all-reduced and updated by every device.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Proof that functions compute the same step: losses and whole states, against a reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Charts of a run on matplotlib axes, for your own figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ The rounds, the looks and the verdicts are those of `python -m bench run`, in th
 launch, whose rows are stored like a run's.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import random

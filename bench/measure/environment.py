@@ -1,7 +1,5 @@
 """The environment of child processes: import paths, devices, threads and cores."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ of its own, in which it can reach neither. Both have the same costs there, so th
 as before.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The classes of implementations: exact, approximate, and foreign."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

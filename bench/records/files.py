@@ -73,9 +73,7 @@ def unsealed(text: bytes) -> dict[str, Any] | None:
     body = text[: text.rfind(b",")]
     if text != body + _seal(body):
         return None
-    content: dict[str, Any] = json.loads(text)
-    del content["crc32"]
-    return content
+    return {key: value for key, value in json.loads(text).items() if key != "crc32"}
 
 
 def _seal(body: bytes) -> bytes:

@@ -61,7 +61,7 @@ def test_files_are_those_that_are_imported(project: Path) -> None:
     found = Contents(catalogue(project)).sources(CELL)
     assert list(found["implementation"]) == [
         *("bench/__init__.py", "bench/contract/__init__.py", "bench/contract/model_state.py"),
-        "mine.py",
+        *("bench/contract/varying.py", "mine.py"),
         *("own/__init__.py", "own/first.py", "own/second.py"),
     ]
     # Clipping may be wrapped around any workload's optimizer.

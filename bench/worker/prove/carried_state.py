@@ -1,7 +1,5 @@
 """Model state in the proof: the reference's steps with it, and its comparison."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Checks that a step's work is done when its outputs are ready: no clock sees later work."""
 
-from __future__ import annotations
-
 import time
 
 import jax

@@ -4,8 +4,6 @@ Every hypothesis is a step computed in float64 on one device, so a match agrees 
 is no guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

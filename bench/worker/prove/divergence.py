@@ -5,8 +5,6 @@ loss grows without bound no longer does what the gate proved. Arms train on one 
 a right step's loss falls, or stays at the best that the model can reach.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -6,8 +6,6 @@ If not even one row fits, parameters and gradients are sharded over the devices 
 the compiler partitions the program. Neither changes what is computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Not every step counts, or moves anything: optax.MultiSteps does so in every k-th
 be 0. The workload's own optimizer therefore tells, on parameters of one element each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial

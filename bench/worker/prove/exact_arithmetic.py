@@ -1,7 +1,5 @@
 """The proof's arithmetic: float64, in programs that compile quickly because they are not timed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

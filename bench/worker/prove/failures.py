@@ -1,7 +1,5 @@
 """Outcomes of cells whose implementation raised an exception of any kind, even SystemExit."""
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Callable

@@ -26,8 +26,6 @@ the worse of two orders of summation. One unlucky rounding may flip a ReLU, so a
 but within the wider tolerance is compared on other batches too, and refused if it fails again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial

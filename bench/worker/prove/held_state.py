@@ -1,7 +1,5 @@
 """Reading the parameters and optimizer state of an implementation, in the problem's layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

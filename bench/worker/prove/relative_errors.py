@@ -1,7 +1,5 @@
 """Distances of losses and updates, relative to their size."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from bench.records.row_parts import ProofCheck

@@ -1,7 +1,5 @@
 """Detection of replicas of an array that differ between devices or processes, and by how much."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any, NamedTuple
 from zlib import crc32

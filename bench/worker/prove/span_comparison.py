@@ -1,7 +1,5 @@
 """The comparison of a span in the rounds with the reference's steps from the same state."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from math import inf, isnan
 

@@ -1,7 +1,5 @@
 """Diagnosis of wrong spans in the rounds: known mistakes are reproduced and compared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -13,8 +13,6 @@ The number of checks depends on their cost: those between the first and the last
 SHARE of an arm's time in the rounds.
 """
 
-from __future__ import annotations
-
 import random
 import secrets
 import time

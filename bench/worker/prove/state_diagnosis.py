@@ -3,8 +3,6 @@
 On one device, jax.vmap with a named axis computes what jax.shard_map would on several.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

@@ -20,8 +20,6 @@ keeps equal on all devices, the returned losses must be those of these parameter
 first and the last part of the batch must have an influence on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache

@@ -6,8 +6,6 @@ distance from each other and from float64 measures rounding alone. Another right
 far away; a step at lower precision is much farther.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A few steps from the initial parameters, by an implementation or by the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
