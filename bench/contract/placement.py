@@ -53,7 +53,7 @@ def why_not_in_shards(problem: Problem, mesh: Mesh, *axes: str) -> str | None:
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
     """Return those of the axes `data` and `fsdp`, which split a batch, that the mesh has.
 
-    `data` stands for both on a mesh that has neither, and so cannot split one.
+    `data` alone if it has neither: that is the axis which such a mesh lacks.
     """
     return tuple(name for name in ("data", "fsdp") if name in mesh.shape) or ("data",)
 

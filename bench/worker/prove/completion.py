@@ -1,6 +1,7 @@
 """Checks that a step's work is done when its outputs are ready: no clock sees later work."""
 
 import time
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,11 @@ WATCH_S = 0.05
 WATCHED_S = 0.8
 IDLE_SHARE = 0.05
 IDLE_TIMES = 2
+SETTLED_TIMES = 6
 """After the grace period a process is watched in intervals of WATCH_S, for at most WATCHED_S, until
 it uses less than IDLE_SHARE of a core in IDLE_TIMES consecutive intervals. A single interval does
-not suffice, because a thread may be waiting for a core."""
+not suffice, because a thread may be waiting for a core. Once an arm is known to work late, it takes
+SETTLED_TIMES."""
 
 LATE_SHARE = 0.4
 """Most late work that is allowed, as a share of SPAN_S, or of the step's own time if that is
@@ -72,17 +75,22 @@ def settle(arm: Arm) -> None:
 
     After SETTLE_S this gives up; the next arms then run beside that work and are likely refused.
     """
-    end = time.monotonic() + SETTLE_S
-    while time.monotonic() < end and watch(arm)[1] > LATE_SHARE:
+    for _ in watch(arm, SETTLE_S, SETTLED_TIMES):
         pass
 
 
-def watch(arm: Arm) -> tuple[float, float]:
-    """Watch this process and the arm's own for WATCH_S; return CPU seconds, and cores in use."""
-    start, cpu = time.perf_counter(), time.process_time() + arm.children_cpu_s()
-    time.sleep(WATCH_S)
-    used_s = time.process_time() + arm.children_cpu_s() - cpu
-    return used_s, used_s / (time.perf_counter() - start)
+def watch(arm: Arm, seconds: float, times: int) -> Iterator[float]:
+    """Yield CPU seconds of this process and the arm's own in each interval of WATCH_S.
+
+    This ends after so many seconds, or once `times` consecutive intervals were idle.
+    """
+    end, idle = time.monotonic() + seconds, 0
+    while time.monotonic() < end and idle < times:
+        start, cpu = time.perf_counter(), time.process_time() + arm.children_cpu_s()
+        time.sleep(WATCH_S)
+        used_s = time.process_time() + arm.children_cpu_s() - cpu
+        idle = idle + 1 if used_s < IDLE_SHARE * (time.perf_counter() - start) else 0
+        yield used_s
 
 
 def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
@@ -98,12 +106,9 @@ def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
     if queued_s > allowed_s:
         return f"after {steps} steps the devices were busy for another {queued_s:.2f} s"
     time.sleep(GRACE_S)
-    used_s, idle = 0.0, 0
-    end = time.monotonic() + WATCHED_S
-    while time.monotonic() < end and idle < IDLE_TIMES:
-        more_s, share = watch(arm)
+    used_s = 0.0
+    for more_s in watch(arm, WATCHED_S, IDLE_TIMES):
         used_s += more_s
-        idle = idle + 1 if share < IDLE_SHARE else 0
         if used_s > allowed_s:
             return f"after {steps} steps its threads still used {used_s:.2f} s of CPU time"
     return ""
