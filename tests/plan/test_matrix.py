@@ -10,6 +10,7 @@ from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options, add_options, flag, help_page, read_options
 from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS, UPGRADE
+from bench.plan.step_classes import EXACT
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
 from tests.fakes.catalogue import catalogue
@@ -66,7 +67,6 @@ def test_approximate_steps_are_measured_if_they_are_named() -> None:
         *usual,
         "sparse",
     )
-    assert with_approximate(preset="strategies").approximate == ("sparse",)
     alone = with_approximate(implementations=("approximate",))
     assert (alone.implementations, alone.baseline) == (("sparse",), "sparse")
 
@@ -97,6 +97,8 @@ def test_every_block_of_a_preset_divides_and_occurs_once(preset: str) -> None:
         assert all(block.batch % block.mesh.batch_shards == 0 for block in blocks)
         assert len(set(blocks)) == len(blocks)
     assert set(PRESET_TABLE) == {*PRESETS, REGRESS, UPGRADE}
+    named = {*PRESET_TABLE[preset].implementations} - {EXACT}
+    assert named <= {path.stem for path in (ROOT / "implementations").glob("*.py")}
 
 
 def test_strategies_run_where_their_meshes_fit() -> None:
