@@ -141,7 +141,7 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
         for subject, texts in sentences.answers(sentences.summaries(found)).items()
         for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
     ]
-    legend = "Bluer: farther behind the fastest; white: the fastest, or not told from it."
+    legend = "Bluer: farther behind the fastest; white: the fastest, or possibly as fast."
     plot = compose("share", spec, title, [*answers, "", f"{machine}. {legend}"])
     width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
     return replace(plot, scale=min(SLIDE[0] / width, SLIDE[1] / height))

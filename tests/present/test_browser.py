@@ -736,7 +736,7 @@ def test_every_table_can_be_downloaded(open_page, tmp_path: Path) -> None:
     download.value.save_as(path)
     with path.open(newline="") as file:
         heading, first, *_ = csv.reader(file)
-    assert heading[:3] == ["Workload", "Mesh, batch", "Fastest or not told from it"]
+    assert heading[:3] == ["Workload", "Mesh, batch", "Fastest or possibly as fast"]
     assert first[:2] == ["linear-base, fp32", "data=1, batch 64"]
 
 
