@@ -121,7 +121,7 @@ def test_a_projection_goes_with_its_run(checkout):
     assert "projection/projection.html, line 1: '/home/somebody' tells of" in done.output
 
 
-def test_a_host_s_name_within_packed_operations_is_chance(checkout, monkeypatch):
+def test_a_host_s_name_within_packed_data_is_chance(checkout, monkeypatch):
     texts = (packed([Operation(f"{n}.py:1", "add", "f32[]", n, 4)]) for n in itertools.count())
     words = (re.search(r"(?<![\w-])[a-z]+[A-Z][a-zA-Z]*(?![\w-])", text) for text in texts)
     word = next(filter(None, words))
@@ -137,7 +137,7 @@ def test_a_host_s_name_within_packed_operations_is_chance(checkout, monkeypatch)
     synthetic.rewrite(directory, "cells", pack)
     done = lockstep("publish", "mine")
     assert done.exit_code == 0, done.output
-    page = f'{{"programs":"a/{host}+"}}'
+    page = f'{{"timelines":"{"a" * 200}/{host}+"}}'
     assert published_run._private_words(page) == [host]
     assert not published_run._private_words(published_run._without_code(page))
     shutil.rmtree(checkout / "reports" / NAME)

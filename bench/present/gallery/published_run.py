@@ -25,7 +25,7 @@ _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
 
 _HOMES = re.compile(r"(?:/home/|/Users/|/root/|[A-Za-z]:\\{1,2}Users\\)[\w.-]*")
 
-_PACKED = re.compile(r'"(?:operations|programs)":\s*"[^"]*"')
+_PACKED = re.compile(r'"[^"\s]{200,}"')
 _CODE = re.compile(r'<script type="module">.*?</script>', re.DOTALL)
 
 
@@ -157,7 +157,7 @@ def _private(folder: Path) -> Sequence[str]:
 def _without_code(text: str) -> str:
     """Blank out a page's script, which is the same in every report, but keep its line breaks.
 
-    Compressed operations are blanked as well, since they may contain a short name by chance.
+    Long texts without spaces are compressed data, which may contain a short name by chance.
     """
     text = _PACKED.sub("", text)
     return _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
