@@ -122,7 +122,10 @@ def test_a_projection_goes_with_its_run(checkout):
 
 
 def test_a_host_s_name_within_packed_data_is_chance(checkout, monkeypatch):
-    texts = (packed([Operation(f"{n}.py:1", "add", "f32[]", n, 4)]) for n in itertools.count())
+    texts = (
+        packed([Operation(f"{n}.py:{line}", "add", "f32[]", n, 4) for line in range(200)])
+        for n in itertools.count()
+    )
     words = (re.search(r"(?<![\w-])[a-z]+[A-Z][a-zA-Z]*(?![\w-])", text) for text in texts)
     word = next(filter(None, words))
     host, by_chance = word[0], word.string
