@@ -10,16 +10,10 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from bench.analyse import (
-    block_ratios,
-    energy_per_step,
-    process_spread,
-    rooflines,
-    scaling_curves,
-    turn_details,
-)
+from bench.analyse import block_ratios, energy_per_step, rooflines, scaling_curves, turn_details
 from bench.analyse.cell_figures import ratio_columns, standing_columns, stored_columns, time_columns
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
+from bench.analyse.process_spread import by_devices
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.scaling_curves import Scaling
 from bench.analyse.turn_details import Throttling
@@ -112,7 +106,7 @@ def build(run: Run) -> Tables:
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.arranged(samples.turns.at(samples.of_block(name))) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
-    process = process_spread.by_devices(
+    process = by_devices(
         (
             (devices[name], rounds, [c["implementation"] for c in cells_of[name] if c["foreign"]])
             for name, rounds in arranged.items()

@@ -7,7 +7,7 @@ estimated round by round. `apart` and `unpaired` compare blocks and runs that sh
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -74,10 +74,10 @@ class Ratio:
             return -math.inf, math.inf
         middle = math.log(self.value)
         if self.differences is None:
-            width = -float(special.stdtrit(self.freedom, alpha / 2)) * self.error
+            width = _quantile(self.freedom, alpha) * self.error
             return middle - width, middle + width
         _, low, high = (float(end) for end in shift(self.differences, alpha))
-        others = -float(special.stdtrit(self.process.freedom, alpha / 2)) * self.process.sd
+        others = _quantile(self.process.freedom, alpha) * self.process.sd
         return middle - math.hypot(middle - low, others), middle + math.hypot(high - middle, others)
 
     @property
@@ -100,6 +100,12 @@ class Ratio:
     def _shown(self) -> tuple[float, float] | tuple[None, None]:
         """The 95 % interval, cached because it is computed from all pairs of rounds."""
         return self.interval() or (None, None)
+
+
+@lru_cache
+def _quantile(freedom: float, alpha: float) -> float:
+    """Return half the width of Student's interval for one standard error; a report needs few."""
+    return -float(special.stdtrit(freedom, alpha / 2))
 
 
 def floor_width(floor: Ratio) -> float:
@@ -149,7 +155,7 @@ def intervals(
     paired = rounds.paired(opponents)
     names, series = list(paired), [np.concatenate(own) for own in paired.values()]
     spreads = [process.between(arm, opponents[arm]) for arm in names]
-    widths = np.array([-special.stdtrit(own.freedom, alpha / 2) * own.sd for own in spreads])
+    widths = np.array([_quantile(own.freedom, alpha) * own.sd for own in spreads])
     found = {}
     for places, differences in stacked(series):
         counts = [[len(values) for values in paired[names[place]]] for place in places]

@@ -29,7 +29,7 @@ from bench.plan.step_classes import is_exact
 from bench.records import files
 from bench.records.arms import version_arm
 from bench.records.cells import base_of
-from bench.records.messages import BaseFile, Catalogue, ImplementationEntry
+from bench.records.messages import JAX_CHILD, BaseFile, Catalogue, ImplementationEntry
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import readable
 from bench.records.temporary_folders import temporary_folder
@@ -40,8 +40,6 @@ SHOWN = ("jax", "jaxlib", "flax", "optax")
 
 _READY = "ready"
 """A file that marks a complete environment."""
-
-CHILD = "bench.worker.foreign.jax_child"
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ def write_arm(
       environment: whose Python runs the arm.
       variables: those of a variant.
     """
-    command = [str(environment.python), "-m", CHILD, str(origin)]
+    command = [str(environment.python), "-m", JAX_CHILD, str(origin)]
     traits: dict[str, Any] = {"packages": ["jax"], "command": command}
     if variables:
         traits["variables"] = dict(variables)

@@ -18,6 +18,9 @@ from bench.records.trace_rows import TraceRow
 GATE = ".gate"
 """Folder of the gate's programs in a Job's program_cache, beside one for each implementation."""
 
+JAX_CHILD = "bench.worker.foreign.jax_child"
+"""The module that runs a JAX implementation in a process of its own."""
+
 PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
 """Optional packages by the single option that needs each, which is also the name of the extra in
 pyproject.toml."""

@@ -25,16 +25,16 @@ import bench.contract.foreign
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
+from bench.records.messages import JAX_CHILD
 from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
 from bench.worker.prove.carried_state import differing_paths, of_words, words
-from bench.worker.prove.failures import JAX_CHILD, UnsupportedError, WrongStepError
+from bench.worker.prove.failures import UnsupportedError, WrongStepError
 
 STATE = "model state"
-"""The key of the model state among the parameters that a child is given; no model has such a one.
-"""
+"""The key of the model state among the parameters of a child; no parameter has it."""
 
 
 class Traits(TypedDict, total=False):

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from bench.contract import Implementation, Problem
 from bench.contract.model_state import SYNCHRONIZED
 from bench.contract.placement import batch_axes
+from bench.records.messages import JAX_CHILD
 from bench.records.paths import ROOT
 from bench.records.printable import readable, shortened
 from bench.records.statuses import Status
@@ -20,8 +21,6 @@ T = TypeVar("T")
 Failure = tuple[Status, str]
 """The status of a cell without a time, and the reason."""
 
-JAX_CHILD = "bench.worker.foreign.jax_child"
-"""The module that runs a JAX implementation in a process of its own."""
 FEW = 3
 """Most variables or parameters that a message names."""
 
