@@ -553,7 +553,7 @@ def test_a_budget_goes_where_it_is_needed(front: Front) -> None:
 def test_an_undecided_run_names_the_command_that_goes_on_and_it_works(front: Front) -> None:
     words = ("--rounds", "16", "--margin", "0.0001", "-k", "data=1", "--run", "r")
     done = front.told(equal=True)("run", *SMALL, *words)
-    assert "2 comparisons are undecided, all within" in done.out
+    assert "2 comparisons are undecided, but within" in done.out
     (command,) = re.findall(r"python -m bench (run --resume r --budget \d+)", done.out)
     before = len(front.jobs)
     more = front(*command.replace("--budget 60", "--budget 7").split(), "-k", "data=1")
