@@ -15,23 +15,24 @@ from bench.worker.read.compilation import remembered_programs
 
 @contextmanager
 def cheap_programs(programs: Path) -> Iterator[None]:
-    """Compile with few optimizations, for programs that are never timed."""
-    with _everywhere("jax_disable_most_optimizations"), remembered_programs(programs):
+    """Compile with few optimizations on CPU, for programs that are never timed."""
+    option = "jax_disable_most_optimizations"
+    with _everywhere(option, jax.default_backend() == "cpu"), remembered_programs(programs):
         yield
 
 
 @contextmanager
 def exact_arithmetic(programs: Path) -> Iterator[None]:
     """Compute in float64, and compile with few optimizations."""
-    with _everywhere("jax_enable_x64"), jax.enable_x64(True), cheap_programs(programs):
+    with _everywhere("jax_enable_x64", True), jax.enable_x64(True), cheap_programs(programs):
         yield
 
 
 @contextmanager
-def _everywhere(option: str) -> Iterator[None]:
-    """Switch a jax option on in all threads, because a step may run in another thread."""
+def _everywhere(option: str, value: bool) -> Iterator[None]:
+    """Set a jax option in all threads, because a step may run in another thread."""
     before = jax.config.read(option)
-    jax.config.update(option, True)
+    jax.config.update(option, value)
     try:
         yield
     finally:

@@ -52,9 +52,10 @@ from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic
 from bench.worker.prove.failures import FEW, WrongStepError
 from bench.worker.prove.relative_errors import (
     allowed,
+    distance,
     drift_beyond_rounding,
+    length,
     loss_error,
-    rms,
     update_errors,
 )
 from bench.worker.prove.state_diagnosis import known_mistakes
@@ -64,7 +65,6 @@ from bench.worker.prove.trajectory import (
     build_step,
     run_steps,
     under_sgd,
-    vector,
     whole_batch_steps,
 )
 from bench.worker.read.device_memory import device_memory
@@ -165,8 +165,8 @@ class Gate:
                     f"device, reach an infinity or NaN ({name}; losses: {losses})"
                 )
         sgd = self.truth[SGD]
-        length, size = rms(vector(sgd.first, sgd.start)), rms(vector(sgd.start))
-        self.timed_rate = LEARNING_RATE * (UPDATE_SHARE * size / length if length and size else 1.0)
+        update, size = distance(sgd.first, sgd.start), length(sgd.start)
+        self.timed_rate = LEARNING_RATE * (UPDATE_SHARE * size / update if update and size else 1.0)
         self.optimizers = {TIMED_SGD: optax.sgd(self.timed_rate), AS_TIMED: timed.optimizer}
         self._make_reference = partial(
             TimedReference, timed, shards, programs, self.timed_eps, devices, memory
@@ -192,7 +192,7 @@ class Gate:
         """Mask the elements whose gradient is at least eps^(1/4) of the typical one."""
         sgd = self.truth[SGD]
         gradients = {path: np.abs(sgd.first[path] - sgd.start[path]) for path in sgd.start}
-        typical = rms(vector(gradients))
+        typical = length(gradients)
         return {path: leaf >= eps**0.25 * typical for path, leaf in gradients.items()}
 
     def prove_exact(self, implementation: Implementation) -> list[ProofCheck]:

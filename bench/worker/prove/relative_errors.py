@@ -1,16 +1,21 @@
 """Distances of losses and updates, relative to their size."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.trajectory import LOSS, Trajectory, vector
+from bench.worker.prove.trajectory import LOSS, Trajectory
 
 ROUNDINGS = 16
 FEW_ROUNDINGS = 4
 """Roundings that are allowed where ROUNDINGS of them exceed the wider tolerance, as in bfloat16:
 there, they would reach the size of an update, and a step without one would be right."""
+CHUNK = 1 << 18
+"""Elements that are subtracted at a time, so that the differences fit in a core's cache: to write
+those of a whole model to memory takes longer than to add up their squares."""
 
 
 def update_errors(
@@ -33,11 +38,12 @@ def update_errors(
     Raises:
       WrongStepError: the parameters differ from the model's in name or shape.
     """
-    scale = (rms_of(changes(theirs, start)) if size is None else size) or 1.0
+    _check_alike(ours, theirs)
+    scale = (distance(theirs, start) if size is None else size) or 1.0
     compared = {path: mask[path] for path in mask if not mask[path].all()} if mask else {}
     return {
-        path: rms(leaf[compared.get(path, ...)]) / scale
-        for path, leaf in changes(ours, theirs).items()
+        path: _root_mean([_squares(leaf, theirs[path], compared.get(path))]) / scale
+        for path, leaf in ours.items()
     }
 
 
@@ -48,29 +54,50 @@ def allowed(rounding: float, wide: float) -> float:
 
 def rms(values: np.ndarray) -> float:
     """Root mean square; 0 for an empty array."""
-    flat = values.ravel()  # einsum needs no temporary array, which takes longer than the sum
-    total = np.einsum("i,i->", flat, flat, dtype=np.float64)
-    return float(np.sqrt(total / flat.size)) if flat.size else 0.0
+    return _root_mean([_squares(values)])
 
 
-def rms_of(arrays: Flat) -> float:
+def length(arrays: Flat) -> float:
     """Root mean square over the elements of all arrays; 0 without any."""
-    size = sum(leaf.size for leaf in arrays.values())
-    total = sum(leaf.size * rms(leaf) ** 2 for leaf in arrays.values())
-    return float((total / size) ** 0.5) if size else 0.0
+    return _root_mean([_squares(leaf) for leaf in arrays.values()])
 
 
-def changes(ours: Flat, theirs: Flat) -> Flat:
-    """Subtract arrays of the same path.
+def distance(ours: Flat, theirs: Flat) -> float:
+    """Root mean square of the difference over the elements of all arrays; 0 without any.
 
     Raises:
-      WrongStepError: they differ in names or shapes.
+      WrongStepError: the arrays differ in names or shapes.
     """
+    _check_alike(ours, theirs)
+    return _root_mean([_squares(leaf, theirs[path]) for path, leaf in ours.items()])
+
+
+def _check_alike(ours: Flat, theirs: Flat) -> None:
     if differing := differing_paths(ours, theirs):
         raise WrongStepError(
             "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
         )
-    return {path: leaf - theirs[path] for path, leaf in ours.items()}
+
+
+def _squares(
+    ours: np.ndarray, theirs: np.ndarray | None = None, mask: np.ndarray | None = None
+) -> tuple[float, int]:
+    """Return the sum of squares of a difference, and the number of elements that it covers."""
+    flat = [array if array is None else array.ravel() for array in (ours, theirs, mask)]
+    total, size = 0.0, 0
+    for first in range(0, ours.size, CHUNK):
+        own, other, which = (x if x is None else x[first : first + CHUNK] for x in flat)
+        assert own is not None  # noqa: S101 - it is the first of the three
+        values = own if other is None else own - other
+        values = values if which is None else values[which]
+        total += float(np.einsum("i,i->", values, values, dtype=np.float64))
+        size += values.size
+    return total, size
+
+
+def _root_mean(sums: Sequence[tuple[float, int]]) -> float:
+    size = sum(count for _, count in sums)
+    return float(np.sqrt(sum(total for total, _ in sums) / size)) if size else 0.0
 
 
 def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -92,11 +119,15 @@ def drift_beyond_rounding(
       alone: the relative size of rounding, if the replicas may differ by rounding alone, as under
         SGD in float64, which does not amplify it; else 0.
     """
-    update = rms(vector(truth.first, truth.start))
+    if not ours.drifts:
+        return ""
+    update = distance(truth.first, truth.start)
     limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
     if alone:
-        params = rms(np.concatenate([leaf.ravel() for leaf in truth.first.values()]))
-        limits = {"loss": alone, "update": alone * max(1.0, params / (update or 1.0))}
+        limits = {
+            "loss": alone,
+            "update": alone * max(1.0, length(truth.first) / (update or 1.0)),
+        }
     for drift in ours.drifts:
         for name, size in drift.sizes.items():
             loss = name == LOSS

@@ -12,7 +12,7 @@ from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
-from bench.worker.prove.relative_errors import ROUNDINGS, allowed, changes, rms_of, update_errors
+from bench.worker.prove.relative_errors import ROUNDINGS, allowed, distance, length, update_errors
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
 from bench.worker.prove.timed_reference import Stepped
 
@@ -35,16 +35,16 @@ class Comparison:
         self._expected = gate.expected(AS_TIMED)
         before, after = kept.before.held, kept.after.held
         start, ours, theirs = map(narrow, (before.params, after.params, right.params[-1]))
-        floor = FLOOR * (2.0**-23 * rms_of(start) + gate.timed_eps * _first_update(gate))
-        self._size = rms_of(changes(theirs, start))
+        floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
+        self._size = distance(theirs, start)
         self._moving = self._size != 0
-        self._strays = not self._moving and not rms_of(changes(ours, start)) <= floor
+        self._strays = not self._moving and not distance(ours, start) <= floor
         if not self._moving:
             start, ours, theirs = map(moments, (before.opt_state, after.opt_state, right.opt_state))
             if not ours:  # they were not read, because the parameters have moved
                 start = theirs = {}
-            self._size = rms_of(changes(theirs, start))
-            floor = FLOOR * 2.0**-23 * rms_of(start)
+            self._size = distance(theirs, start)
+            floor = FLOOR * 2.0**-23 * length(start)
         self._start, self._floor = start, floor
         loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, kept.loss)
         self.check = ProofCheck(
@@ -125,11 +125,11 @@ def nearby_check(gate: Gate, kept: Kept, other: Kept, right: Stepped) -> ProofCh
     if kept.steps != other.steps or kept.before.held.model_state:
         return None
     starts = [narrow(one.before.held.params) for one in (kept, other)]
-    apart, update = changes(*starts), changes(narrow(right.params[-1]), starts[1])
-    if not rms_of(apart) <= NEAR * rms_of(update):
+    end = narrow(right.params[-1])
+    if not distance(*starts) <= NEAR * distance(end, starts[1]):
         return None
     expected = gate.expected(AS_TIMED)
-    theirs = {path: leaf + update[path] for path, leaf in starts[0].items()}
+    theirs = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
     errors = update_errors(narrow(kept.after.held.params), theirs, starts[0], expected.mask)
     check = ProofCheck(
         name=NAME,
@@ -146,7 +146,7 @@ def nearby_check(gate: Gate, kept: Kept, other: Kept, right: Stepped) -> ProofCh
 def _first_update(gate: Gate) -> float:
     """Root mean square of the reference's first update."""
     truth = gate.expected(AS_TIMED).truth
-    return rms_of(changes(truth.first, truth.start))
+    return distance(truth.first, truth.start)
 
 
 def _beyond(error: float, floor: float) -> float:
@@ -172,8 +172,8 @@ def why_drifting(gate: Gate, kept: Kept) -> str:
         return ""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     expected = gate.expected(AS_TIMED)
-    most = expected.tolerance[1] * rms_of(changes(end, start))
-    whole = DRIFT * rms_of(changes(end, expected.truth.start))
+    most = expected.tolerance[1] * distance(end, start)
+    whole = DRIFT * distance(end, expected.truth.start)
     for name, size in kept.after.drift.sizes.items():
         # Rounding may add to the drift of replicas in every step.
         if not size <= min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):

@@ -34,7 +34,7 @@ from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import Held, StateReader, digest_of, same, scalars
 from bench.worker.prove.kept_spans import Kept, Moment
-from bench.worker.prove.relative_errors import ROUNDINGS, rms
+from bench.worker.prove.relative_errors import ROUNDINGS, distance, length
 from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.span_comparison import (
     Comparison,
@@ -45,7 +45,7 @@ from bench.worker.prove.span_comparison import (
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import by_path, state_by_path, vector
+from bench.worker.prove.trajectory import by_path, state_by_path
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
@@ -356,7 +356,7 @@ class SpotChecks:
         if not abs(kept.loss - loss) <= allowed:
             return named_loss(self.gate, kept, loss)
         now = Left(kept.first_step - 1, 0, None, None)
-        if not vector(end, start).any() and self._owed.moves(now, 1):
+        if not distance(end, start) and self._owed.moves(now, 1):
             return "the parameters do not change"
         return ""
 
@@ -364,7 +364,7 @@ class SpotChecks:
 def _moves(before: Params, after: Params) -> bool:
     """Whether parameters change by more than a few roundings, so that an earlier step must too."""
     start = flat(before)
-    return rms(vector(flat(after), start)) > FLOOR * 2.0**-23 * rms(vector(start))
+    return distance(flat(after), start) > FLOOR * 2.0**-23 * length(start)
 
 
 def _share(check: ProofCheck) -> float:

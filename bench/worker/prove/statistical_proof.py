@@ -37,7 +37,7 @@ from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import digest_of, on_host
 from bench.worker.prove.kept_spans import Kept
-from bench.worker.prove.relative_errors import rms
+from bench.worker.prove.relative_errors import distance, rms
 from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.trajectory import by_path, flatten, take_step, vector
 from bench.worker.read.compilation import remembered_programs
@@ -238,8 +238,8 @@ class StatisticalProof:
             return
         whole = after(None)
         for part in (0, shards - 1):
-            influence = rms(vector(after(part), whole))
-            if influence <= INFLUENCE * rms(vector(whole, flat(problem.start))):
+            influence = distance(after(part), whole)
+            if influence <= INFLUENCE * distance(whole, flat(problem.start)):
                 raise WrongStepError(
                     f"part {part + 1} of {shards} of the batch has no influence on the parameters: "
                     "its gradients are not reduced"

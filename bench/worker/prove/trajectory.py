@@ -46,11 +46,14 @@ class Trajectory:
     def finite(self) -> bool:
         """Whether all is finite, except infinities that the model state has from the start."""
         parameters = chain(*(each.values() for each in (self.start, self.first, self.last)))
-        wrong = [not_finite(each) for each in (self.losses, *parameters)]
-        for path, leaf in chain(*(each.items() for each in self.states)):
-            if leaf.dtype.kind == "f":
-                wrong.append(not_finite(leaf, self.states[0][path]))
-        return not any(each.any() for each in wrong)
+        if not all(np.isfinite(each).all() for each in (self.losses, *parameters)):
+            return False
+        states = chain(*(each.items() for each in self.states))
+        return not any(
+            not_finite(leaf, self.states[0][path]).any()
+            for path, leaf in states
+            if leaf.dtype.kind == "f"
+        )
 
 
 def under_sgd(problem: Problem, rate: float) -> Problem:
@@ -214,12 +217,13 @@ def whole_batch_steps(
     params, opt_state = start, optimizer.init(start) if opt_state is None else opt_state
     losses: list[float] = []
     snapshots, states = [flatten(params)], [flat(model_state)]
-    for batch in batches:
+    for number, batch in enumerate(batches):
         (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
         params, opt_state = updated(optimizer, params, opt_state, grads)
         losses.append(float(loss))
-        snapshots.append(flatten(params))
-        states.append(flat(model_state))
+        if number in (0, len(batches) - 1):
+            snapshots.append(flatten(params))
+            states.append(flat(model_state))
     ends = states[0], states[1], states[-1]
     return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], ends)
 
