@@ -114,6 +114,21 @@ def test_streams_of_a_gpu():
     ]
 
 
+def test_kernels_in_a_cuda_graph():
+    """Their statistics, as in a trace of JAX 0.11 on an H200, name the graph as the operation."""
+    stats = {
+        "correlation_id": 1, "cuda_graph_id": 373, "cuda_graph_node_id": 1602022801408,
+        "hlo_op": "command_buffer_1", "hlo_module": "jit_step", "program_id": 626169,
+    }  # fmt: skip
+    kernels = [("loop_subtract_fusion", 10, 20, stats), ("nvjet_sm90_tst", 20, 30, stats)]
+    gpu = Plane("/device:GPU:0", {"Stream #14(Compute,Memset)": kernels})
+    found = read(xspace(Plane("/host:CPU", {"python3": [STEP]}), gpu), "jit_spmd")
+    assert [(event.op, event.in_graph) for event in found.events] == [
+        ("loop_subtract_fusion", True),
+        ("nvjet_sm90_tst", True),
+    ]
+
+
 def test_operations_of_a_tpu():
     """They are named by their instruction's text, and belong to the program that runs then."""
     tpu = Plane(

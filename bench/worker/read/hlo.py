@@ -134,6 +134,24 @@ class Module:
             for instruction in own:
                 yield instruction, counts[name]
 
+    def in_order(self) -> Iterator[Any]:
+        """Yield what a run executes, in the order of a scheduled module; fusions are one step.
+
+        Loops are unrolled by their known trip count, and every branch is listed.
+        """
+
+        def run(name: str) -> Iterator[Any]:
+            for instruction in self.computations[name]:
+                yield instruction
+                if opcode(instruction) in _CALLING - {"fusion"}:
+                    for callee, times in called(instruction):
+                        for _ in range(int(times)):
+                            yield from run(callee)
+
+        for name in self.computations:
+            if name in self._entries:
+                yield from run(name)
+
     def inner(self, instruction: Any) -> list[Any]:
         """Return the instructions that an instruction calls, at any depth; itself if none."""
         names = [name for name, _ in called(instruction) if name in self.computations]

@@ -10,6 +10,8 @@ from bench.records.collective_kinds import KINDS
 from bench.records.trace_rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import groups_of
+from bench.worker.trace.graph_kernels import GraphKernels, kind_of
+from bench.worker.trace.xspace import Event
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
 _MATMUL_TARGET = re.compile(r'custom_call_target="[^"]*(?:gemm|matmul|\$conv|\$dot|fmha)[^"]*"')
@@ -53,8 +55,8 @@ class Operation:
 
 
 def unknown(module: str, name: str) -> Operation:
-    """Return the operation of an unknown program."""
-    return Operation(module, name, "", "unknown", "other", "", (), transposes=False)
+    """Return the operation of an unknown program; a library's kernel is known by its name."""
+    return Operation(module, name, "", kind_of(name), "other", "", (), transposes=False)
 
 
 class Operations:
@@ -77,6 +79,30 @@ class Operations:
             for module in modules:
                 self._modules[module.name].append((module, is_own))
         self._operations: dict[tuple[str, str, int], Operation] = {}
+        self._kernels: dict[hlo.Module, GraphKernels] = {}
+
+    def launched(self, events: Sequence[Event]) -> list[Event]:
+        """Name kernels in CUDA graphs by their instructions; `events` are in order of their start.
+
+        Kernels whose instruction is unknown keep their names.
+        """
+        if not any(event.in_graph for event in events):
+            return list(events)
+        runs = defaultdict[tuple[int, str, int], list[Event]](list)
+        for event in events:
+            runs[event.device, event.module, event.program].append(event)
+        named = (self._of_run(module, program, own) for (_, module, program), own in runs.items())
+        return sorted((one for own in named for one in own), key=lambda event: event.start)
+
+    def _of_run(self, name: str, program: int, events: list[Event]) -> Iterable[Event]:
+        candidates = self._modules[name]
+        exact = [found for found, _ in candidates if program and found.number == program]
+        found = exact or [found for found, is_own in candidates if is_own]
+        if not found:
+            return events
+        if found[0] not in self._kernels:
+            self._kernels[found[0]] = GraphKernels(found[0])
+        return self._kernels[found[0]].resolved(events)
 
     def get(self, module: str, name: str, program: int = 0) -> Operation:
         """Return the operation, with category `unknown` if no program has it.

@@ -186,9 +186,8 @@ def read_steps(
     steps = []
     for start, end in recording.steps:
         events = [event for event in recording.events if start <= event.start < end]
-        runs = identify_runs(
-            events, operations, places, partial(arrivals_everywhere, recording.began)
-        )
+        everywhere = partial(arrivals_everywhere, recording.began)
+        runs = identify_runs(operations.launched(events), operations, places, everywhere)
         steps.append(
             [
                 device_step((start, end), [run for run in runs if run.event.device == ordinal])

@@ -1,9 +1,10 @@
 """The steps of a profiler's trace, and the operations of each device.
 
 The reader handles three layouts of planes. On CPU, all operations are on threads of `/host:CPU` and
-carry their device and launch. On GPU, every device has a plane with a line per stream; on TPU, one
-with the lines `XLA Ops` and `Async XLA Ops`. Steps are annotations on the host on all platforms.
-The host waits for each step, so whatever runs during a step belongs to it.
+carry their device and launch. On GPU, every device has a plane with a line per stream, where CUDA
+graphs are taken apart into kernels; on TPU, one with the lines `XLA Ops` and `Async XLA Ops`. Steps
+are annotations on the host on all platforms. The host waits for each step, so whatever runs during
+a step belongs to it.
 """
 
 import re
@@ -39,6 +40,8 @@ class Event:
     """Time at which the result was ready, even if one thread started it and others did the work."""
     program: int = 0
     """Id of the program, which distinguishes programs of one name; 0 if unknown."""
+    in_graph: bool = False
+    """Whether it is a kernel in a CUDA graph, under the kernel's name."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,9 @@ def _of_device(plane: Any) -> Iterator[Event]:
             continue
         for event in events:
             stats, start = dict(event.stats), int(event.start_ns)
-            op = str(stats.get("hlo_op") or _named(event.name))
+            # Of a kernel in a CUDA graph, `hlo_op` is the graph, which is no instruction.
+            in_graph = "cuda_graph_id" in stats
+            op = str((not in_graph and stats.get("hlo_op")) or _named(event.name))
             run = next((run for run in runs if int(run.start_ns) <= start < int(run.end_ns)), None)
             if run is not None:
                 stats.setdefault("hlo_module", run.name.partition("(")[0])
@@ -110,6 +115,7 @@ def _event(event: Any, stats: dict[str, Any], device: int, op: str) -> Event:
         start=int(event.start_ns),
         end=int(event.end_ns),
         program=int(stats.get("program_id", 0)),
+        in_graph="cuda_graph_id" in stats,
     )
 
 
