@@ -31,13 +31,23 @@ def words(leaf: Any) -> Any:
 
 
 def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
-    """Copy a tree to the host, its floats in a dtype; with `copy` None, only what has to be."""
+    """Copy a tree to the host, its floats in a dtype or a wider one.
+
+    With `copy` None, arrays of such a dtype that are in the host's memory are not copied.
+    """
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         values = process_exchange.to_host(words(leaf))
-        wanted = dtype if jnp.issubdtype(values.dtype, jnp.floating) else None
-        found[jax.tree_util.keystr(path)] = np.array(values, wanted, copy=copy)
+        floats = jnp.issubdtype(values.dtype, jnp.floating)
+        wanted = np.promote_types(values.dtype, dtype) if floats else values.dtype
+        own = copy and on_cpu(leaf)
+        found[jax.tree_util.keystr(path)] = np.array(values, wanted, copy=own or None)
     return found
+
+
+def on_cpu(leaf: Any) -> bool:
+    """Whether an array on the host may be a view of a leaf's buffer, which a step could donate."""
+    return not isinstance(leaf, jax.Array) or next(iter(leaf.devices())).platform == "cpu"
 
 
 def not_finite(leaf: np.ndarray, before: np.ndarray | float = 0.0) -> np.ndarray:
@@ -54,7 +64,8 @@ def of_words(numbers: Any, leaf: Any) -> Any:
 
 def held_copy(leaf: Any) -> Any:
     """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
-    return of_words(np.array(process_exchange.to_host(words(leaf))), leaf)
+    values = process_exchange.to_host(words(leaf))
+    return of_words(np.array(values, copy=on_cpu(leaf) or None), leaf)
 
 
 def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:

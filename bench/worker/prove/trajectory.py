@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ STATE = "the model state's "
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Losses and parameters of a few steps."""
+    """Losses and parameters of a few steps; the parameters are in their own dtype."""
 
     losses: np.ndarray
     """(steps,) float64: every step's loss, before its update."""
@@ -104,7 +104,7 @@ def run_steps(
     """
     state = train_step.state
     losses: list[float] = []
-    snapshots = [flatten(train_step.params(state))]
+    snapshots = [flatten(train_step.params(state), np.float32)]
     states = [flat(model_state_of(problem, train_step, state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
@@ -114,7 +114,7 @@ def run_steps(
         if number in (0, len(batches) - 1):
             params = train_step.params(state)
             drifts.append(find_drift(by_path(params), mask))
-            snapshots.append(flatten(params))
+            snapshots.append(flatten(params, np.float32))
             model_state = model_state_of(problem, train_step, state)
             drifts.append(find_drift(state_by_path(model_state)))
             states.append(flat(model_state))
@@ -190,19 +190,20 @@ def state_by_path(model_state: ModelState) -> dict[str, jax.Array]:
     return {f"{STATE}{path}": words(leaf) for path, leaf in named.items()}
 
 
-def flatten(params: Params) -> Flat:
+def flatten(params: Params, dtype: Any = np.float64) -> Flat:
     """Copy parameters from the devices, so that no later donation can delete them.
 
     Raises:
       WrongStepError: one of them is not a jax.Array.
     """
     by_path(params)
-    return flat(params)
+    return flat(params, dtype)
 
 
 def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
     """Concatenate parameters, or their change since `start`, into one vector."""
-    return np.concatenate([(ours[p] - (start[p] if start else 0.0)).ravel() for p in ours])
+    changes = (np.subtract(ours[p], start[p] if start else 0, dtype=np.float64) for p in ours)
+    return np.concatenate([change.ravel() for change in changes])
 
 
 def whole_batch_steps(
@@ -216,13 +217,14 @@ def whole_batch_steps(
     """Take the reference's steps on whole batches, with a new optimizer state if none is given."""
     params, opt_state = start, optimizer.init(start) if opt_state is None else opt_state
     losses: list[float] = []
-    snapshots, states = [flatten(params)], [flat(model_state)]
+    narrow = partial(flat, dtype=np.float32, copy=None)  # nothing donates them
+    snapshots, states = [narrow(params)], [flat(model_state)]
     for number, batch in enumerate(batches):
         (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
         params, opt_state = updated(optimizer, params, opt_state, grads)
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
-            snapshots.append(flatten(params))
+            snapshots.append(narrow(params))
             states.append(flat(model_state))
     ends = states[0], states[1], states[-1]
     return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], ends)
