@@ -77,6 +77,31 @@ def test_a_batch_is_computed_in_as_many_parts_as_fit(problem, divided):
     assert np.all(params["norm"]["scale"] == problem.draw()["norm"]["scale"]), "not donated"
 
 
+def test_a_batch_for_which_memory_runs_out_in_spite_of_the_plan_is_divided_further(
+    problem, divided, monkeypatch
+):
+    params, batch = problem.draw(), problem.batch(0)
+    whole, failing = divided(LARGE), divided(LARGE)
+    expected = whole(params, {}, batch)
+    compiled = failing._compile
+
+    def compile_(batch):
+        found = compiled(batch)
+        if failing.division.parts < 4:
+            monkeypatch.setattr(failing, "_program", runs_out)
+        return found
+
+    def runs_out(*_):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 54.38GiB")
+
+    monkeypatch.setattr(failing, "_program", runs_out)
+    monkeypatch.setattr(failing, "_compile", compile_)
+    (loss, _), gradients = failing(params, {}, batch)
+    assert failing.division == (1, 4)
+    assert float(loss) == pytest.approx(float(expected[0][0]), rel=1e-14)
+    assert distance(gradients, expected[1]) < 1e-13
+
+
 def test_parameters_of_which_one_device_has_too_little_memory_are_sharded(problem, divided):
     whole = divided(LARGE)
     shapes = jax.tree.leaves(whole.place(problem.draw()))

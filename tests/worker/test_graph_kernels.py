@@ -114,6 +114,7 @@ def test_events_outside_of_graphs_keep_their_names(operations):
         (PREPARE, "matmul"),
         (REDUCE, "collective"),
         ("MemcpyD2D", "layout"),
+        ("memcpy128", "layout"),
         ("another", "unknown"),
     ],
 )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxlib._hlo import hlo_module_from_text
 
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
@@ -147,3 +148,39 @@ def test_a_convolution_is_counted_by_its_kernel():
 
     expected = 2 * (2 * 16 * 16 * 32) * (3 * 3 * 8)
     assert product_flops(compiled(convolve, image, kernel)) == expected
+
+
+LIBRARIES = """HloModule jit_step, is_scheduled=true
+
+ENTRY e { x = bf16[64,32]{1,0} parameter(0)
+ y = bf16[16,32]{1,0} parameter(1)
+ q = bf16[2,8,4,16]{3,2,1,0} parameter(2)
+ product = (bf16[64,16]{1,0}, s8[4096]{0}) custom-call(x, y),
+   custom_call_target="__cublas$lt$matmul",
+   backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_batch_dimensions":[],
+   "lhs_contracting_dimensions":["1"],"rhs_batch_dimensions":[],
+   "rhs_contracting_dimensions":["1"]},"epilogue":"DEFAULT"}}
+ attention = (bf16[2,4,8,16]{3,1,2,0}, f32[2,4,8]{2,1,0}, u8[256]{0}) custom-call(q, q, q),
+   custom_call_target="__cudnn$fmhaSoftmax"
+ gradients = (bf16[2,4,8,16]{3,1,2,0}, bf16[2,4,8,16]{3,1,2,0}, bf16[2,4,8,16]{3,1,2,0},
+   u8[4096]{0}) custom-call(q, q, q), custom_call_target="__cudnn$fmhaSoftmaxBackward"
+ ROOT t = ((bf16[64,16]{1,0}, s8[4096]{0})) tuple(product) }
+"""
+
+
+@pytest.mark.parametrize("counted", [0.0, 1e9])
+def test_calls_of_libraries_are_added_unless_the_compiler_counts_them(counted):
+    """Their form is that of gpt2-124m as XLA compiles it for an H200, where it does not."""
+    program = SimpleNamespace(
+        hlo_modules=lambda: [hlo_module_from_text(LIBRARIES)],
+        local_devices=lambda: [0],
+        cost_analysis=lambda: {"flops": 100.0 + counted, "bytes accessed": 1000.0},
+    )
+    scores = 2 * 2 * 4 * 8 * 8 * 16  # of one of attention's products
+    assert product_flops([program]) == 2 * 64 * 16 * 32 + (2 + 5) * scores
+    whole, sequence = 2 * (64 * 32 + 16 * 32 + 64 * 16), 2 * 2 * 8 * 4 * 16
+    forward = 4 * sequence + 4 * 2 * 4 * 8
+    moved = whole + forward + 6 * sequence
+    cost = compilers_cost([program])
+    assert cost["flops"] == 100 + (counted or product_flops([program]))
+    assert cost["accessed_bytes"] == 1000 + (0 if counted else moved)

@@ -47,7 +47,7 @@ from bench.worker.prove.carried_state import (
     whole_batch_loss,
 )
 from bench.worker.prove.diagnosis import APPROXIMATE, MATCH, describe, general_diagnosis
-from bench.worker.prove.divided_gradients import DividedGradients, initial_params
+from bench.worker.prove.divided_gradients import DividedGradients, Division, initial_params
 from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic, rounding, widened
 from bench.worker.prove.failures import FEW, WrongStepError
 from bench.worker.prove.relative_errors import (
@@ -146,7 +146,7 @@ class Gate:
             loss_fn = whole_batch_loss(own, shards, reference)
             devices, memory = mesh.local_devices, device_memory(mesh.local_devices)
             gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, memory)
-            self._loss_and_gradients, self.division = gradients, gradients.division
+            self._loss_and_gradients = gradients
 
             def truth_of(rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
                 start = gradients.place(own.start), own.draw_state()
@@ -172,6 +172,11 @@ class Gate:
             TimedReference, timed, shards, programs, self.timed_eps, devices, memory
         )
         self._expected: dict[tuple[str, bool], Expected] = {}
+
+    @property
+    def division(self) -> Division:
+        """How the truth is computed."""
+        return self._loss_and_gradients.division
 
     @cached_property
     def reference(self) -> TimedReference:

@@ -18,12 +18,19 @@ from bench.records.rows import CompileTimes
 from bench.records.step_programs import Communication, CompilersCost
 from bench.worker.prove.trajectory import state_and_loss
 from bench.worker.read import hlo
-from bench.worker.read.collectives import Collective, collectives
+from bench.worker.read.collectives import DTYPE_BYTES, Collective, collectives
 from bench.worker.read.compilation import CompilationLog
 
 T = TypeVar("T")
 
 _CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]+)"')
+_LIBRARY_PRODUCTS = {
+    **dict.fromkeys(("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8"), 0),
+    "__cudnn$fmhaSoftmax": 2,
+    "__cudnn$fmhaSoftmaxBackward": 5,
+}
+"""Calls of CUDA's libraries: of fused attention, the number of its products; else 0 for one matrix
+product."""
 
 
 def if_readable(read: Callable[[], T]) -> T | None:
@@ -133,7 +140,8 @@ def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:
 def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
     """Return XLA's count of a step's work over all devices; None if the backend has none.
 
-    XLA counts the body of a loop once.
+    XLA counts the body of a loop once, and nothing for calls of libraries, on which a GPU spends
+    most of its time; they are added here, as often as they run.
     """
     flops = moved = 0.0
     for program in programs:
@@ -143,8 +151,14 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
             return None
         # Every process compiles the same program and knows only its own devices.
         devices = len(program.local_devices()) * jax.process_count()
-        flops += devices * max(0.0, cost.get("flops", 0.0))
+        calls = [(n, one) for n, one in _executed([program]) if hlo.opcode(one) == "custom-call"]
+        uncounted = math.fsum(n * _flops(one) for n, one in calls)
+        compiled = max(0.0, cost.get("flops", 0.0))
+        flops += devices * compiled
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
+        if compiled < uncounted:
+            flops += devices * uncounted
+            moved += devices * math.fsum(n * _accessed(one) for n, one in calls)
     return CompilersCost(flops=flops, accessed_bytes=moved) if programs else None
 
 
@@ -155,8 +169,7 @@ def library_kernels(programs: Sequence[Any]) -> list[str]:
     """
     found = {
         target
-        for module in hlo.modules_of(programs)
-        for instruction, _ in module.executed()
+        for _, instruction in _executed(programs)
         for target in _CALL_TARGET.findall(instruction.to_string())
     }
     return sorted(found)
@@ -172,19 +185,44 @@ def product_flops(programs: Sequence[Any]) -> float:
         # Every process compiles the same program and knows only its own devices.
         len(program.local_devices()) * jax.process_count() * count * _flops(instruction)
         for program in programs
-        for module in hlo.modules_of([program])
-        for instruction, count in module.executed()
+        for count, instruction in _executed([program])
     )
 
 
+def _executed(programs: Sequence[Any]) -> Iterator[tuple[float, Any]]:
+    """Yield the number of executions of every instruction."""
+    for module in hlo.modules_of(programs):
+        for instruction, count in module.executed():
+            yield count, instruction
+
+
+def _accessed(instruction: Any) -> float:
+    """Return the bytes of operands and results, without the workspace of a library's call."""
+    own = [*hlo.arrays(instruction)]
+    results = own[:-1] if len(own) > 1 and len(own[-1][1]) == 1 else own
+    arrays = [*results, *(next(hlo.arrays(operand)) for operand in instruction.operands())]
+    return math.fsum(math.prod(shape) * DTYPE_BYTES.get(dtype, 0) for dtype, shape in arrays)
+
+
 def _flops(instruction: Any) -> float:
-    kind = hlo.opcode(instruction)
-    if kind not in {"dot", "convolution"}:
+    """Return the FLOPs of a product or convolution, or of a library's call that computes them.
+
+    Attention has two products in its forward pass and five in its backward pass, which computes the
+    scores once more. They count as if there were no causal mask.
+    """
+    kind, text = hlo.opcode(instruction), instruction.to_string()
+    called = _CALL_TARGET.search(text) if kind == "custom-call" else None
+    if not (kind in {"dot", "convolution"} or (called and called[1] in _LIBRARY_PRODUCTS)):
         return 0.0
-    text = instruction.to_string()
-    ((_, made),) = hlo.arrays(instruction)
+    _, made = next(hlo.arrays(instruction))
     (_, left), (_, right) = (next(hlo.arrays(operand)) for operand in instruction.operands()[:2])
-    if kind == "dot":
+    if called and (products := _LIBRARY_PRODUCTS[called[1]]):
+        return 2.0 * products * math.prod(made) * right[1]  # keys (batch, length, heads, width)
+    if called:
+        contracted = re.search(r'"lhs_contracting_dimensions":\["?([\d",]*)\]', text)
+        numbers = hlo.integers(contracted[1].replace('"', "") if contracted else "")
+        made_of = math.prod(left[d] for d in numbers)
+    elif kind == "dot":
         contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", text)
         made_of = math.prod(left[d] for d in hlo.integers(contracted[1] if contracted else ""))
     else:

@@ -35,7 +35,7 @@ _LIBRARY = (
 _KINDS: tuple[tuple[str, Category], ...] = (
     (rf"{_GEMM}|splitK|sdpa|cudnn::fusion", "matmul"),
     ("nccl", "collective"),
-    ("Memset|Memcpy", "layout"),
+    ("Memset|[Mm]emcpy", "layout"),
 )
 
 
