@@ -12,6 +12,10 @@ from typing import Any
 from bench.records.cells import Block
 from bench.records.rows import BlockRow, Ceilings
 
+LEAST = 0.5
+"""XLA counts the body of a loop once. If its count is less than this share of the model's FLOPs, it
+leaves out most of the step's work, and the step has no place below the roofline."""
+
 
 def ceilings(blocks: Iterable[BlockRow]) -> dict[str, Ceilings]:
     """Return, by block, the best of each figure over all blocks with the same hardware.
@@ -46,6 +50,8 @@ def figures(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, floa
     `cell` is a row of that table, with its times; `machine` has the ceilings of its hardware.
     """
     flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
+    if flops < LEAST * cell["model_flops"]:
+        flops = math.nan
     intensity = flops / moved if moved > 0 else math.nan
     reached = flops / cell["step_s"] / cell["devices"]
     roof = rate = math.nan

@@ -94,6 +94,14 @@ class Summary:
         latency = "latency of single steps" if self.comparison.span_steps == (1,) else ""
         return Figure(numbers.si(step_s, "s"), latency)
 
+    def _utilization(self) -> str:
+        """Say how much of an accelerator `first` uses; empty where no peak is published."""
+        (cell,) = (c for c in self.comparison.ranked if c["implementation"] == self.first)
+        if math.isnan(cell["mfu"]):
+            return ""
+        rate = f"{numbers.si(cell['units_per_s'], '')}\N{NO-BREAK SPACE}{cell['unit']}/s"
+        return f" {self.first}: {rate}, MFU {numbers.percent(cell['mfu'])}."
+
     def cause(self, slower: str, faster: str) -> str:
         """Return the main cause of a difference, as far as traces show one; else an empty text."""
         cells = {cell["implementation"]: cell for cell in self.comparison.ranked}
@@ -115,7 +123,7 @@ class Summary:
             return "Nothing has a time."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
-        rest += "".join(f" {text}" for text in approximate([self]))
+        rest += "".join(f" {text}" for text in approximate([self])) + self._utilization()
         if not self.compared:
             return f"There is nothing to compare {self.first} with.{rest}"
         leaders, how = listed(block.standings.leaders), _spread(block.standings)

@@ -22,6 +22,7 @@ MACHINE: Ceilings = {
 }
 CELL = {
     "compiled_flops": 6e8,
+    "model_flops": 5e8,
     "accessed_bytes": 3e8,
     "wire_bytes": 4e6,
     "step_s": 0.02,
@@ -54,8 +55,9 @@ def test_a_cell_beneath_the_roof_of_products() -> None:
         ({"accessed_bytes": 0.0}, {"intensity", "roof_flops", "roof"}),
         ({"accessed_bytes": math.nan}, {"intensity", "roof_flops", "roof"}),
         ({"compiled_flops": math.nan}, {"intensity", "device_flops", "roof_flops", "roof"}),
+        ({"model_flops": 2e9}, {"intensity", "device_flops", "roof_flops", "roof"}),
         ({"wire_bytes": math.nan}, {"communication_s"}),
-        ({"compiled_flops": 0.0}, {"roof"}),
+        ({"compiled_flops": 0.0, "model_flops": 0.0}, {"roof"}),
     ],
 )
 def test_what_is_not_known_is_not_a_number(changes: dict[str, float], unknown: set[str]) -> None:

@@ -116,10 +116,10 @@ def test_strategies_run_where_their_meshes_fit() -> None:
 def test_an_accelerator_is_measured_alone_and_with_all_others() -> None:
     assert names(plan("gpu", 6, preset="accelerator")) == [
         f"gpt2-124m/data={devices}/b{batch}/bf16"
-        for batch, devices in ((12, 1), (12, 6), (36, 1), (36, 6), (66, 1), (66, 6))
+        for batch, devices in ((12, 1), (12, 6), (66, 1), (66, 6))
     ]
     assert names(plan("gpu", 1, preset="accelerator")) == [
-        f"gpt2-124m/data=1/b{batch}/bf16" for batch in (8, 32, 64)
+        f"gpt2-124m/data=1/b{batch}/bf16" for batch in (8, 64)
     ]
 
 

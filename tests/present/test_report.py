@@ -145,6 +145,11 @@ def test_utilization_is_the_share_of_the_published_peak(tmp_path: Path) -> None:
     cell = built.cells.set_index("implementation").loc["jit_spmd"]
     assert cell["status"] == "ok"
     assert cell["mfu"] == pytest.approx(cell["achieved_flops"] / (2 * 494.7e12))
+    (block,) = sentences.summaries(built)
+    first = built.cells.set_index("implementation").loc[block.first]
+    rate = f"{numbers.si(first['units_per_s'], '')}\N{NO-BREAK SPACE}{first['unit']}/s"
+    utilization = numbers.percent(first["mfu"])
+    assert block.text().endswith(f" {block.first}: {rate}, MFU {utilization}.")
 
 
 def test_the_answer_names_the_fastest_and_what_is_surely_slower(tmp_path: Path) -> None:
