@@ -190,9 +190,11 @@ def _cross_entropy_forward(
       labels: (batch, tokens), or (parts, batch, tokens).
     """
 
+    narrow = table.astype(x.dtype)  # once: compilers do not move it out of the loop over parts
+
     def of_part(own: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x, of_part = own
-        logits = _logits(x, table)
+        logits = _logits(x, narrow)
         rows = axis.first(padded_rows(size)) + jnp.arange(logits.shape[-1])
         wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
         if size != padded_rows(size):
