@@ -51,6 +51,19 @@ def inputs(precision):
     return x, jnp.asarray(rng.integers(SIZE, size=(2, TOKENS)), jnp.int32)
 
 
+def test_a_frequent_tokens_gradient_adds_up_beyond_the_digits_of_bfloat16():
+    """A sum of ones in bfloat16 stays at 256."""
+    layer, times = vocabulary("bf16"), 1024
+
+    def total(layer):
+        return layer(jnp.full((1, times), 3)).astype(jnp.float32).sum()
+
+    assert layer(jnp.zeros((1, 1), jnp.int32)).dtype == jnp.bfloat16
+    gradient = nnx.grad(total)(layer)["table"]["embedding"][...]
+    assert gradient.dtype == jnp.float32
+    assert np.all(gradient[3] == times)
+
+
 def loss(layer, x, labels):
     return 3.0 * layer.cross_entropy(x, labels)
 

@@ -85,7 +85,7 @@ def test_kernels_are_those_of_their_instructions_in_the_programs_order(operation
 
 
 def test_a_library_that_launches_another_number_of_kernels_is_known_by_their_names(operations):
-    """So are kernels that belong to no instruction."""
+    """Kernels that belong to no instruction are known by their names too."""
     names = launched(operations, GEMM, "Memset 0", FORWARD, "loop_negate_fusion_1")
     assert names == [GEMM, "Memset 0", "attention", "loop_negate_fusion.1"]
     categories = [operations.get("jit_step", name).category for name in names]

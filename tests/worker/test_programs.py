@@ -160,6 +160,8 @@ ENTRY e { x = bf16[64,32]{1,0} parameter(0)
    backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_batch_dimensions":[],
    "lhs_contracting_dimensions":["1"],"rhs_batch_dimensions":[],
    "rhs_contracting_dimensions":["1"]},"epilogue":"DEFAULT"}}
+ tok = token[] after-all()
+ called = token[] custom-call(tok), custom_call_target="xla_ffi_python_gpu_callback"
  attention = (bf16[2,4,8,16]{3,1,2,0}, f32[2,4,8]{2,1,0}, u8[256]{0}) custom-call(q, q, q),
    custom_call_target="__cudnn$fmhaSoftmax"
  gradients = (bf16[2,4,8,16]{3,1,2,0}, bf16[2,4,8,16]{3,1,2,0}, bf16[2,4,8,16]{3,1,2,0},

@@ -31,6 +31,7 @@ from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
 from bench.worker.prove.carried_state import differing_paths, of_words, words
+from bench.worker.prove.exact_arithmetic import is_proving
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 
 STATE = "model state"
@@ -253,7 +254,7 @@ def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
         "microbatches": problem.microbatches,
         "mesh": dict(mesh.shape),
         "platform": mesh.devices.flat[0].platform,
-        "timed": not jax.config.read("jax_disable_most_optimizations"),
+        "timed": not is_proving(),
     }
 
 

@@ -89,8 +89,8 @@ def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:
     block = Block.of(asked.cell)
     exact = asked.compute == "float64"
     jax.config.update("jax_enable_x64", exact)
-    # As in the worker for programs that are not timed.
-    jax.config.update("jax_disable_most_optimizations", not asked.timed)
+    little = not asked.timed and jax.default_backend() == "cpu"  # as in the worker
+    jax.config.update("jax_disable_most_optimizations", little)
     workload = cast("Workload", load(Path(asked.cell["workload_file"])))
     problem = make_problem(workload, block, "fp64" if exact else block.options.precision)
     rule = getattr(asked, "optimizer", {})

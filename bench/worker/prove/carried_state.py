@@ -40,14 +40,21 @@ def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Fla
         values = process_exchange.to_host(words(leaf))
         floats = jnp.issubdtype(values.dtype, jnp.floating)
         wanted = np.promote_types(values.dtype, dtype) if floats else values.dtype
-        own = copy and on_cpu(leaf)
+        own = copy and may_be_view(leaf)
         found[jax.tree_util.keystr(path)] = np.array(values, wanted, copy=own or None)
     return found
 
 
-def on_cpu(leaf: Any) -> bool:
+def snapshot(tree: Any) -> Flat:
+    """Return leaves that nothing donates, in their own dtype or at least float32."""
+    return flat(tree, np.float32, copy=None)
+
+
+def may_be_view(leaf: Any) -> bool:
     """Whether an array on the host may be a view of a leaf's buffer, which a step could donate."""
-    return not isinstance(leaf, jax.Array) or next(iter(leaf.devices())).platform == "cpu"
+    if not isinstance(leaf, jax.Array) or next(iter(leaf.devices())).platform == "cpu":
+        return True
+    return leaf.sharding.memory_kind in ("pinned_host", "unpinned_host")
 
 
 def not_finite(leaf: np.ndarray, before: np.ndarray | float = 0.0) -> np.ndarray:
@@ -65,7 +72,7 @@ def of_words(numbers: Any, leaf: Any) -> Any:
 def held_copy(leaf: Any) -> Any:
     """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
     values = process_exchange.to_host(words(leaf))
-    return of_words(np.array(values, copy=on_cpu(leaf) or None), leaf)
+    return of_words(np.array(values, copy=may_be_view(leaf) or None), leaf)
 
 
 def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:

@@ -26,8 +26,8 @@ from bench.worker.read.device_memory import memory_bytes
 
 SHARE = 0.6
 """Largest share of a device's memory that the reference may plan to use. The rest is for what no
-plan counts, such as libraries and fragmentation: on an H200, a plan of 0.75 of it failed, because
-XLA takes temporaries as one piece."""
+plan counts, such as libraries and fragmentation: XLA allocates temporaries in one piece, and on an
+H200, a plan for 75 % of the memory failed."""
 _AXIS = "shards"
 
 
@@ -148,11 +148,13 @@ class DividedGradients:
     def __call__(self, params: Params, model_state: ModelState, batch: Batch) -> Any:
         """Return ((loss, new model state), gradients) of a whole batch, as jax.value_and_grad does.
 
-        If memory runs out in spite of the plan, the batch is divided into twice as many parts.
+        If memory runs out in spite of the plan, the batch is divided into at least twice as many
+        parts, unless there are other processes, which must divide alike.
 
         Raises:
           MemoryError: by the compiler's plan, the devices have too little memory.
-          jax.errors.JaxRuntimeError: they have too little memory for a single row.
+          jax.errors.JaxRuntimeError: they have too little memory in spite of the plan, and the
+            batch cannot be divided further.
         """
         if self._program is None or self._needed > self._memory:
             devices, parts = self.division
@@ -166,7 +168,7 @@ class DividedGradients:
             return self._mean(self._program, params, model_state, batch)
         except Exception as error:
             more = [parts for parts in self._divisors if parts >= 2 * self.division.parts]
-            if failure(error)[0] != "oom" or not more:
+            if failure(error)[0] != "oom" or not more or jax.process_count() > 1:
                 raise
         self._fits(self.division.devices, more, batch)
         return self(params, model_state, batch)

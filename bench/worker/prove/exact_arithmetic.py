@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,28 @@ import numpy as np
 from bench.worker.prove.carried_state import is_key
 from bench.worker.read.compilation import remembered_programs
 
+_is_proving: ContextVar[bool] = ContextVar("is_proving", default=False)
+
+
+def is_proving() -> bool:
+    """Whether programs are built for a proof, and never timed."""
+    return _is_proving.get()
+
 
 @contextmanager
 def cheap_programs(programs: Path) -> Iterator[None]:
-    """Compile with few optimizations on CPU, for programs that are never timed."""
-    option = "jax_disable_most_optimizations"
-    with _everywhere(option, jax.default_backend() == "cpu"), remembered_programs(programs):
-        yield
+    """Compile for a proof: on CPU with few optimizations, which on GPUs saves no time."""
+    token, little = _is_proving.set(True), jax.default_backend() == "cpu"
+    try:
+        with _everywhere("jax_disable_most_optimizations", little), remembered_programs(programs):
+            yield
+    finally:
+        _is_proving.reset(token)
 
 
 @contextmanager
 def exact_arithmetic(programs: Path) -> Iterator[None]:
-    """Compute in float64, and compile with few optimizations."""
+    """Compute in float64, and compile as `cheap_programs` does."""
     with _everywhere("jax_enable_x64", True), jax.enable_x64(True), cheap_programs(programs):
         yield
 

@@ -83,13 +83,15 @@ def _squares(
     ours: np.ndarray, theirs: np.ndarray | None = None, mask: np.ndarray | None = None
 ) -> tuple[float, int]:
     """Return the sum of squares of a difference, and the number of elements that it covers."""
-    flat = [array if array is None else array.ravel() for array in (ours, theirs, mask)]
+    own = ours.ravel()
+    other = None if theirs is None else theirs.ravel()
+    compared = None if mask is None else mask.ravel()
     total, size = 0.0, 0
-    for first in range(0, ours.size, CHUNK):
-        own, other, which = (x if x is None else x[first : first + CHUNK] for x in flat)
-        assert own is not None  # noqa: S101 - it is the first of the three
-        values = own if other is None else own - other
-        values = values if which is None else values[which]
+    for first in range(0, own.size, CHUNK):
+        part = slice(first, first + CHUNK)
+        values = own[part] if other is None else own[part] - other[part]
+        if compared is not None:
+            values = values[compared[part]]
         total += float(np.einsum("i,i->", values, values, dtype=np.float64))
         size += values.size
     return total, size

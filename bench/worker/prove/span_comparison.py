@@ -1,12 +1,10 @@
 """The comparison of a span in the rounds with the reference's steps from the same state."""
 
-from functools import cache, partial
+from functools import cache
 from math import inf, isnan
 
-import numpy as np
-
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.carried_state import Flat, flat, named_state, state_errors
+from bench.worker.prove.carried_state import Flat, flat, named_state, snapshot, state_errors
 from bench.worker.prove.diagnosis import describe
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
@@ -17,8 +15,6 @@ from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_upd
 from bench.worker.prove.timed_reference import Stepped
 
 NAME = "in the rounds"
-narrow = partial(flat, dtype=np.float32, copy=None)
-"""Returns parameters in their own dtype, in which differences of close numbers are exact."""
 DRIFT = 1e-2
 """Largest distance of replicas that differ by rounding, relative to the change since the start."""
 
@@ -34,7 +30,7 @@ class Comparison:
         self._gate, self._kept, self._right = gate, kept, right
         self._expected = gate.expected(AS_TIMED)
         before, after = kept.before.held, kept.after.held
-        start, ours, theirs = map(narrow, (before.params, after.params, right.params[-1]))
+        start, ours, theirs = map(snapshot, (before.params, after.params, right.params[-1]))
         floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
         self._size = distance(theirs, start)
         self._moving = self._size != 0
@@ -57,7 +53,7 @@ class Comparison:
         self._more = 0.0, 0.0
         if not self.is_right:
             other = kept.stepped(gate, apart=True)
-            seen = narrow(other.params[-1]) if self._moving else moments(other.opt_state)
+            seen = snapshot(other.params[-1]) if self._moving else moments(other.opt_state)
             seen = {path: seen[path] for path in ours}
             loss, updates = self._errors(theirs, right.losses[-1], seen, other.losses[-1])
             update, wide = max(updates.values(), default=0.0), self._expected.wide[1]
@@ -124,13 +120,13 @@ def nearby_check(gate: Gate, kept: Kept, other: Kept, right: Stepped) -> ProofCh
     """
     if kept.steps != other.steps or kept.before.held.model_state:
         return None
-    starts = [narrow(one.before.held.params) for one in (kept, other)]
-    end = narrow(right.params[-1])
+    starts = [snapshot(one.before.held.params) for one in (kept, other)]
+    end = snapshot(right.params[-1])
     if not distance(*starts) <= NEAR * distance(end, starts[1]):
         return None
     expected = gate.expected(AS_TIMED)
     theirs = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
-    errors = update_errors(narrow(kept.after.held.params), theirs, starts[0], expected.mask)
+    errors = update_errors(snapshot(kept.after.held.params), theirs, starts[0], expected.mask)
     check = ProofCheck(
         name=NAME,
         loss_error=abs(kept.loss - right.losses[-1]) / (abs(right.losses[-1]) or 1.0),

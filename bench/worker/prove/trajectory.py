@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from typing import Any, cast
 
@@ -14,7 +14,14 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, words
+from bench.worker.prove.carried_state import (
+    Flat,
+    flat,
+    model_state_of,
+    not_finite,
+    snapshot,
+    words,
+)
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 
@@ -25,7 +32,7 @@ STATE = "the model state's "
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Losses and parameters of a few steps; the parameters are in their own dtype."""
+    """Losses and parameters of a few steps; parameters in their own dtype, or at least float32."""
 
     losses: np.ndarray
     """(steps,) float64: every step's loss, before its update."""
@@ -217,14 +224,13 @@ def whole_batch_steps(
     """Take the reference's steps on whole batches, with a new optimizer state if none is given."""
     params, opt_state = start, optimizer.init(start) if opt_state is None else opt_state
     losses: list[float] = []
-    narrow = partial(flat, dtype=np.float32, copy=None)  # nothing donates them
-    snapshots, states = [narrow(params)], [flat(model_state)]
+    snapshots, states = [snapshot(params)], [flat(model_state)]
     for number, batch in enumerate(batches):
         (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
         params, opt_state = updated(optimizer, params, opt_state, grads)
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
-            snapshots.append(narrow(params))
+            snapshots.append(snapshot(params))
             states.append(flat(model_state))
     ends = states[0], states[1], states[-1]
     return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], ends)

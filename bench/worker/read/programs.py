@@ -24,13 +24,11 @@ from bench.worker.read.compilation import CompilationLog
 T = TypeVar("T")
 
 _CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]+)"')
-_LIBRARY_PRODUCTS = {
-    **dict.fromkeys(("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8"), 0),
-    "__cudnn$fmhaSoftmax": 2,
-    "__cudnn$fmhaSoftmaxBackward": 5,
-}
-"""Calls of CUDA's libraries: of fused attention, the number of its products; else 0 for one matrix
-product."""
+_CONTRACTED = re.compile(r'\blhs_contracting_dim(?:s=\{[\d,]*\}|ensions":\[[\d",]*\])')
+"""Of the left operand of a `dot`, or of a call of cuBLAS."""
+_MATRIX_PRODUCTS = {"__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8"}
+_ATTENTION_PRODUCTS = {"__cudnn$fmhaSoftmax": 2, "__cudnn$fmhaSoftmaxBackward": 5}
+"""Matrix products in a call of fused attention: the backward pass computes the scores once more."""
 
 
 def if_readable(read: Callable[[], T]) -> T | None:
@@ -140,8 +138,9 @@ def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:
 def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
     """Return XLA's count of a step's work over all devices; None if the backend has none.
 
-    XLA counts the body of a loop once, and nothing for calls of libraries, on which a GPU spends
-    most of its time; they are added here, as often as they run.
+    XLA counts the body of a loop once. It counts nothing for calls of cuBLAS and of cuDNN's
+    attention, where a GPU spends most of its time: such calls are added, as often as they run,
+    unless XLA's FLOPs already cover all products of the program.
     """
     flops = moved = 0.0
     for program in programs:
@@ -151,14 +150,14 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
             return None
         # Every process compiles the same program and knows only its own devices.
         devices = len(program.local_devices()) * jax.process_count()
-        calls = [(n, one) for n, one in _executed([program]) if hlo.opcode(one) == "custom-call"]
-        uncounted = math.fsum(n * _flops(one) for n, one in calls)
         compiled = max(0.0, cost.get("flops", 0.0))
         flops += devices * compiled
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
-        if compiled < uncounted:
-            flops += devices * uncounted
-            moved += devices * math.fsum(n * _accessed(one) for n, one in calls)
+        if devices * compiled < product_flops([program]):
+            for count, one in _executed([program]):
+                if hlo.opcode(one) == "custom-call" and (called := _flops(one)):
+                    flops += devices * count * called
+                    moved += devices * count * _accessed(one)
     return CompilersCost(flops=flops, accessed_bytes=moved) if programs else None
 
 
@@ -178,8 +177,8 @@ def library_kernels(programs: Sequence[Any]) -> list[str]:
 def product_flops(programs: Sequence[Any]) -> float:
     """Return the FLOPs of products and convolutions in compiled programs, over all devices.
 
-    Unlike bench.worker.read.programs, this counts work that the compiler duplicates on several
-    devices. It misses products that became other operations, as small ones do on XLA:CPU.
+    Unlike `traced_flops`, this counts work that the compiler duplicates on several devices. It
+    misses products that became other operations, as small ones do on XLA:CPU.
     """
     return math.fsum(
         # Every process compiles the same program and knows only its own devices.
@@ -198,38 +197,39 @@ def _executed(programs: Sequence[Any]) -> Iterator[tuple[float, Any]]:
 
 def _accessed(instruction: Any) -> float:
     """Return the bytes of operands and results, without the workspace of a library's call."""
-    own = [*hlo.arrays(instruction)]
-    results = own[:-1] if len(own) > 1 and len(own[-1][1]) == 1 else own
-    arrays = [*results, *(next(hlo.arrays(operand)) for operand in instruction.operands())]
+    arrays = [*hlo.arrays(instruction)]
+    if len(arrays) > 1 and len(arrays[-1][1]) == 1:
+        arrays.pop()
+    for operand in instruction.operands():
+        arrays += hlo.arrays(operand)
     return math.fsum(math.prod(shape) * DTYPE_BYTES.get(dtype, 0) for dtype, shape in arrays)
 
 
 def _flops(instruction: Any) -> float:
     """Return the FLOPs of a product or convolution, or of a library's call that computes them.
 
-    Attention has two products in its forward pass and five in its backward pass, which computes the
-    scores once more. They count as if there were no causal mask.
+    Attention's products count as if there were no causal mask.
     """
-    kind, text = hlo.opcode(instruction), instruction.to_string()
-    called = _CALL_TARGET.search(text) if kind == "custom-call" else None
-    if not (kind in {"dot", "convolution"} or (called and called[1] in _LIBRARY_PRODUCTS)):
+    kind = hlo.opcode(instruction)
+    if kind not in {"dot", "convolution", "custom-call"}:
+        return 0.0
+    text = instruction.to_string()
+    target = found[1] if (found := _CALL_TARGET.search(text)) else ""
+    if kind == "custom-call" and target not in _MATRIX_PRODUCTS | _ATTENTION_PRODUCTS.keys():
         return 0.0
     _, made = next(hlo.arrays(instruction))
     (_, left), (_, right) = (next(hlo.arrays(operand)) for operand in instruction.operands()[:2])
-    if called and (products := _LIBRARY_PRODUCTS[called[1]]):
+    if products := _ATTENTION_PRODUCTS.get(target):
         return 2.0 * products * math.prod(made) * right[1]  # keys (batch, length, heads, width)
-    if called:
-        contracted = re.search(r'"lhs_contracting_dimensions":\["?([\d",]*)\]', text)
-        numbers = hlo.integers(contracted[1].replace('"', "") if contracted else "")
-        made_of = math.prod(left[d] for d in numbers)
-    elif kind == "dot":
-        contracted = re.search(r"\blhs_contracting_dims=\{([\d,]*)\}", text)
-        made_of = math.prod(left[d] for d in hlo.integers(contracted[1] if contracted else ""))
-    else:
+    if kind == "convolution":
         # Labels such as b01f_01io->b01f: o is the kernel's output dimension.
         labels = re.search(r"\bdim_labels=\w+_(\w+)->", text)
         out = labels[1].index("o") if labels else 0
         made_of = math.prod(right) // right[out]
+    else:
+        contracted = _CONTRACTED.search(text)
+        dimensions = re.findall(r"\d+", contracted[0]) if contracted else ()
+        made_of = math.prod(left[int(dimension)] for dimension in dimensions)
     return 2.0 * math.prod(made) * made_of
 
 

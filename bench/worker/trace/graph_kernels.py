@@ -3,8 +3,8 @@
 XLA puts most of a program into CUDA graphs (command buffers), whose kernels the profiler lists
 under their own names. Kernels that XLA generates are called like their instruction, with `_` for
 other characters; an instruction may share the kernel of an equal one. Kernels of libraries have
-names of their own. One stream runs them in the program's order, so the nth matrix product of
-cuBLAS is that of the nth instruction that calls it.
+names of their own. They are assumed to start in the program's order, as on a single stream, so that
+the nth matrix product of cuBLAS is that of the nth instruction that calls it.
 """
 
 import re
@@ -51,34 +51,38 @@ class GraphKernels:
         self._generated: dict[str, str] = {}
         self._called: defaultdict[int, list[str]] = defaultdict(list)
         """Instructions that launch a library's kernels, by place in _LIBRARY, in program order."""
+        places: dict[str, list[int]] = {}
         for instruction in module.in_order():
-            text = instruction.to_string()
-            self._generated[re.sub(r"\W", "_", instruction.name)] = instruction.name
-            for number, (_, caller) in enumerate(_LIBRARY):
-                if caller.search(text):
-                    self._called[number].append(instruction.name)
+            name = instruction.name
+            if name not in places:
+                text = instruction.to_string()
+                places[name] = [
+                    at for at, (_, caller) in enumerate(_LIBRARY) if caller.search(text)
+                ]
+                self._generated[re.sub(r"\W", "_", name)] = name
+            for place in places[name]:
+                self._called[place].append(name)
 
     def resolved(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Name the kernels of one run of the module by their instructions, where these are known.
+        """Name the kernels of a step by their instructions, where these are known.
 
-        Instructions that are outside of graphs have their own names in the trace.
+        The step runs the module once; otherwise, a library's kernels keep their names. Instructions
+        that are outside of graphs have their own names in the trace.
         """
         outside = {event.op for event in events if not event.in_graph}
-        called = {
-            number: [name for name in names if name not in outside]
-            for number, names in self._called.items()
-        }
-        numbers = [_library(e.op) if self._launched(e) is None else None for e in events]
-        seen: Counter[int] = Counter()
-        for event, number in zip(events, numbers, strict=True):
-            op = self._launched(event) or event.op
-            if number is not None and numbers.count(number) == len(called.get(number, ())):
-                op = called[number][seen[number]]
-                seen[number] += 1
-            yield replace(event, op=op)
-
-    def _launched(self, event: Event) -> str | None:
-        return self._generated.get(event.op) if event.in_graph else event.op
+        launched = [self._generated.get(e.op) if e.in_graph else e.op for e in events]
+        places = [
+            _library(event.op) if op is None else None
+            for event, op in zip(events, launched, strict=True)
+        ]
+        counts, names = Counter(places), {}
+        for place, called in self._called.items():
+            inside = [name for name in called if name not in outside]
+            if counts[place] == len(inside):
+                names[place] = iter(inside)
+        for event, op, at in zip(events, launched, places, strict=True):
+            known = names.get(at) if at is not None else None
+            yield replace(event, op=op or next(known or iter(()), event.op))
 
 
 def _library(kernel: str) -> int | None:

@@ -95,10 +95,8 @@ class Operations:
         return sorted((one for own in named for one in own), key=lambda event: event.start)
 
     def _of_run(self, name: str, program: int, events: list[Event]) -> Iterable[Event]:
-        candidates = self._modules[name]
-        exact = [found for found, _ in candidates if program and found.number == program]
-        found = exact or [found for found, is_own in candidates if is_own]
-        if not found:
+        found = _chosen(self._modules[name], program)
+        if len(found) != 1:
             return events
         if found[0] not in self._kernels:
             self._kernels[found[0]] = GraphKernels(found[0])
@@ -112,15 +110,22 @@ class Operations:
         key = (module, name, program)
         if key not in self._operations:
             candidates = [pair for pair in self._modules[module] if name in pair[0].instructions]
-            # A program from the compilation cache may carry another process's number.
-            exact = [found for found, _ in candidates if program and found.number == program]
-            found = exact or [found for found, is_own in candidates if is_own]
+            found = _chosen(candidates, program)
             self._operations[key] = (
                 _read(found[0], found[0].instructions[name], self._devices)
                 if found
                 else unknown(module, name)
             )
         return self._operations[key]
+
+
+def _chosen(candidates: Sequence[tuple[hlo.Module, bool]], program: int) -> list[hlo.Module]:
+    """Return the modules of this number; if there is none, the step's own.
+
+    A program from the compilation cache may carry another process's number.
+    """
+    exact = [found for found, _ in candidates if program and found.number == program]
+    return exact or [found for found, is_own in candidates if is_own]
 
 
 def _read(module: hlo.Module, instruction: Any, devices: int) -> Operation:

@@ -195,7 +195,7 @@ def read_steps(
             ]
         )
     found = (op for devices in steps for device in devices for op in device.operations)
-    if all(operation.category == "unknown" for operation in found):
+    if not any(operation.opcode for operation in found):
         raise ValueError("no operation of the step's programs is in the trace")
     return steps
 

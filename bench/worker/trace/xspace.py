@@ -18,6 +18,7 @@ from typing import Any, Self
 from jax.profiler import ProfileData
 
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):(\d+)")
+_GRAPH = "cuda_graph_id"
 _TPU_LINES = ("XLA Ops", "Async XLA Ops")
 _EXECUTE = "ThunkExecutor::Execute"
 _REGION = "ThreadpoolListener::StartRegion"
@@ -97,8 +98,8 @@ def _of_device(plane: Any) -> Iterator[Event]:
         for event in events:
             stats, start = dict(event.stats), int(event.start_ns)
             # Of a kernel in a CUDA graph, `hlo_op` is the graph, which is no instruction.
-            in_graph = "cuda_graph_id" in stats
-            op = str((not in_graph and stats.get("hlo_op")) or _named(event.name))
+            own = None if _GRAPH in stats else stats.get("hlo_op")
+            op = str(own or _named(event.name))
             run = next((run for run in runs if int(run.start_ns) <= start < int(run.end_ns)), None)
             if run is not None:
                 stats.setdefault("hlo_module", run.name.partition("(")[0])
@@ -115,7 +116,7 @@ def _event(event: Any, stats: dict[str, Any], device: int, op: str) -> Event:
         start=int(event.start_ns),
         end=int(event.end_ns),
         program=int(stats.get("program_id", 0)),
-        in_graph="cuda_graph_id" in stats,
+        in_graph=_GRAPH in stats,
     )
 
 
