@@ -59,7 +59,7 @@ class Communication(TypedDict):
 
 
 class CompilersCost(TypedDict):
-    """XLA's own count of a step over all devices. The body of a loop counts once."""
+    """XLA's own count of a step over all devices, and what it leaves out: see `compilers_cost`."""
 
     flops: float
     accessed_bytes: float

@@ -6,7 +6,7 @@ from bench.records.rows import BlockFields
 
 Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
 """Kind of an operation: `layout` only rearranges data, `control` runs other operations, and
-`unknown` belongs to a program that was not found."""
+`unknown` belongs to a program that was not found, unless the name tells its kind."""
 
 
 class StepParts(TypedDict):
