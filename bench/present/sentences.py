@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 
@@ -89,18 +89,22 @@ class Summary:
     @property
     def step(self) -> Figure:
         """The step time of `first`."""
-        cells = self.comparison.ranked
-        step_s = next((c["step_s"] for c in cells if c["implementation"] == self.first), math.nan)
         latency = "latency of single steps" if self.comparison.span_steps == (1,) else ""
-        return Figure(numbers.si(step_s, "s"), latency)
+        return Figure(numbers.si(self._of_first("step_s"), "s"), latency)
 
     def _utilization(self) -> str:
         """Say how much of an accelerator `first` uses; empty where no peak is published."""
-        (cell,) = (c for c in self.comparison.ranked if c["implementation"] == self.first)
-        if math.isnan(cell["mfu"]):
+        mfu = self._of_first("mfu")
+        if math.isnan(mfu):
             return ""
-        rate = f"{numbers.si(cell['units_per_s'], '')}\N{NO-BREAK SPACE}{cell['unit']}/s"
-        return f" {self.first}: {rate}, MFU {numbers.percent(cell['mfu'])}."
+        rate = numbers.si(self._of_first("units_per_s"), "")
+        unit = self._of_first("unit")
+        return f" {self.first}: {rate}\N{NO-BREAK SPACE}{unit}/s, MFU {numbers.percent(mfu)}."
+
+    def _of_first(self, column: str) -> Any:
+        """Return a figure of `first`; NaN if nothing has a time."""
+        cells = self.comparison.ranked
+        return next((c[column] for c in cells if c["implementation"] == self.first), math.nan)
 
     def cause(self, slower: str, faster: str) -> str:
         """Return the main cause of a difference, as far as traces show one; else an empty text."""

@@ -90,8 +90,7 @@ def _squares(
     for first in range(0, own.size, CHUNK):
         part = slice(first, first + CHUNK)
         values = own[part] if other is None else own[part] - other[part]
-        if compared is not None:
-            values = values[compared[part]]
+        values = values if compared is None else values[compared[part]]
         total += float(np.einsum("i,i->", values, values, dtype=np.float64))
         size += values.size
     return total, size
@@ -126,10 +125,8 @@ def drift_beyond_rounding(
     update = distance(truth.first, truth.start)
     limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
     if alone:
-        limits = {
-            "loss": alone,
-            "update": alone * max(1.0, length(truth.first) / (update or 1.0)),
-        }
+        params = length(truth.first)
+        limits = {"loss": alone, "update": alone * max(1.0, params / (update or 1.0))}
     for drift in ours.drifts:
         for name, size in drift.sizes.items():
             loss = name == LOSS

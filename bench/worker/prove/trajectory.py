@@ -14,14 +14,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import (
-    Flat,
-    flat,
-    model_state_of,
-    not_finite,
-    snapshot,
-    words,
-)
+from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, snapshot, words
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 

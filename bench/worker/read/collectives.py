@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,12 @@ DTYPE_BYTES = {
     **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
     "c128": 16,
 }
+
+
+def bytes_of(arrays: Iterable[tuple[str, list[int]]]) -> int:
+    """Return the size of arrays by dtype and shape; arrays of unknown dtypes count 0."""
+    return sum(math.prod(shape) * DTYPE_BYTES.get(dtype, 0) for dtype, shape in arrays)
+
 
 GROUPS = re.compile(
     r"\b(?:replica_groups|source_target_pairs)=(.*?)(?=, (?!device_ids)[a-z_]+=|$)", re.MULTILINE
@@ -98,7 +104,7 @@ def _of_module(
             dtypes = sorted({dtype for dtype, _ in arrays})
             if unknown := [dtype for dtype in dtypes if dtype not in DTYPE_BYTES]:
                 raise ValueError(f"the size of {', '.join(unknown)} is not known")
-            size = sum(math.prod(shape) * DTYPE_BYTES[dtype] for dtype, shape in arrays)
+            size = bytes_of(arrays)
             gathers = own == "all-gather"
             yield Collective(
                 kind=own,

@@ -18,7 +18,7 @@ from bench.records.rows import CompileTimes
 from bench.records.step_programs import Communication, CompilersCost
 from bench.worker.prove.trajectory import state_and_loss
 from bench.worker.read import hlo
-from bench.worker.read.collectives import DTYPE_BYTES, Collective, collectives
+from bench.worker.read.collectives import Collective, bytes_of, collectives
 from bench.worker.read.compilation import CompilationLog
 
 T = TypeVar("T")
@@ -153,10 +153,11 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
         compiled = max(0.0, cost.get("flops", 0.0))
         flops += devices * compiled
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
-        if devices * compiled < product_flops([program]):
-            for count, one in _executed([program]):
-                if hlo.opcode(one) == "custom-call" and (called := _flops(one)):
-                    flops += devices * count * called
+        products = [(n, one, done) for n, one in _executed([program]) if (done := _flops(one))]
+        if compiled < math.fsum(count * done for count, _, done in products):
+            for count, one, done in products:
+                if hlo.opcode(one) == "custom-call":
+                    flops += devices * count * done
                     moved += devices * count * _accessed(one)
     return CompilersCost(flops=flops, accessed_bytes=moved) if programs else None
 
@@ -195,14 +196,14 @@ def _executed(programs: Sequence[Any]) -> Iterator[tuple[float, Any]]:
             yield count, instruction
 
 
-def _accessed(instruction: Any) -> float:
+def _accessed(instruction: Any) -> int:
     """Return the bytes of operands and results, without the workspace of a library's call."""
     arrays = [*hlo.arrays(instruction)]
     if len(arrays) > 1 and len(arrays[-1][1]) == 1:
         arrays.pop()
     for operand in instruction.operands():
         arrays += hlo.arrays(operand)
-    return math.fsum(math.prod(shape) * DTYPE_BYTES.get(dtype, 0) for dtype, shape in arrays)
+    return bytes_of(arrays)
 
 
 def _flops(instruction: Any) -> float:

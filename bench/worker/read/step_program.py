@@ -30,7 +30,7 @@ import jax
 
 from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
-from bench.worker.read.collectives import DTYPE_BYTES, GROUPS, parse_groups
+from bench.worker.read.collectives import GROUPS, bytes_of, parse_groups
 from bench.worker.read.programs import if_readable
 from bench.worker.time.clock import Arm
 
@@ -73,9 +73,8 @@ def operations(programs: Sequence[Any]) -> list[Operation]:
         for one, count in module.executed():
             if count and hlo.opcode(one) not in _NO_WORK:
                 result = _RESULT.search(one.to_string())
-                sizes = (math.prod(shape) * DTYPE_BYTES.get(t, 0) for t, shape in hlo.arrays(one))
                 kind = hlo.opcode(one), result[1] if result else ""
-                found[module.source(one), *kind, sum(sizes)] += int(count)
+                found[module.source(one), *kind, bytes_of(hlo.arrays(one))] += int(count)
     return [
         Operation(source, opcode, result, runs, size)
         for (source, opcode, result, size), runs in sorted(found.items())
