@@ -118,9 +118,14 @@ def test_a_tool_sees_a_program_that_takes_three_times_as_long(
     if reason := peer.why_unavailable():
         pytest.skip(reason)
     base = kernel.iterations_for(1e-3)
-    found = peer.trial(spinning(kernel, base), spinning(kernel, 3 * base), 0.2, tmp_path)
+    # On a loaded machine a short trial may stay undecided, but it must never name the wrong one.
+    for budget_s in (0.2, 1.0, 5.0):
+        found = peer.trial(spinning(kernel, base), spinning(kernel, 3 * base), budget_s, tmp_path)
+        assert found.slower is not False
+        assert found.measured_s > 0
+        if found.slower:
+            break
     assert found.slower is True
-    assert found.measured_s > 0
     assert list(tmp_path.iterdir())
 
 
