@@ -38,8 +38,10 @@ _STORED = {
 """Stored figures: column names here, and their keys in bench.records.rows.CellRow. They are the
 first launch's: later launches take programs from the compilation cache."""
 
+_TIMES = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s")
+
 _FIGURES = (
-    *("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s"),
+    *_TIMES,
     *("units_per_s", "achieved_flops", "mfu"),
     *("ratio", "ratio_low", "ratio_high", "verdict_low", "verdict_high"),
     *("tier", "behind_low", "behind_high"),
@@ -137,6 +139,22 @@ def time_columns(
         "units_per_s": cell["units_per_step"] / step,
         "achieved_flops": cell["model_flops"] / step,
         "mfu": mfu,
+    }
+
+
+def side_by_side(cell: Mapping[str, Any], comparison: Comparison, level: Spread) -> dict[str, Any]:
+    """Return times and rates as if the arm had shared all rounds of the baseline.
+
+    An arm leaves the rounds once it is decided. Medians over different rounds would compare the
+    host with itself, so the arm's times are scaled to its ratio times the baseline's median,
+    `level`. Empty for a cell without a paired ratio.
+    """
+    claim = comparison.claims.get(cell["implementation"])
+    if claim is None or not claim.ratio.paired:
+        return {}
+    factor = level.median * claim.ratio.value / cell["step_s"]
+    return {name: cell[name] * factor for name in _TIMES} | {
+        name: cell[name] / factor for name in ("units_per_s", "achieved_flops", "mfu")
     }
 
 

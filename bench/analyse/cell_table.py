@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from bench.analyse import block_ratios, energy_per_step, rooflines, scaling_curves, turn_details
-from bench.analyse.cell_figures import ratio_columns, standing_columns, stored_columns, time_columns
+from bench.analyse.cell_figures import (
+    ratio_columns,
+    side_by_side,
+    standing_columns,
+    stored_columns,
+    time_columns,
+)
 from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
 from bench.analyse.process_spread import by_devices
 from bench.analyse.sample_rounds import Rounds, spreads
@@ -43,7 +49,8 @@ class Tables:
       compile times and the float64 proof are; None if they are from this one. `interleaved`,
       `oversubscribed`, `launches`, `failed_launches`, `rounds`.
     - `approximate`: how the step differs from the problem's; empty for an exact step.
-    - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`; `units_per_s`;
+    - Seconds per step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`, as medians
+      and quartiles over the rounds of the block's baseline (see `side_by_side`); `units_per_s`;
       `achieved_flops` a second; `mfu`, a share.
     - `wire_bytes`, the total that a device sends; `communication_s`, the time of that alone at the
       measured rate, 0 for none.
@@ -126,6 +133,8 @@ def build(run: Run) -> Tables:
         )  # fmt: skip
         for cell in own:
             cell.update(ratio_columns(cell, comparison))
+            if comparison.baseline in throughput:
+                cell.update(side_by_side(cell, comparison, throughput[comparison.baseline]))
             cell.update(standing_columns(cell, comparison))
             cell.update(rooflines.figures(cell, machine))
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))

@@ -577,8 +577,7 @@ def _usable(run: Tables, block: Comparison, limit: float) -> list[str]:
     """Names of what is not surely behind the fastest by more than is negligible, fastest first."""
     cells = run.cells[(run.cells["block"] == block.name) & (run.cells["status"] == "ok")]
     cells = cells.set_index("implementation")
-    base = cells["step_s"][block.baseline]
-    time = (cells["ratio"] * base).fillna(cells["step_s"])
+    time = cells["step_s"]
     fits = cells["memory_bytes"] <= limit if limit < math.inf else cells["step_s"] > 0
     best, *others = time[fits].sort_values(kind="stable").index
     floor = math.expm1(floor_width(block.floor)) if block.floor and block.floor.low else 0

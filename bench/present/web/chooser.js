@@ -4,24 +4,18 @@
 const CASE = ["for", "on", "within"]; // Selectors, and their keys in the address.
 const MOST_USED = 4; // Implementations that an answer names.
 
-/* Seconds a step in which what slowed the whole round cancels, where rounds were shared. */
-function estimateOf(cell) {
-  const base = CELLS.find((one) => one.block === cell.block && one.isBaseline);
-  return known(cell.ratio) && known(base?.step_s) ? cell.ratio * base.step_s : cell.step_s;
-}
-
 /* Whether a cell is surely behind another one by more than the margin and the noise floor. Without
-   shared rounds, the estimates alone decide. */
+   shared rounds, the step times decide. */
 function isBehind(cell, other) {
-  const apart = estimateOf(cell) / estimateOf(other);
+  const apart = cell.step_s / other.step_s;
   const [, low] = timesBeside(cell, other) ?? [apart, apart];
   const negligible = [cell, other].flatMap(({ of }) => [of.margin, Math.expm1(of.floor ?? 0)]);
   return known(low) && low > 1 + Math.max(...negligible);
 }
 
-/* The fastest cell, and those whose distance to it is undecided or negligible, by estimate. */
+/* The fastest cell, and those whose distance to it is undecided or negligible, by step time. */
 function usable(cells) {
-  const ordered = [...cells].sort((a, b) => estimateOf(a) - estimateOf(b));
+  const ordered = [...cells].sort((a, b) => a.step_s - b.step_s);
   return ordered.filter((cell) => cell === ordered[0] || !isBehind(cell, ordered[0]));
 }
 
