@@ -222,12 +222,14 @@ def summaries(content: Tables) -> list[Summary]:
 def advice(own: Sequence[Summary]) -> list[str]:
     """Return the answer for one subject, as one sentence for each group of blocks that share it.
 
-    Only the block with the slowest implementation says what to avoid: the tables show the rest.
+    Only the block with the slowest implementation says what to avoid: the tables show the rest. A
+    block whose devices share cores says so only if all do.
     """
     compared = left = [summary for summary in own if summary.compared]
     if len(compared) <= 1:
         return [each.text() for each in compared] or approximate(own)
-    worst = max(compared, key=lambda each: max(each.comparison.standings.behind.values()))
+    telling = [each for each in compared if not each.comparison.oversubscribed] or compared
+    worst = max(telling, key=lambda each: max(each.comparison.standings.behind.values()))
     said: list[tuple[str, str, float, str]] = []
     while left:
         bounds: dict[str, list[float]] = {}

@@ -170,6 +170,19 @@ def test_the_answer_names_the_fastest_and_what_is_surely_slower(tmp_path: Path) 
     )
 
 
+def test_devices_that_share_cores_do_not_say_what_to_avoid(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "fast": 0.8}
+    built, _ = small(tmp_path, ratios=ratios, devices=(2, 8), launches=3)
+    few, many = sentences.summaries(built)
+    behind = {"fast": (1, 1), "jit_spmd": (1.2, 1.21)}
+    standings = dataclasses.replace(few.comparison.standings, behind=behind)
+    few.comparison.__dict__["standings"] = standings
+    assert many.comparison.oversubscribed
+    assert max(many.comparison.standings.behind.values()) > (1.2, 1.21)
+    (said,) = sentences.advice([few, many])
+    assert said.endswith("behind with data=2.")
+
+
 def test_blocks_of_another_answer_have_a_sentence_of_their_own(tmp_path: Path) -> None:
     endings = {("fast", 4): ("crashed", "no"), ("fast", 8): ("crashed", "no")}
     ratios = {"jit_spmd": 1.0, "fast": 0.8, "slow": 1.05}
