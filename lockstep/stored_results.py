@@ -26,7 +26,7 @@ COLUMNS = {
     "baseline": "what the ratio is taken against",
     "status": "ok, wrong, implausible, unsupported, oom, timeout or crashed",
     "reason": "why there is no time; empty if the status is ok",
-    "step_s": "seconds per step of spans that end with one wait: the baseline's median times the ratio",
+    "step_s": "seconds per step: the baseline's median over spans with one wait, times the ratio",
     "step_q1_s": "seconds a step, lower quartile",
     "step_q3_s": "seconds a step, upper quartile",
     "latency_s": "seconds a step, the median where every step is waited for",
