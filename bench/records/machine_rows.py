@@ -2,23 +2,19 @@
 
 from typing import Any, TypedDict
 
+from bench.records.row_parts import BoardState
 
-class Board(TypedDict):
-    """A GPU's current state by NVML; None for what NVML does not report."""
+
+class Board(BoardState):
+    """A GPU and its current state by NVML; None for what NVML does not report."""
 
     name: str
     memory_bytes: int | None
     used_bytes: int | None
-    clock_mhz: int | None
-    """Current clock of the multiprocessors."""
     most_mhz: int | None
-    temperature_c: int | None
-    power_w: float | None
     limit_w: float | None
     """Power that the board may draw; it was lowered if it is below `default_limit_w`."""
     default_limit_w: float | None
-    throttled: list[str]
-    """Reasons for a lowered clock: `power`, `heat`, `power brake`."""
     ecc: bool | None
     uncorrected: int | None
     """Memory errors that ECC could not correct, since the driver was loaded."""

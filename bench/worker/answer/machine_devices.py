@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from bench.contract import divided_sequences
 from bench.records.machine_rows import JaxDevices
+from bench.records.nvml import UnknownError
 from bench.records.printable import shortened
 from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.time import energy_counters
-from bench.worker.time.turn_slots import UnknownError
 
 SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
