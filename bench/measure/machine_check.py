@@ -64,9 +64,7 @@ def read_devices() -> JaxDevices:
     if answer.code == 0:
         return cast("JaxDevices", json.loads(answer.out))
     why = f"jax finds no device: its process {answer.blame}"
-    none: Any = {"platform": "", "kinds": [], "memory_bytes": None, "counted": [], "planes": []}
-    texts = dict.fromkeys(("backend", "no_energy", "no_trace", "no_attention"), why)
-    return cast("JaxDevices", {**none, **texts, "attention": ""})
+    return JaxDevices(platform="", kinds=[], memory_bytes=None, backend=why, missing={})
 
 
 def read_limits(root: Path) -> Limits:
@@ -108,10 +106,8 @@ def measures(machine: Machine) -> dict[str, str]:
         "Times and verdicts": "",
         "Scaling over devices": virtual if on_cpu else several,
         "MFU and roofline": "no published peak for CPUs" if on_cpu else peak,
-        "Traces": devices["no_trace"],
-        "Energy": devices["no_energy"],
         "Memory of a device": memory,
-        "Fused attention": devices["no_attention"],
+        **devices["missing"],
         **{
             f"--{option}": "" if package in versions else f"needs the package {package}"
             for option, package in PACKAGES.items()
@@ -132,9 +128,9 @@ def advice(machine: Machine) -> Iterator[str]:
     for number, board in enumerate(gpus["boards"]):
         for fault in _of_board(board):
             yield f"GPU {number}: {fault}"
-    if cuda and devices["no_attention"]:
-        yield f"attention will be several times slower than it could be: {devices['no_attention']}"
-    if limits["profiling_for_all"] is False and devices["no_trace"]:
+    if cuda and (slow := devices["missing"]["Fused attention"]):
+        yield f"attention will be several times slower than it could be: {slow}"
+    if limits["profiling_for_all"] is False and devices["missing"].get("Traces"):
         yield (
             "only root may profile: load the driver with NVreg_RestrictProfilingToAdminUsers=0, "
             "or leave --profile out"

@@ -54,18 +54,8 @@ class JaxDevices(TypedDict):
     """Memory of a device that programs may use."""
     backend: str
     """Version of the runtime, or why jax finds no device."""
-    counted: list[str]
-    """Kinds of boards or packages whose energy can be read."""
-    no_energy: str
-    """Why energy cannot be read; empty if it can."""
-    planes: list[str]
-    """Planes of devices in a test trace."""
-    no_trace: str
-    """Why the test trace has none; empty if it has some."""
-    attention: str
-    """The kernel of fused attention; empty if there is none."""
-    no_attention: str
-    """Why there is none; empty if there is one."""
+    missing: dict[str, str]
+    """By kind of figure, why it cannot be measured; empty if it can."""
 
 
 class Limits(TypedDict):

@@ -64,16 +64,14 @@ def nvml(boards=1, **changed):
     return SimpleNamespace(NVMLError=NVMLError, nvmlInit=lambda: None, **functions)
 
 
+ABLE = {"Traces": "", "Energy": "", "Fused attention": ""}
 GPU = {
     "platform": "gpu", "kinds": ["NVIDIA H100 80GB HBM3"] * 2, "memory_bytes": 76 * GIB,
-    "backend": "PJRT C API cuda 13000", "counted": ["NVIDIA H100 80GB HBM3"] * 2, "no_energy": "",
-    "planes": ["/device:GPU:0"], "no_trace": "", "attention": "cuDNN",
-    "no_attention": "",
+    "backend": "PJRT C API cuda 13000", "missing": ABLE,
 }  # fmt: skip
 CPU = {
-    "platform": "cpu", "kinds": ["cpu"], "memory_bytes": None, "backend": "cpu", "counted": [],
-    "no_energy": "none here", "planes": ["/host:CPU"], "no_trace": "", "attention": "",
-    "no_attention": "no kernel for CPUs",
+    "platform": "cpu", "kinds": ["cpu"], "memory_bytes": None, "backend": "cpu",
+    "missing": ABLE | {"Energy": "none here", "Fused attention": "no kernel for CPUs"},
 }  # fmt: skip
 
 
@@ -145,14 +143,14 @@ def test_what_a_board_does_not_tell_is_unknown(examine):
     [
         (GPU, None, {}, {}, "the GPUs could not be queried (NVML: Not Supported)"),
         (
-            GPU | {"attention": "", "no_attention": "jax finds no cuDNN for this device"},
+            GPU | {"missing": ABLE | {"Fused attention": "jax finds no cuDNN for this device"}},
             nvml(),
             {},
             {},
             "attention will be several times slower than it could be: jax finds no cuDNN",
         ),
         (
-            GPU | {"no_trace": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"},
+            GPU | {"missing": ABLE | {"Traces": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"}},
             nvml(),
             {"proc/driver/nvidia/params": "ResmanDebugLevel: 1\nRmProfilingAdminOnly: 1\n"},
             {},
@@ -251,24 +249,20 @@ def test_a_machine_whose_jax_fails_says_so(monkeypatch, examine):
 
 
 def test_gpus_of_another_vendor_are_not_advised_to_use_cuda(examine):
-    rocm = GPU | {"backend": "PJRT C API rocm 70000", "attention": "", "no_attention": "none"}
+    missing = ABLE | {"Fused attention": "none"}
+    rocm = GPU | {"backend": "PJRT C API rocm 70000", "missing": missing}
     assert examine(rocm)["advice"] == []
 
 
 @pytest.mark.parametrize(
     ("kernel", "expected"),
-    [
-        (lambda q, k, v: q + k + v, ("cuDNN", "")),
-        (lambda *_: 1 / 0, ("", "ZeroDivisionError: division by zero")),
-    ],
+    [(lambda q, k, v: q + k + v, ""), (lambda *_: 1 / 0, "ZeroDivisionError: division by zero")],
 )
 def test_fused_attention_is_tried(monkeypatch, kernel, expected):
     monkeypatch.setattr(divided_sequences, "kernels", lambda _: {"cuda": kernel})
-    assert machine_devices.attention_kernel("gpu") == expected
-    assert machine_devices.attention_kernel("tpu") == (
-        "",
-        "jax finds no splash attention for this device",
-    )
+    trial = machine_devices.fuse_attention
+    assert machine_devices.why_missing(trial, "gpu") == expected
+    assert trial("tpu") == "jax finds no splash attention for this device"
 
 
 def test_the_command_prints_what_is_here():
@@ -276,5 +270,5 @@ def test_the_command_prints_what_is_here():
     assert done.exit_code == 0, done.output
     machine = json.loads(done.output)
     assert machine["devices"]["platform"] == "cpu"
-    assert machine["devices"]["planes"] == ["/host:CPU"], "the profiler was tried"
+    assert machine["devices"]["missing"]["Traces"] == "", "the profiler was tried"
     assert machine["versions"]["jax"]
