@@ -13,8 +13,9 @@ from pathlib import Path
 
 from bench.plan.matrix import Plan
 from bench.records import store
+from bench.records.arms import TWINS
 from bench.records.cells import Block
-from bench.records.messages import STAGE_OF, TWINS, Stages
+from bench.records.messages import STAGE_OF, Stages
 
 WORKER_START_S = 3.0
 """Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""

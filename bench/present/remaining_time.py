@@ -2,7 +2,8 @@
 
 import time
 
-from bench.records.messages import STAGE_OF, TWINS, PhaseEvent, Stages
+from bench.records.arms import TWINS
+from bench.records.messages import STAGE_OF, PhaseEvent, Stages
 from bench.records.numbers import clock
 
 

@@ -142,9 +142,6 @@ STAGE_OF = {
 Stages = Mapping[str, float]
 """Estimated seconds of the parts of a launch, in their order: start, arms, measure, after."""
 
-TWINS = 1
-"""Arms of a launch besides the implementations: the baseline's twin."""
-
 
 class PhaseEvent(TypedDict):
     """The beginning of a phase; a later crash or timeout is blamed on `arm`."""
