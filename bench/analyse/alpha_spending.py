@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import optimize, special
 
 from bench.analyse.verdicts import ALPHA
 from bench.records.rows import Look
@@ -91,14 +91,11 @@ def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: floa
         before = look["rounds"]
     spread = np.sqrt(rounds - before)
 
-    def found(limit: float) -> float:
-        return float(weights @ (2 * special.ndtr((sums - limit) / spread)))
+    def excess(limit: float) -> float:
+        return float(weights @ (2 * special.ndtr((sums - limit) / spread))) - spend
 
-    low, high = 0.0, 12 * np.sqrt(rounds)
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if found(middle) > spend else (low, middle)
-    return 2 * float(special.ndtr(-high / np.sqrt(rounds)))
+    limit = optimize.brentq(excess, 0.0, 12 * np.sqrt(rounds))
+    return 2 * float(special.ndtr(-limit / np.sqrt(rounds)))
 
 
 def _step(

@@ -67,7 +67,6 @@ def selftest(
     from bench.trials.selftest.background_load import LoadError
     from bench.trials.selftest.planted_kernel import KernelError
     from bench.trials.selftest.selftest_session import Session
-    from bench.trials.selftest.selftest_settings import DamagedError
 
     if samples:
         _judge(samples)
@@ -76,8 +75,7 @@ def selftest(
         folder = REPORTS / again if (REPORTS / again).exists() else Path(again)
         if not (folder / SELFTEST_MANIFEST).is_file():
             refuse(f"{again} is not a self-test in {REPORTS}/, or it was not finished")
-        with refusing(DamagedError):
-            _build(folder)
+        _build(folder)
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
     name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"

@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib import import_module
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +14,11 @@ import psutil
 from bench.analyse import peaks
 from bench.measure.environment import child_environment, recorded_variables
 from bench.measure.processes.guarded import ask
-from bench.records.host import CPUS, describe_host, held_down_by
+from bench.records import nvml
+from bench.records.host import CPUS, describe_host
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
 from bench.records.messages import PACKAGES
-from bench.records.numbers import count
+from bench.records.numbers import bytes_, count
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.machine_devices")
 TIMEOUT_S = 300.0
@@ -34,23 +35,19 @@ LOWERED = 0.98
 """Share of its default below which a board's power limit counts as lowered."""
 
 _MOST_LINKS = 18
-"""NVLinks of the newest kind of board; querying more is an error."""
+"""NVLinks of the newest kind of board."""
 
 USUAL_MEMORY = 0.05
 """Share of a board's memory above which another process is taken to hold some of it."""
 
 
-def examine(nvml: Any = None, root: Path = Path("/")) -> Machine:
-    """Examine this machine, whose system's files are below `root`.
-
-    `nvml` is the module `pynvml`, which is imported if not given, or a substitute.
-    """
-    gpus = read_boards(nvml)
+def examine(root: Path = Path("/")) -> Machine:
+    """Examine this machine, whose system's files are below `root`."""
     machine = Machine(
+        gpus=read_boards(),
         host=describe_host(),
         limits=read_limits(root),
         devices=read_devices(),
-        gpus=gpus,
         versions=_installed((*SHOWN, "nvidia-nccl", "nvidia-cudnn", *PACKAGES.values())),
         variables=recorded_variables(),
         measures={},
@@ -67,9 +64,7 @@ def read_devices() -> JaxDevices:
     if answer.code == 0:
         return cast("JaxDevices", json.loads(answer.out))
     why = f"jax finds no device: its process {answer.blame}"
-    none: Any = {"platform": "", "kinds": [], "memory_bytes": None, "counted": [], "planes": []}
-    texts = dict.fromkeys(("backend", "no_energy", "no_trace", "no_attention"), why)
-    return cast("JaxDevices", {**none, **texts, "attention": ""})
+    return JaxDevices(platform="", kinds=[], memory_bytes=None, backend=why, missing={})
 
 
 def read_limits(root: Path) -> Limits:
@@ -110,11 +105,9 @@ def measures(machine: Machine) -> dict[str, str]:
     return {
         "Times and verdicts": "",
         "Scaling over devices": virtual if on_cpu else several,
-        "MFU and roofline": "on CPU, nobody publishes a peak" if on_cpu else peak,
-        "Traces": devices["no_trace"],
-        "Energy": devices["no_energy"],
+        "MFU and roofline": "no published peak for CPUs" if on_cpu else peak,
         "Memory of a device": memory,
-        "Fused attention": devices["no_attention"],
+        **devices["missing"],
         **{
             f"--{option}": "" if package in versions else f"needs the package {package}"
             for option, package in PACKAGES.items()
@@ -131,13 +124,13 @@ def advice(machine: Machine) -> Iterator[str]:
     elif not devices["kinds"]:
         yield devices["backend"]
     if cuda and not gpus["boards"]:
-        yield f"nothing is known of the GPUs ({gpus['reason']}): LOCKSTEP_EXTRAS=cuda,energy"
+        yield f"the GPUs could not be queried ({gpus['reason']}): LOCKSTEP_EXTRAS=cuda,energy"
     for number, board in enumerate(gpus["boards"]):
         for fault in _of_board(board):
             yield f"GPU {number}: {fault}"
-    if cuda and devices["no_attention"]:
-        yield f"attention will be several times slower than it could be: {devices['no_attention']}"
-    if limits["profiling_for_all"] is False and devices["no_trace"]:
+    if cuda and (slow := devices["missing"]["Fused attention"]):
+        yield f"attention will be several times slower than it could be: {slow}"
+    if limits["profiling_for_all"] is False and devices["missing"].get("Traces"):
         yield (
             "only root may profile: load the driver with NVreg_RestrictProfilingToAdminUsers=0, "
             "or leave --profile out"
@@ -154,7 +147,7 @@ def _why_no_gpu(machine: Machine) -> str:
         return f"JAX_PLATFORMS is {variables['JAX_PLATFORMS']}; unset it"
     found = [name for name in machine["versions"] if name.startswith("jax-cuda")]
     if not found:
-        return "it is installed for CPUs alone; install the extra `cuda` (LOCKSTEP_EXTRAS=cuda)"
+        return "it is installed for CPUs only; install the extra `cuda` (LOCKSTEP_EXTRAS=cuda)"
     wanted = found[-1].removeprefix("jax-cuda").partition("-")[0]
     if int(wanted) > float(newest):
         return (
@@ -165,19 +158,18 @@ def _why_no_gpu(machine: Machine) -> str:
 
 
 def _of_board(board: Board) -> Iterator[str]:
-    if board["processes"] or (
-        board["used_bytes"]
-        and board["memory_bytes"]
-        and board["used_bytes"] > USUAL_MEMORY * board["memory_bytes"]
-    ):
-        others = count(board["processes"] or 0, "process", "processes")
-        yield f"somebody else uses it ({others}); times beside other programs are worth little"
+    used = board["used_bytes"] or 0
+    if board["processes"]:
+        others = count(board["processes"], "other process", "other processes")
+        yield f"it is used by {others}, so timings will be unreliable"
+    elif used > USUAL_MEMORY * (board["memory_bytes"] or 0):
+        yield f"{bytes_(used)} of its memory is in use, so timings will be unreliable"
     if board["throttled"]:
-        yield f"its clock is held down now by {' and '.join(board['throttled'])}"
+        yield f"its clock is held down now by {board['throttled'].replace('; ', ' and ')}"
     if board["uncorrected"]:
         yield f"{count(board['uncorrected'], 'memory error')} could not be corrected: reset it"
     if board["divided"]:
-        yield "it is divided (MIG): published peaks and the energy counter are of a whole board"
+        yield "MIG is enabled; published peaks and energy readings cover the whole board"
     if board["shared"] is False:
         yield (
             "it admits one process at a time, and variants with flags and other frameworks run in "
@@ -215,82 +207,43 @@ def _installed(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def read_boards(nvml: Any = None) -> Gpus:
-    """Read all boards by `nvml`, as for `examine`; if there are none, the result says why."""
+def read_boards() -> Gpus:
+    """Read all boards by NVML; if there are none, the result says why."""
     try:
-        nvml = nvml or import_module("pynvml")
-    except ImportError:
-        return _none("the package nvidia-ml-py is not installed (extra `energy`)")
-    try:
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-        found: int = nvml.nvmlSystemGetCudaDriverVersion()
+        boards = nvml.boards()
+        found: int = nvml.call("SystemGetCudaDriverVersion")
         return Gpus(
-            driver=str(nvml.nvmlSystemGetDriverVersion()),
+            driver=str(nvml.call("SystemGetDriverVersion")),
             cuda=f"{found // 1000}.{found % 1000 // 10}",
-            boards=[_board(nvml, handle) for handle in handles],
-            reason="" if handles else "NVML shows no board",
+            boards=[_board(board) for board in boards],
+            reason="" if boards else "NVML shows no board",
         )
-    except nvml.NVMLError as error:
-        return _none(f"NVML: {error}")
+    except nvml.UnknownError as error:
+        return Gpus(driver="", cuda="", boards=[], reason=str(error))
 
 
-def _none(reason: str) -> Gpus:
-    return Gpus(driver="", cuda="", boards=[], reason=reason)
-
-
-def _board(nvml: Any, handle: Any) -> Board:
-    def ask(name: str, *arguments: Any) -> Any:
-        """Query NVML; None if this board or this version of NVML does not support the query."""
-        try:
-            return getattr(nvml, name)(handle, *arguments)
-        except (AttributeError, nvml.NVMLError):
-            return None
-
-    memory, ecc = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetEccMode")
-    mig = ask("nvmlDeviceGetMigMode")
-    generation, lanes = (
-        ask(f"nvmlDeviceGetCurrPcieLink{what}") for what in ("Generation", "Width")
-    )
-    processes = ask("nvmlDeviceGetComputeRunningProcesses")
-    persistent, mode = ask("nvmlDeviceGetPersistenceMode"), ask("nvmlDeviceGetComputeMode")
+def _board(handle: Any) -> Board:
+    ask, watts = partial(nvml.ask, handle), partial(nvml.watts, handle)
+    memory, ecc, mig = ask("MemoryInfo"), ask("EccMode"), ask("MigMode")
+    persistent, mode = ask("PersistenceMode"), ask("ComputeMode")
+    generation, lanes = ask("CurrPcieLinkGeneration"), ask("CurrPcieLinkWidth")
+    processes = ask("ComputeRunningProcesses")
     return Board(
-        name=str(nvml.nvmlDeviceGetName(handle)),
+        **nvml.state(handle),
+        name=str(ask("Name")),
         memory_bytes=memory and int(memory.total),
         used_bytes=memory and int(memory.used),
-        clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        most_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        power_w=_watts(ask("nvmlDeviceGetPowerUsage")),
-        limit_w=_watts(ask("nvmlDeviceGetEnforcedPowerLimit")),
-        default_limit_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
-        throttled=held_down_by(nvml, handle) or [],
+        most_mhz=ask("MaxClockInfo", nvml.SM),
+        limit_w=watts("EnforcedPowerLimit"),
+        default_limit_w=watts("PowerManagementDefaultLimit"),
         ecc=None if ecc is None else bool(ecc[0]),
-        uncorrected=ask(
-            "nvmlDeviceGetTotalEccErrors",
-            getattr(nvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1),
-            getattr(nvml, "NVML_VOLATILE_ECC", 0),
-        )
+        uncorrected=ask("TotalEccErrors", nvml.UNCORRECTED, nvml.VOLATILE)
         if ecc and ecc[0]
         else None,
         persistent=None if persistent is None else bool(persistent),
-        shared=None if mode is None else mode == getattr(nvml, "NVML_COMPUTEMODE_DEFAULT", 0),
+        shared=None if mode is None else mode == nvml.SHARED,
         divided=None if mig is None else bool(mig[0]),
-        links=_links(ask),
+        links=sum(bool(ask("NvLinkState", number)) for number in range(_MOST_LINKS)),
         pcie=f"{generation} x{lanes}" if generation and lanes else "",
         processes=None if processes is None else len(processes),
     )
-
-
-def _watts(milliwatts: float | None) -> float | None:
-    return None if milliwatts is None else milliwatts / 1e3
-
-
-def _links(ask: Callable[..., Any]) -> int:
-    up = 0
-    for number in range(_MOST_LINKS):
-        state = ask("nvmlDeviceGetNvLinkState", number)
-        if state is None:
-            break
-        up += bool(state)
-    return up

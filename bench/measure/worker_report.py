@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from bench.measure.processes.group import FORGED, End, Group
-from bench.measure.processes.guarded import signal_name
 from bench.records.host import load_average
 from bench.records.messages import Phase
-from bench.records.printable import readable
+from bench.records.printable import ending, readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
 from bench.records.statuses import Status
 from bench.records.trace_rows import TraceRow
@@ -152,12 +151,7 @@ def _diagnose(
     whether the kernel killed a process to free memory; None if unknown.
     """
     last = readable("\n".join(tail[-_REASON_LINES:]))
-    if code < 0:
-        how = f"{who} was killed by {signal_name(-code)}"
-    elif code:
-        how = f"{who} ended with exit code {code}"
-    else:
-        how = f"{who} ended before its block was complete"
+    how = f"{who} {ending(code) if code else 'ended before its block was complete'}"
     killer = _KILLERS[by_kernel] if code == -signal.SIGKILL else ""
     reason = f"{how}{during}{killer}" + (f"; its last lines:\n{last}" if last else "")
     killed = code == -signal.SIGKILL and by_kernel is not False

@@ -3,22 +3,19 @@
 A launch starts a worker, proves and compiles its arms, measures them in rounds, and may have phases
 after these. Earlier runs of the workload give the time of each part, on this machine if there are
 any. Constants are for a workload that has never run; they come from a two-core CPU host, and are
-scaled by how long other workloads took on this machine. During a run, `Remaining` corrects the
-estimates by the actual durations.
+scaled by how long other workloads took on this machine.
 """
 
 import contextlib
-import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.plan.matrix import Plan
 from bench.records import store
+from bench.records.arms import TWINS
 from bench.records.cells import Block
-from bench.records.messages import PhaseEvent
-from bench.records.numbers import clock
+from bench.records.messages import STAGE_OF, Stages
 
 WORKER_START_S = 3.0
 """Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""
@@ -46,24 +43,6 @@ TURN_S = {"mlp-base": 0.02, "gpt2-nano": 0.03, "gpt2-nano-512": 0.25, "gpt2-deep
 
 TRACED = 0.65
 """Tracing one arm, as a share of its proof and compilation."""
-
-TWINS = 1
-"""Arms of a launch besides the implementations: the baseline's twin."""
-
-_STAGES = {
-    "start": "start",
-    "ceilings": "start",
-    "truth": "arms",
-    "gate": "arms",
-    "compile": "arms",
-    "spot checks": "arms",
-    "process": "start",
-    "measure": "measure",
-}
-"""The part of a launch to which a phase belongs; all other phases come `after` the rounds."""
-
-Stages = Mapping[str, float]
-"""Estimated seconds of the parts of a launch, in their order: start, arms, measure, after."""
 
 CHECKPOINT_S = 3.0
 """Saving and restoring the state of one arm repeatedly in one mode."""
@@ -136,7 +115,7 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
             past, every = found.setdefault(key, Past()), arms[row["attempt"]] + TWINS
             of = defaultdict[str, float](float)
             for phase, seconds in row["seconds"].items():
-                of[_STAGES.get(phase, "after")] += seconds
+                of[STAGE_OF.get(phase, "after")] += seconds
             past.launches += 1
             past.start_s += of["start"]
             many = apart[row["attempt"]]
@@ -187,80 +166,3 @@ def launch_stages(
         # Only the first launch has phases after its rounds.
         "after": 0.0 if launch else arms * more,
     }
-
-
-class Remaining:
-    """The remaining time of a run: estimates, scaled by the pace of its launches so far.
-
-    `seconds` is the estimate for all planned launches, and `budget_s` the limit for all measuring.
-    With `more`, launches beyond the planned ones may follow until intervals are narrow enough.
-    """
-
-    def __init__(
-        self, seconds: float, budget_s: float | None = None, *, more: bool = False
-    ) -> None:
-        self._left = seconds
-        """Estimate for the launches that have not begun."""
-        self._budget_s = budget_s
-        self._more = more
-        self._started = time.monotonic()
-        self._stages: Stages = {}
-        """Estimate for the current launch; empty between launches."""
-        self._stage = ""
-        self._done = 0.0
-        """Share of the stage that was done at `self._heard`."""
-        self._entered = self._heard = self._started
-        self._estimated = self._took = 0.0
-        """Seconds of completed launches."""
-
-    def begin(self, stages: Stages) -> None:
-        """Record the start of a launch with this estimate."""
-        self._stages = stages
-        self._enter(next(iter(stages)))
-        self._left = max(self._left - sum(stages.values()), 0.0)
-
-    def _enter(self, stage: str) -> None:
-        self._stage, self._done = stage, 0.0
-        self._entered = self._heard = time.monotonic()
-
-    def phase(self, event: PhaseEvent) -> None:
-        """Record how far the launch is."""
-        stage = _STAGES.get(event["phase"], "after")
-        if stage != self._stage:
-            self._enter(stage)
-        if event["of"]:
-            # The twin is compiled after all other arms.
-            self._done = event["done"] / (event["of"] + (TWINS if stage == "arms" else 0))
-            self._heard = time.monotonic()
-
-    def end(self, took: float) -> None:
-        """Record the end of the launch and its duration in seconds."""
-        self._estimated += sum(self._stages.values())
-        self._took += took
-        self._stages = {}
-
-    def seconds(self, now: float) -> float:
-        """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
-        pace = self._took / self._estimated if self._estimated else 1.0
-        return pace * self._left + self._left_of_launch(now, pace)
-
-    def _left_of_launch(self, now: float, pace: float) -> float:
-        """Return the seconds left of the launch, corrected by the pace of its current stage."""
-        if not self._stages:
-            return 0.0
-        names = list(self._stages)
-        later = sum(self._stages[name] for name in names[names.index(self._stage) + 1 :])
-        own = pace * self._stages[self._stage]
-        # The more of the stage is done, the more its own pace counts: it took `done` of the whole.
-        whole = (1 - self._done) * own + (self._heard - self._entered)
-        left = (1 - self._done) * whole - (now - self._heard)
-        return pace * later + max(left, 0.0)
-
-    def words(self, now: float) -> str:
-        """Return the time left in words, such as `about 7 min left`."""
-        if self._budget_s is not None:
-            return f"at most {clock(max(self._budget_s - (now - self._started), 0.0))} left"
-        left = self.seconds(now)
-        if round(left) == 0:
-            return "over the estimate" if self._stages else "ending"
-        return f"{'at least' if self._more else 'about'} {clock(left)} left"

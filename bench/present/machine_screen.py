@@ -11,8 +11,8 @@ from bench.records.numbers import MISSING, bytes_, count
 
 
 def show(console: Console, machine: Machine) -> None:
-    """Print the hardware, what can be measured on it, and what to install or set."""
-    console.print(Text("Here", style="bold"))
+    """Print the hardware, what can be measured on it, and recommended changes."""
+    console.print(Text("This machine", style="bold"))
     console.print(terminal.table("", "", rows=_here(machine), header=False))
     rows = [(f"GPU {n}", _board(board)) for n, board in enumerate(machine["gpus"]["boards"])]
     if rows:
@@ -20,7 +20,7 @@ def show(console: Console, machine: Machine) -> None:
     console.print(Text("\nLockstep can measure", style="bold"))
     marks = [(name, why or "yes") for name, why in machine["measures"].items()]
     console.print(terminal.table("", "", rows=marks, header=False))
-    console.print(Text("\nTo install or set", style="bold"))
+    console.print(Text("\nRecommended changes", style="bold"))
     for sentence in machine["advice"] or ["nothing"]:
         console.print(terminal.plain(f"- {sentence}"))
 

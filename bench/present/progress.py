@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.analyse.verdicts import Claim
+from bench.present.remaining_time import Remaining
 from bench.present.terminal import live
 from bench.records.cells import Block
 from bench.records.messages import PhaseEvent
@@ -32,29 +33,13 @@ _NAME_COLUMNS = 12
 """The minimum width of a block's name on a short line."""
 
 
-class Estimate(Protocol):
-    """An estimate of the remaining time, corrected by the actual durations of launches."""
-
-    def begin(self, stages: Mapping[str, float]) -> None:
-        """Record that a launch begins, with estimated seconds of its parts."""
-
-    def phase(self, event: PhaseEvent) -> None:
-        """Record how far the launch is."""
-
-    def end(self, took: float) -> None:
-        """Record the duration of the launch."""
-
-    def words(self, now: float) -> str:
-        """Return the remaining time in words, at a moment of time.monotonic."""
-
-
 class Progress:
     """Shows how far the run is, its current activity, its verdicts, and the time left.
 
     rich renders it as four lines, none of which is ever wrapped.
     """
 
-    def __init__(self, console: Console, launches: int, remaining: Estimate) -> None:
+    def __init__(self, console: Console, launches: int, remaining: Remaining) -> None:
         self._console = console
         self._live = live(console)
         self._remaining = remaining

@@ -3,7 +3,6 @@
 A folder whose files belong together is sealed: its file SEALS has the CRC-32 of all of them.
 """
 
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,7 +33,7 @@ def seal(folder: Path) -> None:
     """Seal all files of a folder."""
     found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     sums = checksums(folder, (path.as_posix() for path in found if path.name != SEALS))
-    files.write(folder / SEALS, files.sealed(json.dumps(sums, indent=2)))
+    files.write_sealed(folder / SEALS, sums)
 
 
 def broken(folder: Path) -> list[Damage]:

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,19 +65,25 @@ def file_name(text: str) -> str:
 def sealed(text: str) -> bytes:
     """Add to the text of a JSON object its CRC-32, as the last entry, and a newline."""
     body = text.rstrip().removesuffix("}").rstrip().encode()
-    return body + _seal(body)
+    return body + b", " + checksum(body)
 
 
 def unsealed(text: bytes) -> dict[str, Any] | None:
     """Read an object that `sealed` returned; None if any byte has changed since."""
     body = text[: text.rfind(b",")]
-    if text != body + _seal(body):
+    if text != body + b", " + checksum(body):
         return None
     return {key: value for key, value in json.loads(text).items() if key != "crc32"}
 
 
-def _seal(body: bytes) -> bytes:
-    return b', "crc32": "%08x"}\n' % zlib.crc32(body)
+def checksum(text: bytes) -> bytes:
+    """Return the end of an object in JSON: its last entry, the CRC-32 of all that is before it."""
+    return b'"crc32": "%08x"}\n' % zlib.crc32(text)
+
+
+def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file atomically by an object in JSON with its CRC-32."""
+    write(path, sealed(json.dumps(content, indent=2)))
 
 
 @contextmanager

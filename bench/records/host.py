@@ -18,16 +18,6 @@ from bench.records.paths import CHECKOUT, ROOT
 CPUS = Path("/sys/devices/system/cpu")
 _USUAL_CACHE = 32 << 20
 
-_REASONS = {
-    "power": ("SwPowerCap",),
-    "power brake": ("HwPowerBrakeSlowdown",),
-    "heat": ("SwThermalSlowdown", "HwThermalSlowdown"),
-}
-"""NVML's names of the reasons that matter; a low clock of an idle board does not."""
-
-_KINDS = ("Event", "Throttle")
-"""NVML's newer and older word for these reasons; an old driver knows the older one alone."""
-
 
 def cores() -> set[int]:
     """Return the numbers of the cores that this process may run on."""
@@ -115,20 +105,3 @@ def describe_code() -> dict[str, Any]:
     commit = read_git(ROOT, "rev-parse", "HEAD")
     changes = read_git(ROOT, "status", "--porcelain")
     return {"commit": commit.strip() if commit else None, "dirty": bool(changes)}
-
-
-def held_down_by(nvml: Any, handle: Any) -> list[str] | None:
-    """Return what holds down the clock of a board now; None if the board does not say.
-
-    `nvml` is the module `pynvml` or a substitute, and `handle` the board's.
-    """
-    for kind in _KINDS:
-        with contextlib.suppress(AttributeError, nvml.NVMLError):
-            reasons = getattr(nvml, f"nvmlDeviceGetCurrentClocks{kind}Reasons")(handle)
-            name = f"nvmlClocks{kind}Reason"
-            return [
-                word
-                for word, ends in _REASONS.items()
-                if any(reasons & getattr(nvml, name + end, 0) for end in ends)
-            ]
-    return None

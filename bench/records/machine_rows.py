@@ -2,23 +2,19 @@
 
 from typing import Any, TypedDict
 
+from bench.records.row_parts import BoardState
 
-class Board(TypedDict):
-    """A GPU's current state by NVML; None for what NVML does not report."""
+
+class Board(BoardState):
+    """A GPU and its current state by NVML; None for what NVML does not report."""
 
     name: str
     memory_bytes: int | None
     used_bytes: int | None
-    clock_mhz: int | None
-    """Current clock of the multiprocessors."""
     most_mhz: int | None
-    temperature_c: int | None
-    power_w: float | None
     limit_w: float | None
     """Power that the board may draw; it was lowered if it is below `default_limit_w`."""
     default_limit_w: float | None
-    throttled: list[str]
-    """Reasons for a lowered clock: `power`, `heat`, `power brake`."""
     ecc: bool | None
     uncorrected: int | None
     """Memory errors that ECC could not correct, since the driver was loaded."""
@@ -58,18 +54,8 @@ class JaxDevices(TypedDict):
     """Memory of a device that programs may use."""
     backend: str
     """Version of the runtime, or why jax finds no device."""
-    counted: list[str]
-    """Kinds of boards or packages whose energy can be read."""
-    no_energy: str
-    """Why energy cannot be read; empty if it can."""
-    planes: list[str]
-    """Planes of devices in a test trace."""
-    no_trace: str
-    """Why the test trace has none; empty if it has some."""
-    attention: str
-    """The kernel of fused attention; empty if there is none."""
-    no_attention: str
-    """Why there is none; empty if there is one."""
+    missing: dict[str, str]
+    """By kind of figure, why it cannot be measured; empty if it can."""
 
 
 class Limits(TypedDict):

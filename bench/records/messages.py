@@ -7,6 +7,7 @@ stderr. `python -m bench.worker.answer.available` reads a CatalogueRequest, writ
 file before it imports it, and ends with one Catalogue.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import BlockText, Cell
@@ -125,6 +126,21 @@ class Job(WorkerSettings, BlockText):
 Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure"]
 """The phases of every job. Those of `WorkerSettings.phases` follow, after the samples have been
 sent, so that a failure there loses none."""
+
+STAGE_OF = {
+    "start": "start",
+    "ceilings": "start",
+    "truth": "arms",
+    "gate": "arms",
+    "compile": "arms",
+    "spot checks": "arms",
+    "process": "start",
+    "measure": "measure",
+}
+"""The part of a launch to which a phase belongs; all other phases come `after` the rounds."""
+
+Stages = Mapping[str, float]
+"""Estimated seconds of the parts of a launch, in their order: start, arms, measure, after."""
 
 
 class PhaseEvent(TypedDict):

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import signal
 from collections.abc import Iterable
 
 LINE = 400
@@ -34,6 +35,14 @@ def _line(line: str) -> str:
     return "".join(
         c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in cut
     )
+
+
+def ending(code: int) -> str:
+    """Describe how a process ended, from its exit code: `was killed by SIGSEGV`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    named = {each.value: each.name for each in signal.Signals}
+    return f"was killed by {named.get(-code, f'signal {-code}')}"
 
 
 def closest(word: str, known: Iterable[str]) -> str:

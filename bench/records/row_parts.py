@@ -66,17 +66,22 @@ class Energy(TypedDict):
     seconds: float
 
 
-class BoardSlot(TypedDict):
-    """The NVIDIA boards of the devices right after a turn; a figure that a board lacks is None."""
+class BoardState(TypedDict):
+    """The state of an NVIDIA board, or of several together; None for what one does not say."""
 
     clock_mhz: float | None
-    """Lowest clock of the multiprocessors, over the boards."""
+    """Clock of the multiprocessors; the lowest of several boards."""
     temperature_c: float | None
-    """Highest temperature."""
+    """The highest of several boards."""
     power_w: float | None
     """Power of all boards, as NVML averages it."""
     throttled: str | None
     """Limits that hold down the clock of any board, such as `heat; power`; empty if none does."""
+
+
+class BoardSlot(BoardState):
+    """The boards of the devices right after a turn."""
+
     read_ns: int
     """Time of reading this, outside the timed spans."""
 

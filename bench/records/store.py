@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,7 +196,7 @@ def add_launch(
     folder.mkdir(exist_ok=True)
     number = max((_number(path) for path in _launch_files(directory)), default=0) + 1
     name = f"{number:04}_{files.file_name(blocks[0]['block'])}_launch{blocks[0]['launch'] + 1}"
-    _write(folder / f"{name}.jsonl", text + _checksum(text))
+    _write(folder / f"{name}.jsonl", text + b"{" + files.checksum(text))
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -231,7 +230,7 @@ def load(directory: Path) -> Run:
     for path in paths.values():
         text = path.read_bytes()
         end = text[:-1].rfind(b"\n") + 1
-        if text[end:] != _checksum(text[:end]):
+        if text[end:] != b"{" + files.checksum(text[:end]):
             damaged[path] = files.CHANGED
         elif (launch := _Launch(text[:end])).attempt in launches:
             damaged[path] = "repeats a launch"
@@ -273,7 +272,3 @@ def _number(path: Path) -> int:
 def _place(path: Path) -> str:
     """Return the part of a launch file's name that identifies its block and launch."""
     return path.name.partition("_")[2]
-
-
-def _checksum(text: bytes) -> bytes:
-    return b'{"crc32": "%08x"}\n' % zlib.crc32(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,6 @@ from typer.testing import CliRunner
 from bench.__main__ import app
 from bench.contract import divided_sequences
 from bench.measure import machine_check
-from bench.measure.machine_check import read_boards
 from bench.measure.processes.guarded import Answer
 from bench.present import machine_screen
 from bench.worker.answer import machine_devices
@@ -61,24 +61,17 @@ def nvml(boards=1, **changed):
         for what, named in values.items()
         for name, value in {**named, **(changed if what == "Device" else {})}.items()
     }
-    return SimpleNamespace(
-        NVMLError=NVMLError, nvmlInit=lambda: None, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0,
-        nvmlClocksThrottleReasonSwPowerCap=0x4, nvmlClocksThrottleReasonHwPowerBrakeSlowdown=0x80,
-        nvmlClocksThrottleReasonSwThermalSlowdown=0x20,
-        nvmlClocksThrottleReasonHwThermalSlowdown=0x40, **functions,
-    )  # fmt: skip
+    return SimpleNamespace(NVMLError=NVMLError, nvmlInit=lambda: None, **functions)
 
 
+ABLE = {"Traces": "", "Energy": "", "Fused attention": ""}
 GPU = {
     "platform": "gpu", "kinds": ["NVIDIA H100 80GB HBM3"] * 2, "memory_bytes": 76 * GIB,
-    "backend": "PJRT C API cuda 13000", "counted": ["NVIDIA H100 80GB HBM3"] * 2, "no_energy": "",
-    "planes": ["/device:GPU:0"], "no_trace": "", "attention": "cuDNN",
-    "no_attention": "",
+    "backend": "PJRT C API cuda 13000", "missing": ABLE,
 }  # fmt: skip
 CPU = {
-    "platform": "cpu", "kinds": ["cpu"], "memory_bytes": None, "backend": "cpu", "counted": [],
-    "no_energy": "none here", "planes": ["/host:CPU"], "no_trace": "", "attention": "",
-    "no_attention": "no kernel for CPUs",
+    "platform": "cpu", "kinds": ["cpu"], "memory_bytes": None, "backend": "cpu",
+    "missing": ABLE | {"Energy": "none here", "Fused attention": "no kernel for CPUs"},
 }  # fmt: skip
 
 
@@ -96,7 +89,8 @@ def examine(monkeypatch, tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         absent = SimpleNamespace(NVMLError=NVMLError, nvmlInit=unsupported)
-        return machine_check.examine(library or absent, tmp_path)
+        monkeypatch.setitem(sys.modules, "pynvml", library or absent)
+        return machine_check.examine(tmp_path)
 
     return run
 
@@ -108,7 +102,7 @@ def test_a_board_is_read(examine):
     assert machine["gpus"]["cuda"] == "13.0"
     board = machine["gpus"]["boards"][1]
     assert (board["power_w"], board["limit_w"], board["links"]) == (70.5, 700.0, 18)
-    assert (board["ecc"], board["divided"], board["throttled"]) == (True, None, [])
+    assert (board["ecc"], board["divided"], board["throttled"]) == (True, None, "")
     reserved = {name for name, why in machine["measures"].items() if why}
     assert reserved <= {"--input", "--checkpoint"}, "all is well"
 
@@ -116,12 +110,18 @@ def test_a_board_is_read(examine):
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
-        ({"ComputeRunningProcesses": [1, 2]}, "somebody else uses it (2 processes)"),
-        ({"MemoryInfo": SimpleNamespace(total=80 * GIB, used=20 * GIB)}, "somebody else uses it"),
+        (
+            {"ComputeRunningProcesses": [1, 2]},
+            "it is used by 2 other processes, so timings will be unreliable",
+        ),
+        (
+            {"MemoryInfo": SimpleNamespace(total=80 * GIB, used=20 * GIB)},
+            "20.0\N{NARROW NO-BREAK SPACE}GiB of its memory",
+        ),
         ({"CurrentClocksThrottleReasons": 0x44}, "its clock is held down now by power and heat"),
         ({"TotalEccErrors": 2}, "2 memory errors could not be corrected"),
         ({"ComputeMode": 3}, "it admits one process at a time"),
-        ({"MigMode": (1, 1)}, "it is divided (MIG)"),
+        ({"MigMode": (1, 1)}, "MIG is enabled"),
         ({"EnforcedPowerLimit": 500_000}, "its power limit is 500 W of 700 W"),
         ({"PersistenceMode": 0}, "persistence mode is off"),
     ],
@@ -131,9 +131,9 @@ def test_a_boards_fault_has_advice(examine, changed, fault):
     assert advice.startswith(f"GPU 0: {fault}")
 
 
-def test_what_a_board_does_not_tell_is_unknown():
+def test_what_a_board_does_not_tell_is_unknown(examine):
     names = ("MemoryInfo", "EccMode", "NvLinkState", "PowerUsage", "ComputeRunningProcesses")
-    (board,) = read_boards(nvml(**dict.fromkeys(names, unsupported)))["boards"]
+    (board,) = examine(GPU, nvml(**dict.fromkeys(names, unsupported)))["gpus"]["boards"]
     assert [board[key] for key in ("memory_bytes", "ecc", "power_w", "processes")] == [None] * 4
     assert (board["links"], board["pcie"], board["uncorrected"]) == (0, "5 x16", None)
 
@@ -141,16 +141,16 @@ def test_what_a_board_does_not_tell_is_unknown():
 @pytest.mark.parametrize(
     ("devices", "library", "files", "host", "advice"),
     [
-        (GPU, None, {}, {}, "nothing is known of the GPUs (NVML: Not Supported)"),
+        (GPU, None, {}, {}, "the GPUs could not be queried (NVML: Not Supported)"),
         (
-            GPU | {"attention": "", "no_attention": "jax finds no cuDNN for this device"},
+            GPU | {"missing": ABLE | {"Fused attention": "jax finds no cuDNN for this device"}},
             nvml(),
             {},
             {},
             "attention will be several times slower than it could be: jax finds no cuDNN",
         ),
         (
-            GPU | {"no_trace": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"},
+            GPU | {"missing": ABLE | {"Traces": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"}},
             nvml(),
             {"proc/driver/nvidia/params": "ResmanDebugLevel: 1\nRmProfilingAdminOnly: 1\n"},
             {},
@@ -207,7 +207,7 @@ def test_it_fits_a_screen(examine):
         ({"CUDA_VISIBLE_DEVICES": ""}, {}, 13000, "CUDA_VISIBLE_DEVICES hides them; unset it"),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, {}, 13000, "CUDA_VISIBLE_DEVICES hides them; unset it"),
         ({"JAX_PLATFORMS": "cpu"}, {}, 13000, "JAX_PLATFORMS is cpu; unset it"),
-        ({"CUDA_VISIBLE_DEVICES": "0"}, {}, 13000, "it is installed for CPUs alone"),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, {}, 13000, "it is installed for CPUs only"),
         (
             {},
             {"jax-cuda13-plugin": "0.12.0"},
@@ -249,24 +249,20 @@ def test_a_machine_whose_jax_fails_says_so(monkeypatch, examine):
 
 
 def test_gpus_of_another_vendor_are_not_advised_to_use_cuda(examine):
-    rocm = GPU | {"backend": "PJRT C API rocm 70000", "attention": "", "no_attention": "none"}
+    missing = ABLE | {"Fused attention": "none"}
+    rocm = GPU | {"backend": "PJRT C API rocm 70000", "missing": missing}
     assert examine(rocm)["advice"] == []
 
 
 @pytest.mark.parametrize(
     ("kernel", "expected"),
-    [
-        (lambda q, k, v: q + k + v, ("cuDNN", "")),
-        (lambda *_: 1 / 0, ("", "ZeroDivisionError: division by zero")),
-    ],
+    [(lambda q, k, v: q + k + v, ""), (lambda *_: 1 / 0, "ZeroDivisionError: division by zero")],
 )
 def test_fused_attention_is_tried(monkeypatch, kernel, expected):
     monkeypatch.setattr(divided_sequences, "kernels", lambda _: {"cuda": kernel})
-    assert machine_devices.attention_kernel("gpu") == expected
-    assert machine_devices.attention_kernel("tpu") == (
-        "",
-        "jax finds no splash attention for this device",
-    )
+    trial = machine_devices.fuse_attention
+    assert machine_devices.why_missing(trial, "gpu") == expected
+    assert trial("tpu") == "jax finds no splash attention for this device"
 
 
 def test_the_command_prints_what_is_here():
@@ -274,5 +270,5 @@ def test_the_command_prints_what_is_here():
     assert done.exit_code == 0, done.output
     machine = json.loads(done.output)
     assert machine["devices"]["platform"] == "cpu"
-    assert machine["devices"]["planes"] == ["/host:CPU"], "the profiler was tried"
+    assert machine["devices"]["missing"]["Traces"] == "", "the profiler was tried"
     assert machine["versions"]["jax"]

@@ -18,8 +18,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bench.analyse.verdicts import Claim, Verdict
-from bench.plan.estimate import Remaining
 from bench.present.progress import Progress
+from bench.present.remaining_time import Remaining
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
@@ -47,7 +47,7 @@ def phase(name, arm="", done=0, of=0):
 def clock(monkeypatch):
     """Seconds that time.monotonic tells, to be set."""
     now = [1000.0]
-    monkeypatch.setattr("bench.plan.estimate.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.present.remaining_time.time.monotonic", lambda: now[0])
     return now
 
 

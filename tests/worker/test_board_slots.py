@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 
 import pandas as pd
@@ -38,22 +39,23 @@ def nvml(reasons, kind="Event", **changed):
         "nvmlDeviceGetPowerUsage": lambda handle: (650_500, 400_000)[handle],
         f"nvmlDeviceGetCurrentClocks{kind}Reasons": lambda handle: (0x1, reasons)[handle],
     }
-    names = {
-        "SwPowerCap": 0x4, "HwPowerBrakeSlowdown": 0x80, "SwThermalSlowdown": 0x20,
-        "HwThermalSlowdown": 0x40,
-    }  # fmt: skip
-    constants = {f"nvmlClocks{kind}Reason{name}": bit for name, bit in names.items()}
-    own = {"NVML_CLOCK_SM": 1, "NVML_TEMPERATURE_GPU": 0, "NVMLError": NVMLError}
-    return SimpleNamespace(**{**functions, **constants, **own, **changed})
+    return SimpleNamespace(**{**functions, "NVMLError": NVMLError, **changed})
 
 
 def gpus(count):
     return [SimpleNamespace(platform="gpu", local_hardware_id=n) for n in range(count)]
 
 
-@pytest.fixture(autouse=True)
-def all_boards(monkeypatch):
+@pytest.fixture
+def watch(monkeypatch):
+    """Return the slot of the first GPUs of a planted machine, none of which is hidden."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def run(devices, library):
+        monkeypatch.setitem(sys.modules, "pynvml", library)
+        return BoardWatch(devices).slot()
+
+    return run
 
 
 @pytest.mark.parametrize("kind", ["Event", "Throttle"])
@@ -64,26 +66,27 @@ def all_boards(monkeypatch):
         (0x80, "power brake"),
     ],
 )  # fmt: skip
-def test_the_slowest_and_hottest_board_is_kept(kind, reasons, words):
-    slot = BoardWatch(gpus(2), nvml(reasons, kind)).slot()
+def test_the_slowest_and_hottest_board_is_kept(watch, kind, reasons, words):
+    slot = watch(gpus(2), nvml(reasons, kind))
     assert slot.pop("read_ns") > 0
     assert slot == {
         "clock_mhz": 1200, "temperature_c": 88, "power_w": 1050.5, "throttled": words,
     }  # fmt: skip
-    assert BoardWatch(gpus(1), nvml(reasons, kind)).slot()["throttled"] == "", "of its own board"
+    assert watch(gpus(1), nvml(reasons, kind))["throttled"] == "", "of its own board"
 
 
-def test_what_a_board_does_not_say_is_unknown():
+def test_what_a_board_does_not_say_is_unknown(watch):
     old = nvml(0x4, nvmlDeviceGetPowerUsage=unsupported, nvmlDeviceGetTemperature=unsupported)
-    slot = BoardWatch(gpus(2), old).slot()
+    slot = watch(gpus(2), old)
     assert (slot["clock_mhz"], slot["temperature_c"], slot["power_w"]) == (1200, None, None)
     silent = nvml(0x4, nvmlDeviceGetCurrentClocksEventReasons=unsupported)
-    assert BoardWatch(gpus(2), silent).slot()["throttled"] is None, "not said is not unthrottled"
+    assert watch(gpus(2), silent)["throttled"] is None, "not said is not unthrottled"
 
 
-def test_without_boards_nothing_is_read():
-    assert BoardWatch([SimpleNamespace(platform="cpu")], nvml(0)).slot() is None
-    assert BoardWatch(gpus(1), nvml(0, nvmlInit=unsupported)).slot() is None
+def test_without_boards_nothing_is_read(watch):
+    assert watch([SimpleNamespace(platform="cpu")], nvml(0)) is None
+    assert watch(gpus(1), nvml(0, nvmlInit=unsupported)) is None
+    assert watch(gpus(1), None) is None, "the package is not installed"
 
 
 def test_the_boards_of_all_processes_are_merged():

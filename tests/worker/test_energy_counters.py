@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from types import SimpleNamespace
 
@@ -13,12 +14,12 @@ import synthetic
 from bench.analyse import cell_table
 from bench.present import cell_columns, report_files, run_environment
 from bench.records import store
+from bench.records.nvml import UnknownError
 from bench.worker import process_exchange
 from bench.worker.time import energy_counters
 from bench.worker.time.energy_counters import (
     Meter,
-    UnknownError,
-    boards,
+    board,
     merged_energy,
     packages,
     period,
@@ -145,7 +146,8 @@ def nvml(joules, names=(), fails=""):
 def test_boards_are_those_that_the_devices_are(monkeypatch, shown, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     planted = nvml([10, 20, 30])
-    found = boards([0, 1], planted)
+    monkeypatch.setitem(sys.modules, "pynvml", planted)
+    found = [board(0), board(1)]
     assert [one.name for one in found] == names
     before = [one.joules() for one in found]
     planted.mj[:] = [mj + 1500 for mj in planted.mj]
@@ -155,24 +157,23 @@ def test_boards_are_those_that_the_devices_are(monkeypatch, shown, names):
 @pytest.mark.parametrize(
     ("planted", "shown", "reason"),
     [
-        (nvml([1], fails="nvmlInit"), "", "NVML shows no energy of the GPUs: Not Supported"),
-        (nvml([1], fails="nvmlDeviceGetTotalEnergyConsumption"), "", "no energy of the GPUs: Not"),
+        (nvml([1], fails="nvmlInit"), "", "NVML: Not Supported"),
+        (nvml([1], fails="nvmlDeviceGetTotalEnergyConsumption"), "", "NVML: Not Supported"),
         (nvml([1]), "MIG-4", "a part of a board"),
         (nvml([1, 2], ["A", "B"]), "", "set CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"),
     ],
 )
 def test_boards_that_tell_nothing_are_unknown(monkeypatch, planted, shown, reason):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    monkeypatch.setitem(sys.modules, "pynvml", planted)
     with pytest.raises(UnknownError, match=reason):
-        boards([0], planted)
+        board(0)
 
 
 def test_without_the_package_it_says_which(monkeypatch):
-    monkeypatch.setitem(
-        energy_counters.__dict__, "import_module", lambda _: __import__("no_such_module")
-    )
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(UnknownError, match="nvidia-ml-py"):
-        boards([0])
+        board(0)
 
 
 def test_how_often_a_counter_moves_is_seen(clock):

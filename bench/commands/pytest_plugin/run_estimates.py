@@ -6,9 +6,10 @@ import psutil
 from rich.console import Console
 
 from bench.measure.engine import Engine
-from bench.plan.estimate import AROUND_S, Stages, launch_stages, read_history
+from bench.plan.estimate import AROUND_S, launch_stages, read_history
 from bench.plan.matrix import Plan
 from bench.records.cells import Block
+from bench.records.messages import Stages
 from bench.records.numbers import clock, count
 from bench.records.paths import REPORTS
 

@@ -28,11 +28,11 @@ from bench.measure.cluster.membership import Membership, membership
 from bench.measure.engine import Engine, Verdicts
 from bench.measure.hosts import Hosts
 from bench.measure.run_setup import set_up_run, with_config
-from bench.plan.estimate import Remaining
 from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
 from bench.plan.selection import keyword, selector
 from bench.present.progress import Progress
+from bench.present.remaining_time import Remaining
 from bench.records import files, store
 from bench.records.cells import Block
 from bench.records.files import NotStoredError, storing

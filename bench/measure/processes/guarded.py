@@ -2,7 +2,6 @@
 
 import contextlib
 import queue
-import signal
 import subprocess
 import threading
 import time
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from bench.measure.processes.guard import Guard
-from bench.records.printable import readable
+from bench.records.printable import ending, readable
 from bench.records.temporary_folders import FOLDERS
 
 Hear = Callable[[str | None], None]
@@ -105,11 +104,7 @@ class Answer:
     @property
     def ending(self) -> str:
         """Describe how the child ended, as the predicate of a sentence."""
-        if self.code is None:
-            return "took too long"
-        if self.code < 0:
-            return f"was killed by {signal_name(-self.code)}"
-        return f"ended with exit code {self.code}"
+        return "took too long" if self.code is None else ending(self.code)
 
     @property
     def blame(self) -> str:
@@ -119,14 +114,6 @@ class Answer:
     def quoted_lines(self) -> str:
         """Indent the last lines of its stderr for the end of an error message."""
         return "\n".join(f"  {readable(line)}" for line in self.tail[-10:]) or "  (none)"
-
-
-def signal_name(number: int) -> str:
-    """Name a signal: `SIGSEGV`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Child(Guarded):

@@ -1,6 +1,5 @@
 """Injection of faults into runs, several at once, and the outcomes, which are stored and shown."""
 
-import json
 import random
 import signal
 import threading
@@ -80,7 +79,7 @@ def inject(fault: Fault, stop: threading.Event) -> Outcome:
 def write(folder: Path, results: FaultResults) -> None:
     """Store the results in a folder, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(folder / FAULTS, files.sealed(json.dumps(results, indent=2)))
+    files.write_sealed(folder / FAULTS, results)
 
 
 STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}

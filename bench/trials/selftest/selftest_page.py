@@ -1,6 +1,5 @@
 """The results of a self-test as a page with a plot, as Markdown and as one JSON file."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -51,7 +50,7 @@ def build(folder: Path) -> tuple[Path, Figures]:
     The path of the page is returned with the figures on it.
 
     Raises:
-      DamagedError: a stored file has changed since it was written.
+      StoreError: a stored file has changed since it was written.
       FileNotFoundError: the folder holds no self-test.
     """
     manifest, rows = selftest_settings.read(folder)
@@ -59,7 +58,7 @@ def build(folder: Path) -> tuple[Path, Figures]:
     figures = detector_figures.compute(rows, pd.read_parquet(folder / SAMPLES), seconds)
     size = f"{LONGER * seconds:g} s a pair"
     plot = draw(figures.steps, size)
-    files.write(folder / SELFTEST_FIGURES, files.sealed(json.dumps(asdict(figures), indent=2)))
+    files.write_sealed(folder / SELFTEST_FIGURES, asdict(figures))
     if plot is not None:
         plot.write(folder)
     git = manifest["git"]

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, cast
 
-from bench.records import derived_files, files
+from bench.records import derived_files, files, trial_results
 from bench.records.arms import TWIN
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
+from bench.records.store import StoreError
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
 from bench.trials.selftest.peer_tools import peer_names
@@ -75,10 +76,6 @@ COLUMNS = [
 background load and the arm's true ratio to the base."""
 
 
-class DamagedError(Exception):
-    """A stored file has changed since it was written; the message says which."""
-
-
 Row: TypeAlias = dict[str, Any]
 """A line of TRIALS, by its `kind`, with the `pattern` of the load except for `report`:
 
@@ -113,23 +110,20 @@ class Manifest(TypedDict):
 def close(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, without which a folder does not count as a self-test."""
     sums = derived_files.checksums(folder, (TRIALS, SAMPLES))
-    text = json.dumps({**manifest, "checksums": sums}, indent=2)
-    files.write(folder / SELFTEST_MANIFEST, files.sealed(text))
+    files.write_sealed(folder / SELFTEST_MANIFEST, {**manifest, "checksums": sums})
 
 
 def read(folder: Path) -> tuple[Manifest, list[Row]]:
     """Read the manifest and the rows of a self-test, whose samples are checked too.
 
     Raises:
-      DamagedError: a file has changed since it was written, or another version wrote them.
+      StoreError: a file has changed since it was written, or another version wrote them.
       FileNotFoundError: the folder holds no self-test.
     """
-    manifest = files.unsealed((folder / SELFTEST_MANIFEST).read_bytes())
-    if manifest is None:
-        raise DamagedError(f"{folder / SELFTEST_MANIFEST} is damaged: {files.CHANGED}")
+    manifest = trial_results.read(folder / SELFTEST_MANIFEST)
     if "checksums" not in manifest:
-        raise DamagedError(f"{folder} is by an earlier version of Lockstep, which builds its pages")
+        raise StoreError(f"{folder} is by an earlier version of Lockstep, which builds its pages")
     for damage in derived_files.differing(folder, manifest["checksums"]):
-        raise DamagedError(f"{folder / damage.place} is damaged: {damage.reason}")
+        raise StoreError(f"{folder / damage.place} is damaged: {damage.reason}")
     rows = [json.loads(line) for line in (folder / TRIALS).read_bytes().splitlines()]
     return cast("Manifest", manifest), rows

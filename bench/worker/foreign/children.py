@@ -22,7 +22,7 @@ import psutil
 
 from bench.contract.foreign import read_arrays, write_arrays
 from bench.records.paths import CHECKOUT, ROOT
-from bench.records.printable import readable
+from bench.records.printable import ending, readable
 from bench.records.temporary_folders import temporary_folder
 from bench.records.variants import Variant
 from bench.worker.prove.failures import ChildError, UnsupportedError
@@ -168,9 +168,7 @@ class Children:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._processes[rank].wait(LEAVE_S)
         code = self._processes[rank].returncode
-        how = "closed its output" if code is None else f"ended with exit code {code}"
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
+        how = "closed its output" if code is None else ending(code)
         which = f"process {rank} of {len(self)}" if len(self) > 1 else "its process"
         last = "; its last line: ".join(
             [f"{which} {how} when asked for {ask!r}", *self._tails[rank]][-2:]

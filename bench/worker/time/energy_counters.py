@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from bench.records import nvml
 from bench.records.host import host_id
+from bench.records.nvml import UnknownError
 from bench.records.row_parts import Energy
 from bench.records.rows import EnergyMeter
 from bench.worker import process_exchange
 from bench.worker.prove.failures import name_and_text
-from bench.worker.time.turn_slots import UnknownError, handle_of
 
 POWERCAP = Path("/sys/class/powercap")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -101,33 +101,20 @@ def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Count
     return [package(folder) for folder in chosen]
 
 
-def boards(ordinals: Sequence[int], nvml: Any = None) -> list[Counter]:
-    """Find the counters of boards, by the devices' ordinals among those visible to CUDA.
+def board(ordinal: int) -> Counter:
+    """Return the counter of a board, by its device's ordinal among those visible to CUDA.
 
     Raises:
-      UnknownError: NVML is not installed, or shows no energy for one of them.
+      UnknownError: NVML is not installed, or shows no energy of it.
     """
-    try:
-        nvml = nvml or import_module("pynvml")
-    except ImportError as error:
-        reason = "reading NVML needs the package nvidia-ml-py (the extra `energy`)"
-        raise UnknownError(reason) from error
+    handle = nvml.board_of(ordinal)
 
-    def board(ordinal: int) -> Counter:
-        handle = handle_of(nvml, ordinal)
-        name, kind = (str(of(handle)) for of in (nvml.nvmlDeviceGetUUID, nvml.nvmlDeviceGetName))
-        # Millijoules since the driver was loaded.
-        found = Counter(
-            name, kind, lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
-        )
-        found.joules()
-        return found
+    def joules() -> float:
+        """Return the energy since the driver was loaded, which NVML counts in millijoules."""
+        return float(nvml.call("DeviceGetTotalEnergyConsumption", handle)) / 1e3
 
-    try:
-        nvml.nvmlInit()
-        return [board(ordinal) for ordinal in sorted(set(ordinals))]
-    except nvml.NVMLError as error:
-        raise UnknownError(f"NVML shows no energy of the GPUs: {error}") from error
+    joules()
+    return Counter(nvml.ask(handle, "UUID"), nvml.ask(handle, "Name"), joules)
 
 
 def counters(devices: Sequence[jax.Device]) -> list[Counter]:
@@ -140,7 +127,7 @@ def counters(devices: Sequence[jax.Device]) -> list[Counter]:
     if platform == "cpu":
         return packages()
     if platform == "gpu":
-        return boards([device.local_hardware_id or 0 for device in devices])
+        return [board(n) for n in sorted({device.local_hardware_id or 0 for device in devices})]
     raise UnknownError(f"no counter of energy is known for the platform {platform}")
 
 

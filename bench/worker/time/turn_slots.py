@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
@@ -18,13 +17,12 @@ import jax
 import numpy as np
 import psutil
 
-from bench.records.host import held_down_by
+from bench.records import nvml
 from bench.records.row_parts import BoardSlot
 from bench.records.rows import HostSlot
 
 FREQUENCIES = "/sys/devices/system/cpu"
 
-_PARTS = "MIG-"
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
@@ -93,69 +91,24 @@ class HostWatch:
         )
 
 
-class UnknownError(Exception):
-    """No counter, or no board, can be read; the message says why."""
-
-
-def handle_of(nvml: Any, ordinal: int) -> Any:
-    """Return NVML's handle of a CUDA device; CUDA has its own order, and may hide some GPUs."""
-    every = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-    shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    word = shown[ordinal] if shown != [""] else str(ordinal)
-    if word.startswith(_PARTS):
-        raise UnknownError("a part of a board (MIG) has no counter of its own")
-    if not word.isdigit():
-        return nvml.nvmlDeviceGetHandleByUUID(word)
-    by_bus = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not by_bus and len({nvml.nvmlDeviceGetName(handle) for handle in every}) > 1:
-        raise UnknownError(
-            "the GPUs are of different kinds, which CUDA and NVML number differently; set "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID to make them agree"
-        )
-    return every[int(word)]
-
-
 class BoardWatch:
-    """Reads the boards of this process's devices; without NVIDIA's boards and NVML, nothing.
+    """Reads the boards of this process's devices; without NVIDIA's boards and NVML, nothing."""
 
-    `nvml` is the module `pynvml` or a substitute; it is imported if not given.
-    """
-
-    def __init__(self, devices: Sequence[jax.Device], nvml: Any = None) -> None:
-        self._nvml = nvml
-        self._handles: list[Any] = []
-        if devices[0].platform != "gpu":
-            return
-        # A figure beside the time must not end the run, whatever NVML or its absence raises.
-        with suppress(Exception):
-            self._nvml = nvml or import_module("pynvml")
-            self._nvml.nvmlInit()
+    def __init__(self, devices: Sequence[jax.Device]) -> None:
+        self._boards: list[Any] = []
+        if devices[0].platform == "gpu":
             for ordinal in sorted({device.local_hardware_id or 0 for device in devices}):
-                with suppress(UnknownError):
-                    self._handles.append(handle_of(self._nvml, ordinal))
+                # A figure beside the time must not end the run, whatever NVML raises.
+                with suppress(Exception):
+                    self._boards.append(nvml.board_of(ordinal))
 
     def slot(self) -> BoardSlot | None:
         """Return the boards' present state; None if there are none to read."""
-        if not self._handles:
+        if not self._boards:
             return None
         began = time.perf_counter_ns()
-        found = merged_boards([*map(self._of_board, self._handles)])
+        found = merged_boards([BoardSlot(**nvml.state(board), read_ns=0) for board in self._boards])
         return BoardSlot(**{**found, "read_ns": time.perf_counter_ns() - began})
-
-    def _of_board(self, handle: Any) -> BoardSlot:
-        def ask(what: str, *arguments: Any) -> float | None:
-            with suppress(AttributeError, self._nvml.NVMLError):
-                return float(getattr(self._nvml, f"nvmlDeviceGet{what}")(handle, *arguments))
-            return None
-
-        limits, milliwatts = held_down_by(self._nvml, handle), ask("PowerUsage")
-        return BoardSlot(
-            clock_mhz=ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
-            temperature_c=ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
-            power_w=None if milliwatts is None else milliwatts / 1e3,
-            throttled=None if limits is None else "; ".join(limits),
-            read_ns=0,
-        )
 
 
 def merged_boards(slots: Sequence[BoardSlot]) -> BoardSlot:
