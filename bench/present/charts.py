@@ -1,7 +1,8 @@
 """Descriptions of a report's charts: their words, and the look of their series.
 
-specs.json describes each in Vega-Lite. plots/<kind>.py supplies the values of a printed chart, and
-web/charts/<kind>.js those of the page's chart, which gets `for_page` as JSON.
+specs.json describes each in Vega-Lite, including what follows from its rows: orders, guides, ends
+of axes. plots/<kind>.py supplies the rows of a printed chart, and web/charts/<kind>.js those of the
+page's chart, which gets `for_page` as JSON.
 """
 
 import hashlib
@@ -28,6 +29,9 @@ DASHES: tuple[tuple[float, ...], ...] = ((1, 0), (4, 1.5), (1, 1))
 
 FARTHEST_RATIO = 1.5
 """Limit of the axis of ratios, and saturation of their colours, in either direction."""
+
+LOG_TICKS = [float(f"{step}e{power}") for power in range(-12, 19) for step in (1, 2, 5)]
+"""Ticks of a logarithmic axis, which shows those within its domain."""
 
 PARTS = {
     "dispatch": ("dispatch", "#7a7a7a"),
@@ -121,6 +125,7 @@ CHARTS = {
 SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
 """Vega-Lite of the charts shared by page and print. `$name` stands for a value or for another part:
 of the kind's `values`, or of `common`."""
+SPECS["common"] |= {"farthest": FARTHEST_RATIO, "logTicks": LOG_TICKS}
 
 
 def looks(names: Iterable[str], implementations: Iterable[str]) -> dict[str, Any]:
@@ -152,5 +157,4 @@ def for_page(implementations: Iterable[str]) -> dict[str, Any]:
         "parts": [
             {"key": key, "title": title, "colour": colour} for key, (title, colour) in PARTS.items()
         ],
-        "farthestRatio": FARTHEST_RATIO,
     }

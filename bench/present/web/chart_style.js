@@ -99,18 +99,3 @@ function padded(values, share) {
   const by = Math.max(high / low, 1.2) ** share;
   return [low / by, high * by];
 }
-
-/* Names by the median over panels of their relative values, smallest first. */
-function typicalOrder(rows, value) {
-  const shares = new Map();
-  for (const own of Map.groupBy(rows, (row) => row.place).values()) {
-    const least = Math.min(...own.map(value));
-    for (const row of own) {
-      if (!shares.has(row.name)) shares.set(row.name, []);
-      shares.get(row.name).push(value(row) / least);
-    }
-  }
-  const median = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
-  const typical = new Map([...shares].map(([name, values]) => [name, median(values)]));
-  return [...typical.keys()].sort((a, b) => typical.get(a) - typical.get(b));
-}

@@ -13,15 +13,21 @@ const METRICS = {
 };
 const FIELD = 62;
 
-/* The theme's colour for -1 (good) through 0 (neutral) to 1 (bad). */
-function heat(share) {
-  const end = share < 0 ? "var(--c0)" : "var(--c1)";
-  return `color-mix(in oklab, ${end} ${Math.round(55 * Math.min(Math.abs(share), 1))}%, var(--shade))`;
+/* Names by the median over blocks of their times over the fastest's, smallest first. */
+function typicalOrder(cells) {
+  const fastest = new Map();
+  for (const { block, step_s: step } of cells)
+    fastest.set(block, Math.min(step, fastest.get(block) ?? step));
+  const typical = [...Map.groupBy(cells, (cell) => cell.name)].map(([name, own]) => {
+    const behind = own.map((cell) => cell.step_s / fastest.get(cell.block)).sort((a, b) => a - b);
+    return [name, behind[Math.floor(own.length / 2)]];
+  });
+  return typical.sort(([, a], [, b]) => a - b).map(([name]) => name);
 }
 
 /* A figure's position from -1 (good) to 1: ratios relative to 1, others relative to one another. */
 function shading(values, better) {
-  if (better === "ratio") return (value) => Math.log(value) / Math.log(DATA.farthestRatio);
+  if (better === "ratio") return (value) => Math.log(value) / Math.log(DATA.specs.common.farthest);
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const span = Math.log(most / least) || 1;
   return (value) => -Math.log(better === "less" ? most / value : value / least) / span;
@@ -35,10 +41,7 @@ GROUPS.heatmap = (target) => {
     if (!byId("behind")) return [nothing(`${told}.`)];
     return [element("p.note", `${told}, so the matrix shows them: `, matrix, ".")];
   }
-  const timed = all
-    .filter((cell) => cell.status === "ok")
-    .map((cell) => ({ name: cell.name, place: cell.block, step: cell.step_s }));
-  const names = typicalOrder(timed, (row) => row.step);
+  const names = typicalOrder(all.filter((cell) => cell.status === "ok"));
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
   const byName = names.flatMap((name) => all.filter((cell) => cell.name === name));
   const [cells, note] = panelled(byName, "heatmap", "implementations", (cell) => cell.name);
@@ -54,9 +57,9 @@ GROUPS.heatmap = (target) => {
     const { name: panel, status } = cell;
     const { mesh, batch } = cell.of;
     const found = value(cell);
-    const colour = found > 0 ? heat(shade(found)) : "transparent";
+    const share = found > 0 ? shade(found) : null;
     const label = known(found) ? formatted(found, text) : DATA.statuses[status].short;
-    const field = { panel, line: batch, mesh, batch, status, figure: found, colour, label };
+    const field = { panel, line: batch, mesh, batch, status, figure: found, share, label };
     return rowOf(cell, "heatmap", field);
   });
   const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
