@@ -130,11 +130,12 @@ def _table(cases: Sequence[Case], name: Callable[[str], str]) -> Table:
     """Return the cases with their reasons as remarks; `name` displays the author's text."""
     columns = (
         Column("cell", "Cell", value=lambda case: Figure(name(case.cell))),
-        Column("base_s", "Base", format="s"),
-        Column("head_s", "Head", format="s"),
-        Column("ratio", "Ratio", "95 % interval", "ratio", lambda case: ratio_figure(case.ratio)),
+        Column("base", "Base", format="s", value=lambda case: case.base.get("step_s")),
+        Column("head", "Head", format="s", value=lambda case: case.head.get("step_s")),
+        Column("ratio", "Ratio", "95 % interval", "ratio",
+               lambda case: ratio_figure(case.claim and case.claim.ratio)),
         Column("word", "Verdict", detail=_sure),
-    )
+    )  # fmt: skip
     reasons = ((case.cell, printable.shortened(case.reason)) for case in cases if case.reason)
     remarks = [": ".join(map(name, remark)) for remark in reasons]
     return Table("Head against base", columns, cases, remarks=remarks)
@@ -149,13 +150,15 @@ def _lines(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def _sure(case: Case) -> str:
-    return sentences.sure(case.verdict.low, case.verdict.high) if case.verdict else ""
+    claim = case.claim
+    return sentences.sure(claim.verdict.low, claim.verdict.high) if claim else ""
 
 
 def _changes(outcome: Outcome) -> Iterator[str]:
     """Describe other effects of new package versions; for a revision, `explain` does that."""
     for case in outcome.cases if "versions" in outcome.gate else ():
-        said = program_sentences.changes(case.rows, "base", outcome.programs) if case.rows else ()
+        both = case.head, case.base
+        said = program_sentences.changes(both, "base", outcome.programs) if case.claim else ()
         if found := "; ".join(map(code, said)):
             yield f"- {code(case.cell)}: {found}"
 

@@ -310,8 +310,9 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
     ]
     assert found.code == outcomes.REGRESSION
     for case in found.cases:
-        assert case.ratio
-        assert case.head_s == pytest.approx(case.base_s * case.ratio.value, rel=0.05)
+        assert case.claim
+        times = case.base["step_s"], case.head["step_s"]
+        assert times[1] == pytest.approx(times[0] * case.claim.ratio.value, rel=0.05)
     # The rows' last look may spend 0.008 / 3; there are three comparisons.
     assert asked == [
         ({arm: base_of(arm)}, pytest.approx(0.008 / 3 / 3)) for arm in ("same", "slower", "faster")
