@@ -285,8 +285,8 @@ def test_choices_of_every_chart(open_page) -> None:
     opened = open_page()
     for group, label, option, shown in (
         ("scaling", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
-        ("heatmap", "Figure", "step time", "Heatmap of step time"),
-        ("heatmap", "Figure", "memory per device", "MiB"),
+        ("heatmap", "Figure", "Step time", "Heatmap: Step time"),
+        ("heatmap", "Figure", "Memory", "MiB"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
         ("batches", "Along", "data=4", "data=4"),
         ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
@@ -503,7 +503,7 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     page.locator("#mesh").select_option("data=2")
     page.locator("#implementations label", has_text="python_loop").click()
     page.locator("#scaling").get_by_label("Axes").select_option("linear")
-    page.locator("#heatmap").get_by_label("Figure").select_option("step")
+    page.locator("#heatmap").get_by_label("Figure").select_option("step_s")
     page.get_by_label("Search in: All cells").fill("data=2 shard_map")
     table = page.locator("#all")
     table.get_by_label("Status, in: All cells").select_option("ok")
@@ -518,7 +518,7 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
         assert one.page.locator("#mesh").input_value() == "data=2"
         assert not one.page.get_by_label("python_loop", exact=True).is_checked()
         assert one.page.get_by_label("Axes", exact=True).input_value() == "linear"
-        assert one.page.get_by_label("Figure", exact=True).input_value() == "step"
+        assert one.page.get_by_label("Figure", exact=True).input_value() == "step_s"
         assert one.page.get_by_label("Search in: All cells").input_value() == "data=2 shard_map"
         assert one.page.locator("#all th[aria-sort=descending]").inner_text().startswith("Step")
     for group in ("all", "one"):
