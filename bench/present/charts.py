@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#c48a00", "#3f9fd8", "#6b5bb8", "#7a7a7a")
-"""After Okabe and Ito, https://jfly.uni-koeln.de/color/, with the lightest darkened for lines.
-templates/style.css defines them as --c0 to --c7, and lighter ones for dark mode."""
+COLOURS = 8
+"""templates/style.css defines them as --c0 to --c7: after Okabe and Ito,
+https://jfly.uni-koeln.de/color/, with the lightest darkened for lines, and lighter in dark mode."""
 
 SHAPES = {
     "circle": "\u25cf", "square": "\u25a0", "triangle-up": "\u25b2", "diamond": "\u25c6",
@@ -56,7 +56,7 @@ class Look(NamedTuple):
     """The look of one implementation in every chart."""
 
     colour: int
-    """Index into PALETTE."""
+    """Number of the colour: see COLOURS."""
     shape: str
     dashes: tuple[float, ...]
 
@@ -69,7 +69,7 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
     """
     every = [
         Look(colour, shape, DASHES[place % len(DASHES)])
-        for colour in range(len(PALETTE))
+        for colour in range(COLOURS)
         for place, shape in enumerate(SHAPES)
     ]
     found: dict[str, Look] = {}
@@ -134,7 +134,7 @@ def looks(names: Iterable[str], implementations: Iterable[str]) -> dict[str, Any
     own = {name: every[name] for name in sorted(set(names))}
     return {
         "names": list(own),
-        "colours": [PALETTE[look.colour] for look in own.values()],
+        "colours": [f"var(--c{look.colour})" for look in own.values()],
         "shapes": [look.shape for look in own.values()],
         "dashed": [list(look.dashes) for look in own.values()],
     }

@@ -261,7 +261,7 @@ def test_an_implementation_looks_the_same_in_every_run() -> None:
     alone = {name: look for own in shipped for name, look in charts.looks_of([own]).items()}
     assert len(looks.items() - alone.items()) < len(shipped) / 10, "where two names draw one look"
     assert len(set(looks.values())) == len(shipped) > 30
-    assert len({look.colour for look in looks.values()}) == len(charts.PALETTE)
+    assert len({look.colour for look in looks.values()}) == charts.COLOURS
 
 
 def test_a_name_has_one_look_whatever_is_shown() -> None:
