@@ -11,8 +11,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFo
 
 from bench.analyse.cell_table import Tables
 from bench.analyse.scaling_curves import Scaling
-from bench.present.charts import PALETTE, looks_of
+from bench.present.charts import looks_of
 from bench.present.columns import formatted
+from bench.present.plots.vega_plot import colours
 
 MARKERS = {
     "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D",
@@ -98,4 +99,4 @@ def _style(name: str, implementations: Sequence[str]) -> dict[str, Any]:
     """Return the look that the report gives an implementation."""
     own = looks_of(implementations)[name]
     dashes = (0, [4 * length for length in own.dashes]) if own.dashes[1] else "solid"
-    return {"color": PALETTE[own.colour], "marker": MARKERS[own.shape], "linestyle": dashes}
+    return {"color": colours()[f"c{own.colour}"], "marker": MARKERS[own.shape], "linestyle": dashes}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import cell_table
+from bench.analyse.cell_figures import MEANINGS
 from bench.measure.run_folder import find_run, name_faults
 from bench.plan.option_values import BadInput
 from bench.records import numbers, store
@@ -19,47 +20,9 @@ if TYPE_CHECKING:
 
     from bench.analyse.comparisons import Comparison
 
-COLUMNS = {
-    "cell": "name of the cell: block and implementation",
-    "block": "workload, mesh, global batch and the options of the step; compare within one",
-    "implementation": "name of the implementation or function",
-    "baseline": "what the ratio is taken against",
-    "status": "ok, wrong, implausible, unsupported, oom, timeout or crashed",
-    "reason": "why there is no time; empty if the status is ok",
-    "step_s": "seconds per step: the baseline's median over spans with one wait, times the ratio",
-    "step_q1_s": "seconds a step, lower quartile",
-    "step_q3_s": "seconds a step, upper quartile",
-    "latency_s": "seconds a step, the median where every step is waited for",
-    "ratio": "step time over the baseline's in the same rounds; no unit, below 1 is faster",
-    "ratio_low": "lower end of the ratio's 95 % interval; no unit",
-    "ratio_high": "upper end of the ratio's 95 % interval; no unit",
-    "verdict": "faster, slower, same (within the margin) or undecided; None of the baseline",
-    "verdict_low": "lower end of the interval that the verdict rests on; no unit",
-    "verdict_high": "upper end of the interval that the verdict rests on; no unit",
-    "tier": "0 of the block's leaders, 1 of the next, which is surely slower; no unit",
-    "behind_low": "at least so many times the time of the block's fastest; no unit",
-    "behind_high": "at most so many times the time of the block's fastest; no unit",
-    "units_per_s": "samples or tokens (see `unit`) per second, over all devices",
-    "compile_s": "seconds that XLA took for the step's first call",
-    "memory_bytes": "bytes of one device, as the compiler plans them",
-    "wire_bytes": "bytes that a device sends in a step, with ring algorithms",
-    "mfu": "model FLOP/s as a share of the published peak of all devices; NaN where unknown",
-    "rounds": "number of rounds that it was timed in",
-    "launches": "number of processes that it was timed in",
-    "arm": "implementation, or `twin`, the baseline's second copy",
-    "round": "number of the round in its process, from 0",
-    "position": "place in the round's order, from 0",
-    "predecessor": "arm that ran just before",
-    "launch": "number of the process, from 0",
-    "at": "start of the turn in seconds since 1970, UTC",
-    "steps": "steps of the span that ends with one wait",
-    "throughput_ns": "nanoseconds of that span",
-    "latency_steps": "steps of the span in which each is waited for",
-    "latency_ns": "nanoseconds of that span",
-    "wash_out_ns": "nanoseconds of the discarded step before the spans",
-}
-"""Meaning and unit of the columns of the frames. `bench.analyse.cell_table.Tables` documents the
-other columns of `cells`, and `bench.records.rows` those of `samples`."""
+COLUMNS = MEANINGS["cells"] | MEANINGS["samples"]
+"""Meaning and unit of the columns of the frames. `bench.records.rows` documents the other columns
+of `samples`."""
 
 _VERDICTS = (
     *("block", "implementation", "baseline", "status", "reason", "verdict", "ratio", "ratio_low"),

@@ -1,16 +1,23 @@
 """Columns of a cell: stored figures, its times, and its rank among the others."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from bench.analyse import energy_per_step, peaks
+from bench.analyse import peaks
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import ends
 from bench.analyse.sample_rounds import Spread
 from bench.records.row_parts import OWN, SGD
 from bench.records.rows import Manifest
 from bench.records.statuses import decisive
+
+MEANINGS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text("utf-8")
+)
+"""Meaning and unit of the columns of `cells`, which are all, and of `samples`."""
 
 _IDENTITY = (
     *("cell", "block", "workload", "size", "mesh", "devices", "processes", "batch", "precision"),
@@ -40,17 +47,6 @@ first launch's: later launches take programs from the compilation cache."""
 
 _TIMES = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s")
 
-_FIGURES = (
-    *_TIMES,
-    *("units_per_s", "achieved_flops", "mfu"),
-    *("ratio", "ratio_low", "ratio_high", "verdict_low", "verdict_high"),
-    *("tier", "behind_low", "behind_high"),
-    *("intensity", "device_flops", "roof_flops", "roof", "communication_s"),
-    *energy_per_step.FIGURES,
-    *("idle", "idle_low", "idle_high"),
-)
-"""Figures that are computed; see `Tables.cells` for their meaning."""
-
 
 def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dict[str, Any]:
     """Return the columns that follow from a cell's rows, one for each launch; others are NaN.
@@ -64,6 +60,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     program = first.get("program") or {}
     cores = manifest["host"].get("usable_cores") or 0
     return {
+        **dict.fromkeys(MEANINGS["cells"], math.nan),
         **{name: first.get(name, math.nan) for name in _IDENTITY},
         "interleaved": first.get("interleaved") is not False,
         "oversubscribed": bool(cores)
@@ -103,7 +100,6 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         "baseline": "",
         "paired": True,
         "verdict": None,
-        **dict.fromkeys(_FIGURES, math.nan),
     }
 
 

@@ -42,35 +42,8 @@ class Tables:
     """All tables from which a report is made."""
 
     cells: pd.DataFrame
-    """One row for each cell. NaN or None where a figure is unknown; times only if status is `ok`.
-
-    - Stored figures, which bench.records.rows.CellRow explains; bench.analyse.cell_figures maps
-      their nested keys to columns. `compiled_in` and `proved_in` are the earlier runs from which
-      compile times and the float64 proof are; None if they are from this one. `interleaved`,
-      `oversubscribed`, `launches`, `failed_launches`, `rounds`.
-    - `approximate`: how the step differs from the problem's; empty for an exact step.
-    - Seconds per step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`, as medians
-      and quartiles over the rounds of the block's baseline (see `side_by_side`); `units_per_s`;
-      `achieved_flops` a second; `mfu`, a share.
-    - `wire_bytes`, the total that a device sends; `communication_s`, the time of that alone at the
-      measured rate, 0 for none.
-    - `proof_error`: the proof's largest error as a share of the tolerance. `replica_drift`: the
-      largest difference between replicas, relative to a loss or update.
-    - Where the reference did not fit on a device: `proof_parts` of the batch, the `proof_devices`
-      that shared its parameters, and `proof_batch`, that of the proof in float64; else 0.
-      `proved_exactly`: whether there is a proof in float64.
-    - `settings`: JAX settings that the implementation's file changed globally; they were restored.
-    - `idle`, `idle_low`, `idle_high`: measured share of the step that is not spent on microbatches.
-    - Compiled FLOPs per accessed byte (`intensity`) and per second and device (`device_flops`), the
-      roof at this intensity by the measured ceilings (`roof_flops`), and the share of it that is
-      reached (`roof`). The compiler counts every operand of every instruction as accessed bytes,
-      cached or not, and the body of a loop once, so the share may exceed 1.
-    - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval behind
-      the verdict, `verdict_low`, `verdict_high`.
-    - `tier`, 0 for leaders, and an interval of the time relative to the block's fastest,
-      `behind_low`, `behind_high`: see bench.analyse.standings.
-    - bench.analyse.energy_per_step.FIGURES.
-    """
+    """One row for each cell; cell_figures.toml explains its columns. NaN or None where a figure is
+    unknown; times only if status is `ok`."""
     rows: list[dict[str, Any]]
     """The rows of `cells`, whose conversion would take a second for 10,000 of them."""
     comparisons: list[Comparison]

@@ -17,14 +17,6 @@ import pandas as pd
 
 from bench.records.rows import BlockRow
 
-FIGURES = (
-    "joules_per_step", "joules_error", "joules_per_unit", "units_per_joule", "watts",
-    "energy_ratio", "energy_ratio_error",
-)  # fmt: skip
-"""Columns of `Tables.cells`: joules per step, joules per unit, units per joule, mean power, and the
-ratio of joules to the baseline's. Errors are half-widths of 95 % intervals, in the unit of the
-figure."""
-
 MOST_ERROR = 0.5
 """Relative error above which a figure is not shown."""
 
@@ -92,7 +84,7 @@ def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str
 def figures(
     energy: Mapping[tuple[str, str], Used], cell: Mapping[str, Any], baseline: str
 ) -> dict[str, float]:
-    """Return the FIGURES of a cell that are known and precise enough."""
+    """Return a cell's columns of `Tables.cells` that are known and precise enough."""
     used = energy.get((cell["block"], cell["implementation"]))
     if cell["status"] != "ok" or used is None or used.error > MOST_ERROR:
         return {}

@@ -9,7 +9,7 @@ from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio
 from bench.analyse.same_programs import Relation, relation
-from bench.analyse.verdicts import Claim, Verdict, compare
+from bench.analyse.verdicts import Claim, compare
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.cells import base_of
 from bench.records.rows import Manifest
@@ -44,15 +44,12 @@ class Case:
     word: Word
     reason: str = ""
     """Why there is no ratio, or none that counts."""
-    base_s: float | None = None
-    """Seconds a step."""
-    head_s: float | None = None
-    ratio: Ratio | None = None
-    """Head's time over the base's."""
-    verdict: Verdict | None = None
-    """The verdict behind `word`, if it is a verdict's."""
-    rows: tuple[Mapping[Any, Any], ...] = ()
-    """Rows of Tables.cells for the head and the base, where there is a verdict."""
+    head: Mapping[Any, Any] = field(default_factory=dict)
+    """The head's row of Tables.cells; empty if one of the two was not measured."""
+    base: Mapping[Any, Any] = field(default_factory=dict)
+    """That of the base."""
+    claim: Claim | None = None
+    """The head's time over the base's, and the verdict that is `word`."""
 
 
 @dataclass(frozen=True)
@@ -129,30 +126,21 @@ def _case(
         return Case(name, "undecided", NOT_MEASURED)
     right = head["status"] == "ok"
     if base["status"] == "ok" and not right:
-        return Case(name, "broken", _why(head), base_s=base["step_s"])
+        return Case(name, "broken", _why(head), head, base)
     if base["status"] in _NO_STEP:
-        word: Word = "fixed" if right else "neither"
-        return Case(name, word, f"base: {_why(base)}", head_s=head["step_s"] if right else None)
+        return Case(name, "fixed" if right else "neither", f"base: {_why(base)}", head, base)
     if base["status"] != "ok":
-        return Case(name, "undecided", f"the base has no time: {_why(base)}")
+        return Case(name, "undecided", f"the base has no time: {_why(base)}", head, base)
     if bool(head["approximate"]) != bool(base["approximate"]):
         which = "head" if head["approximate"] else "base"
-        return Case(name, "undecided", f"only the step of the {which} is approximate")
+        return Case(name, "undecided", f"only the step of the {which} is approximate", head, base)
     arm = str(head["implementation"])
     opponents, alpha = {arm: base_of(arm)}, share * block.alpha
     figures = block.margin, block.process, block.programs
     claim = compare(block.rounds, opponents, alpha, *figures)[arm]
     apart = "they did not fit into memory together, and were measured one after the other"
-    return Case(
-        cell=name,
-        word=claim.verdict.word,
-        reason="" if claim.ratio.paired else apart,
-        base_s=base["step_s"],
-        head_s=head["step_s"],
-        ratio=claim.ratio,
-        verdict=claim.verdict,
-        rows=(head, base),
-    )
+    reason = "" if claim.ratio.paired else apart
+    return Case(name, claim.verdict.word, reason, head, base, claim)
 
 
 def _why(cell: Mapping[Any, Any]) -> str:

@@ -1,7 +1,8 @@
 """Descriptions of a report's charts: their words, and the look of their series.
 
-specs.json describes each in Vega-Lite. plots/<kind>.py supplies the values of a printed chart, and
-web/charts/<kind>.js those of the page's chart, which gets `for_page` as JSON.
+specs.json describes each in Vega-Lite, including what follows from its rows: orders, guides, ends
+of axes. plots/<kind>.py supplies the rows of a printed chart, and web/charts/<kind>.js those of the
+page's chart, which gets `for_page` as JSON.
 """
 
 import hashlib
@@ -12,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#c48a00", "#3f9fd8", "#6b5bb8", "#7a7a7a")
-"""After Okabe and Ito, https://jfly.uni-koeln.de/color/, with the lightest darkened for lines.
-templates/style.css defines them as --c0 to --c7, and lighter ones for dark mode."""
+COLOURS = 8
+"""templates/style.css defines them as --c0 to --c7: after Okabe and Ito,
+https://jfly.uni-koeln.de/color/, with the lightest darkened for lines, and lighter in dark mode."""
 
 SHAPES = {
     "circle": "\u25cf", "square": "\u25a0", "triangle-up": "\u25b2", "diamond": "\u25c6",
@@ -28,6 +29,9 @@ DASHES: tuple[tuple[float, ...], ...] = ((1, 0), (4, 1.5), (1, 1))
 
 FARTHEST_RATIO = 1.5
 """Limit of the axis of ratios, and saturation of their colours, in either direction."""
+
+LOG_TICKS = [float(f"{step}e{power}") for power in range(-12, 19) for step in (1, 2, 5)]
+"""Ticks of a logarithmic axis, which shows those within its domain."""
 
 PARTS = {
     "dispatch": ("dispatch", "#7a7a7a"),
@@ -52,7 +56,7 @@ class Look(NamedTuple):
     """The look of one implementation in every chart."""
 
     colour: int
-    """Index into PALETTE."""
+    """Number of the colour: see COLOURS."""
     shape: str
     dashes: tuple[float, ...]
 
@@ -65,7 +69,7 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
     """
     every = [
         Look(colour, shape, DASHES[place % len(DASHES)])
-        for colour in range(len(PALETTE))
+        for colour in range(COLOURS)
         for place, shape in enumerate(SHAPES)
     ]
     found: dict[str, Look] = {}
@@ -121,6 +125,7 @@ CHARTS = {
 SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
 """Vega-Lite of the charts shared by page and print. `$name` stands for a value or for another part:
 of the kind's `values`, or of `common`."""
+SPECS["common"] |= {"farthest": FARTHEST_RATIO, "logTicks": LOG_TICKS}
 
 
 def looks(names: Iterable[str], implementations: Iterable[str]) -> dict[str, Any]:
@@ -129,7 +134,7 @@ def looks(names: Iterable[str], implementations: Iterable[str]) -> dict[str, Any
     own = {name: every[name] for name in sorted(set(names))}
     return {
         "names": list(own),
-        "colours": [PALETTE[look.colour] for look in own.values()],
+        "colours": [f"var(--c{look.colour})" for look in own.values()],
         "shapes": [look.shape for look in own.values()],
         "dashed": [list(look.dashes) for look in own.values()],
     }
@@ -152,5 +157,4 @@ def for_page(implementations: Iterable[str]) -> dict[str, Any]:
         "parts": [
             {"key": key, "title": title, "colour": colour} for key, (title, colour) in PARTS.items()
         ],
-        "farthestRatio": FARTHEST_RATIO,
     }

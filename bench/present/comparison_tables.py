@@ -13,7 +13,8 @@ from bench.records import numbers
 from bench.records.statuses import STATUSES
 
 
-def _ratio(ratio: Ratio | None) -> Figure | None:
+def ratio_figure(ratio: Ratio | None) -> Figure | None:
+    """Return a ratio with its interval."""
     if ratio is None:
         return None
     interval = between(ratio.low, ratio.high, "ratio") or "no interval"
@@ -27,11 +28,11 @@ def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str
 CHANGES = (
     Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
     Column("step_s", "Step time", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
-    Column("step", "B over A", "step time, 95 %", "ratio", lambda c: _ratio(c.step)),
+    Column("step", "B over A", "step time, 95 %", "ratio", lambda c: ratio_figure(c.step)),
     Column("ratio", "To baseline", "A, B", "ratio",
            value=lambda c: Figure(_sides(c, "ratio", "ratio"))),
     Column("against_baseline", "B over A", "to baseline, 95 %", "ratio",
-           value=lambda c: _ratio(c.against_baseline)),
+           value=lambda c: ratio_figure(c.against_baseline)),
     Column("verdict", "Verdict", value=lambda c: c.verdict.word,
            detail=lambda c: f"{sure(c.verdict.low, c.verdict.high)}, "
            + ("against the baseline" if c.source == "baseline" else "step times")),
@@ -44,9 +45,9 @@ CHANGES = (
 
 SHORT = (
     Column("implementation", "Implementation"),
-    Column("step", "Step time", format="ratio", value=lambda c: _ratio(c.step)),
+    Column("step", "Step time", format="ratio", value=lambda c: ratio_figure(c.step)),
     Column("against_baseline", "To baseline", format="ratio",
-           value=lambda c: _ratio(c.against_baseline)),
+           value=lambda c: ratio_figure(c.against_baseline)),
     Column("verdict", "Verdict",
            value=lambda c: c.verdict.word + " *" * (c.source == "step time")),
     Column("compile", "Compile", format="ratio", optional=True),

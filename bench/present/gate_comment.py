@@ -8,27 +8,27 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from markupsafe import Markup
 from rich.console import Console
-from rich.table import Column
 from rich.text import Text
 
 from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
-from bench.present import program_sentences, sentences
+from bench.present import program_sentences, sentences, terminal
+from bench.present.columns import Column, Figure, Table
+from bench.present.comparison_tables import ratio_figure
+from bench.present.rendering import environment
 from bench.present.run_environment import chips
-from bench.present.terminal import table
-from bench.records import files, numbers
+from bench.records import files, numbers, printable
 from bench.records.statuses import CHANGE_STYLES
 
 FILE = "regress.md"
 
 _SHORT = 10
 """Digits of a commit's id that are shown."""
-
-_MOST = 300
-"""Characters of a reason that are shown."""
 
 FINDINGS: dict[Word, str] = {
     "broken": "the cell was right at the base and is not right now",
@@ -44,8 +44,6 @@ FINDINGS: dict[Word, str] = {
 QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
 
-_HEADINGS = ("Cell", "Base, ms", "Head, ms", "Ratio (95 % interval)", "Verdict")
-
 
 def write(outcome: Outcome, directory: Path) -> Path:
     """Write the summary for a pull request into the run's folder, and return its path."""
@@ -60,12 +58,9 @@ def markdown(outcome: Outcome) -> str:
     others = outcome.of(*QUIET)
     lines = [f"### {headline(outcome, code(outcome.gate['revision']))}", "", tally(outcome.cases)]
     if matters:
-        lines += ["", *_table(matters)]
-    notes = [f"- {code(case.cell)}: {_note(case)}" for case in matters if case.reason]
-    if notes:
-        lines += ["", *notes]
+        lines += ["", *_lines(matters)]
     if others:
-        lines += ["", f"<details><summary>{tally(others)}</summary>", "", *_table(others)]
+        lines += ["", f"<details><summary>{tally(others)}</summary>", "", *_lines(others)]
         lines += ["", "</details>"]
     if changed := list(_changes(outcome)):
         lines += ["", "What else changed:", "", *changed]
@@ -76,20 +71,9 @@ def markdown(outcome: Outcome) -> str:
 
 def show(outcome: Outcome, console: Console) -> None:
     """Print the cases that matter, then the outcome and the compared revisions."""
-    shown = table("cell", ">base ms", ">head ms", ">ratio (95 %)", Column("verdict", no_wrap=True))
-    notes = Text()
-    for case in outcome.cases:
-        if case.word in QUIET:
-            continue
-        verdict = Text(case.word, style=CHANGE_STYLES[case.word])
-        shown.add_row(Text(_plain(case.cell)), *_figures(case), verdict)
-        note = _brief(case.reason) or _sure(case)
-        if note:
-            notes.append(f"{_plain(case.cell)}\n").append(f"  {note}\n", style="dim")
-    console.print()
-    if shown.row_count:
-        console.print(shown)
-        console.print(notes)
+    matters = [case for case in outcome.cases if case.word not in QUIET]
+    if matters:
+        terminal.show(console, _table(matters, _plain), notes=True, styles=CHANGE_STYLES)
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
     console.print(Text(tally(outcome.cases)))
@@ -127,12 +111,13 @@ def command(outcome: Outcome) -> str:
     return shlex.join(["python", "-m", "bench", name, revision, *rest])
 
 
-def code(text: str) -> str:
+def code(text: str) -> Markup:
     """Return a code span on one line that no text can close, not even within a table."""
     # A backslash does not escape a bar reliably: it may follow other backslashes.
     text = _plain(text).replace("|", "\N{BROKEN BAR}")
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+    room = " " if "`" in text else ""
+    return Markup(f"{fence}{room}{text}{room}{fence}")  # noqa: S704 (is inert in a code span)
 
 
 def _plain(text: str) -> str:
@@ -141,47 +126,39 @@ def _plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
-def _brief(reason: str) -> str:
-    """Return the beginning of a reason; the report has all of it."""
-    line = _plain(reason)
-    return line if len(line) <= _MOST else f"{line[:_MOST]} ..."
+def _table(cases: Sequence[Case], name: Callable[[str], str]) -> Table:
+    """Return the cases with their reasons as remarks; `name` displays the author's text."""
+    columns = (
+        Column("cell", "Cell", value=lambda case: Figure(name(case.cell))),
+        Column("base", "Base", format="s", value=lambda case: case.base.get("step_s")),
+        Column("head", "Head", format="s", value=lambda case: case.head.get("step_s")),
+        Column("ratio", "Ratio", "95 % interval", "ratio",
+               lambda case: ratio_figure(case.claim and case.claim.ratio)),
+        Column("word", "Verdict", detail=_sure),
+    )  # fmt: skip
+    reasons = ((case.cell, printable.shortened(case.reason)) for case in cases if case.reason)
+    remarks = [": ".join(map(name, remark)) for remark in reasons]
+    return Table("Head against base", columns, cases, remarks=remarks)
 
 
-def _table(cases: Sequence[Case]) -> Iterator[str]:
-    yield f"| {' | '.join(_HEADINGS)} |"
-    yield "|:--|--:|--:|--:|:--|"
-    for case in cases:
-        verdict = case.word if case.word in QUIET else f"**{case.word}**"
-        if not case.reason and _sure(case):
-            verdict += f": {_sure(case)}"
-        yield f"| {' | '.join([code(case.cell), *_figures(case), verdict])} |"
-
-
-def _figures(case: Case) -> list[str]:
-    """Return milliseconds a step of base and head, and their ratio with its interval."""
-    times = [
-        numbers.MISSING if seconds is None else numbers.significant(1e3 * seconds)
-        for seconds in (case.base_s, case.head_s)
-    ]
-    if case.ratio is None:
-        return [*times, numbers.MISSING]
-    value, low, high = case.ratio.value, case.ratio.low, case.ratio.high
-    interval = "" if low is None else f" ({numbers.interval(low, high)})"
-    return [*times, f"{numbers.ratio(value)}{interval}"]
-
-
-def _note(case: Case) -> str:
-    return case.reason if case.reason == NOT_MEASURED else code(_brief(case.reason))
+def _lines(cases: Sequence[Case]) -> Iterator[str]:
+    shown = _table(cases, code)
+    macros: Any = environment(markdown=True).get_template("macros.md.j2").module
+    yield macros.table(shown)
+    for remark in shown.remarks:
+        yield f"- {remark}"
 
 
 def _sure(case: Case) -> str:
-    return sentences.sure(case.verdict.low, case.verdict.high) if case.verdict else ""
+    claim = case.claim
+    return sentences.sure(claim.verdict.low, claim.verdict.high) if claim else ""
 
 
 def _changes(outcome: Outcome) -> Iterator[str]:
     """Describe other effects of new package versions; for a revision, `explain` does that."""
     for case in outcome.cases if "versions" in outcome.gate else ():
-        said = program_sentences.changes(case.rows, "base", outcome.programs) if case.rows else ()
+        both = case.head, case.base
+        said = program_sentences.changes(both, "base", outcome.programs) if case.claim else ()
         if found := "; ".join(map(code, said)):
             yield f"- {code(case.cell)}: {found}"
 

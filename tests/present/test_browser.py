@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pandas as pd
 import pytest
@@ -285,8 +285,8 @@ def test_choices_of_every_chart(open_page) -> None:
     opened = open_page()
     for group, label, option, shown in (
         ("scaling", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
-        ("heatmap", "Figure", "step time", "Heatmap of step time"),
-        ("heatmap", "Figure", "memory per device", "MiB"),
+        ("heatmap", "Figure", "Step time", "Heatmap: Step time"),
+        ("heatmap", "Figure", "Memory", "MiB"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
         ("batches", "Along", "data=4", "data=4"),
         ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
@@ -351,11 +351,80 @@ def test_logarithmic_axes_have_few_round_ticks(
     assert run_script(blank, "logTicks", list(domain)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_axis_of_ratios_is_bounded_and_holds_the_margin(blank: Page) -> None:
-    near = [{"ratio": 1.001, "low": 1.0, "high": 1.002}] * 4
-    assert run_script(blank, "ratioDomain", near, 0.02) == pytest.approx([1 / 1.03, 1.03])
-    far = [{"ratio": 9.0, "low": 8.0, "high": 10.0}] * 4
-    assert run_script(blank, "ratioDomain", far, 0.02) == pytest.approx([1 / 1.03, 1.5])
+ITEMS = """group => [...document.querySelectorAll(`#${group} .chart svg *`)].flatMap((element) => {
+  const { datum, mark, ...look } = element.__data__ ?? {};
+  if (!datum) return [];
+  const [type, d] = [mark.marktype, element.getAttribute("d")];
+  const item = { ...look, ...datum, type, d, width: mark.group.width };
+  return [Object.fromEntries(Object.entries(item).filter(([, one]) => Object(one) !== one))];
+})"""
+"""The items that Vega has drawn in a group of charts, with the rows that they show."""
+
+
+def ends_of_axis(page: Page) -> list[float]:
+    """Both ends of the axis of ratios, as two marks on it tell."""
+    marks = [item for item in page.evaluate(ITEMS, "ratios") if item.get("onAxis")]
+    by_ratio = sorted((m for m in marks if m["type"] == "symbol"), key=lambda mark: mark["ratio"])
+    (one, other) = (
+        {key: mark[key] for key in ("x", "ratio")} for mark in by_ratio[:: len(by_ratio) - 1]
+    )
+    slope = (other["ratio"] - one["ratio"]) / (other["x"] - one["x"])
+    return [one["ratio"] + slope * (x - one["x"]) for x in (0, by_ratio[0]["width"])]
+
+
+def names_on_axis(page: Page, group: str) -> list[str]:
+    """Implementations of a group's first panel, from above."""
+    items = page.evaluate(ITEMS, group)
+    labels = [item for item in items if item["type"] == "text" and item.get("label") in PLAN.ratios]
+    return list(dict.fromkeys(item["label"] for item in sorted(labels, key=lambda item: item["y"])))
+
+
+def test_the_axis_of_ratios_is_bounded_and_holds_the_margin(open_page) -> None:
+    subject = "#ratios?subject=mlp-base%2C+fp32"
+    low, high = ends_of_axis(open_page(subject).page)
+    assert 1 / 1.5 > low > 0.6, "what was not measured in the same rounds may lie anywhere"
+    assert 1.5 < high < 1.6, "python_loop takes four times as long"
+    off = "/".join(set(PLAN.ratios) - {"jit_spmd", "nnx_jit_cached"})
+    low, high = ends_of_axis(open_page(f"{subject}&off={quote(off, safe='/')}").page)
+    assert 0.96 < low < 1 / 1.02, "the margin"
+    assert 1.03 < high < 1.1
+
+
+def test_ratios_off_the_axis_are_written_beside_arrows(open_page) -> None:
+    items = open_page("#ratios?subject=mlp-base%2C+fp32").page.evaluate(ITEMS, "ratios")
+    shown = {(item["type"], item.get("name")): item for item in items}
+    assert re.fullmatch(r"[34]\.\d{3} \N{BLACK RIGHT-POINTING SMALL TRIANGLE}",
+                        shown["text", "python_loop"]["text"])  # fmt: skip
+    assert ("symbol", "python_loop") not in shown
+    arrows = {item["text"] for item in items if item.get("name") == "nnx_jit" and "text" in item}
+    assert arrows == {"\N{BLACK LEFT-POINTING SMALL TRIANGLE}",
+                      "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"}  # fmt: skip
+    assert ("symbol", "nnx_jit") in shown
+
+
+def test_implementations_are_ordered_by_a_typical_panel(open_page, directory: Path) -> None:
+    opened = open_page("#ratios?subject=mlp-base%2C+fp32")
+    found = cell_table.build(store.load(directory))
+    own = {block.name for block in found.comparisons if block.subject == "mlp-base, fp32"}
+    cells = found.cells[found.cells["block"].isin(own) & found.cells["ratio"].notna()]
+    names = names_on_axis(opened.page, "ratios")
+    assert names == list(cells.groupby("implementation")["ratio"].median().sort_values().index)
+    traced = names_on_axis(opened.page, "breakdown")
+    assert set(traced) < set(names), "one had no trace"
+    assert traced[-1] == "python_loop", "the slowest"
+
+
+def test_roofs_bend_where_bandwidth_suffices(open_page) -> None:
+    items = open_page("#roofline?subject=mlp-base%2C+fp32").page.evaluate(ITEMS, "roofline")
+    marks = [item["intensity"] for item in items if item["type"] == "symbol" and "cell" in item]
+    roofs = [item for item in items if item["type"] == "line"]
+    assert len(roofs) == 4, "one a number of devices"
+    for roof in roofs:
+        assert roof["first"] < min(marks) <= max(marks) < roof["last"]
+        assert roof["device_flops"] == pytest.approx(roof["first"] * roof["bandwidth"])
+        assert roof["ridge"] * roof["bandwidth"] == pytest.approx(roof["matmul"])
+        heights = [float(point.partition(",")[2]) for point in roof["d"][1:].split("L")]
+        assert heights[0] > heights[1] == heights[2], "slanted, then flat"
 
 
 def test_no_difference_has_a_place_below_all_others(blank: Page) -> None:
@@ -369,14 +438,25 @@ def test_no_difference_has_a_place_below_all_others(blank: Page) -> None:
     assert "floor" not in run_script(blank, "lossAxis", [0, 1], {**title, "log": False})
 
 
-def test_implementations_are_ordered_by_a_typical_panel(blank: Page) -> None:
-    rows = [
-        {"name": name, "place": place, "value": value}
-        for place, values in {"x": (3, 1, 2), "y": (30, 10, 20), "z": (1, 9, 2)}.items()
-        for name, value in zip("abc", values, strict=True)
+def test_panels_of_heatmaps_are_ordered_by_a_typical_block(blank: Page) -> None:
+    cells = [
+        {"name": name, "block": block, "step_s": step}
+        for block, steps in enumerate([(3, 1, 2), (30, 10, 20), (1, 9, 2)])
+        for name, step in zip("abc", steps, strict=True)
     ]
-    order = "rows => typicalOrder(rows, (row) => row.value)"
-    assert run_script(blank, order, rows) == ["b", "c", "a"]
+    assert run_script(blank, "typicalOrder", cells) == ["b", "c", "a"]
+
+
+def test_fields_of_a_heatmap_are_coloured_by_their_distance(open_page) -> None:
+    items = open_page("#heatmap?subject=mlp-base%2C+fp32").page.evaluate(ITEMS, "heatmap")
+    fields = [item for item in items if item["type"] == "rect" and "depth" in item]
+    for item in fields:
+        if item["status"] != "ok":
+            assert item["fill"] == "transparent"
+        else:
+            assert item["fill"] == ("var(--c0)" if item["share"] < 0 else "var(--c1)")
+            assert item["fillOpacity"] == pytest.approx(0.55 * min(abs(item["share"]), 1))
+    assert max(item["fillOpacity"] for item in fields if item["status"] == "ok") == 0.55
 
 
 def test_colours_of_a_heatmap_diverge_around_what_is_neither_good_nor_bad(blank: Page) -> None:
@@ -423,7 +503,7 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     page.locator("#mesh").select_option("data=2")
     page.locator("#implementations label", has_text="python_loop").click()
     page.locator("#scaling").get_by_label("Axes").select_option("linear")
-    page.locator("#heatmap").get_by_label("Figure").select_option("step")
+    page.locator("#heatmap").get_by_label("Figure").select_option("step_s")
     page.get_by_label("Search in: All cells").fill("data=2 shard_map")
     table = page.locator("#all")
     table.get_by_label("Status, in: All cells").select_option("ok")
@@ -438,7 +518,7 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
         assert one.page.locator("#mesh").input_value() == "data=2"
         assert not one.page.get_by_label("python_loop", exact=True).is_checked()
         assert one.page.get_by_label("Axes", exact=True).input_value() == "linear"
-        assert one.page.get_by_label("Figure", exact=True).input_value() == "step"
+        assert one.page.get_by_label("Figure", exact=True).input_value() == "step_s"
         assert one.page.get_by_label("Search in: All cells").input_value() == "data=2 shard_map"
         assert one.page.locator("#all th[aria-sort=descending]").inner_text().startswith("Step")
     for group in ("all", "one"):

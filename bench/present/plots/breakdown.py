@@ -33,7 +33,6 @@ def _drawing(subject: Subject, blocks: Sequence[Comparison], rest: str) -> Drawi
     values = {
         "rows": rows,
         "places": [block.place for block in blocks],
-        "order": list(dict.fromkeys(row["name"] for row in rows)),
         "parts": list(shown),
         "partColours": list(shown.values()),
         "stack": "zero",

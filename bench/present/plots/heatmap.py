@@ -7,7 +7,7 @@ from typing import Any
 from bench.present.charts import CHARTS, FARTHEST_RATIO
 from bench.present.columns import missing
 from bench.present.plots.plot_plan import Drawing, Plan, Subject, some
-from bench.present.plots.vega_plot import WIDTH, blend, spec_of
+from bench.present.plots.vega_plot import WIDTH, spec_of
 from bench.records import numbers
 from bench.records.statuses import STATUSES, Status
 
@@ -52,11 +52,5 @@ def _row(name: str, mesh: str, batch: int, ratio: float, status: Status) -> dict
     row = {"panel": name, "mesh": mesh, "line": int(batch)}
     if missing(ratio):
         label = "no ratio" if status == "ok" else STATUSES[status].short
-        return {**row, "colour": "var(--paper)", "label": label}
-    return {**row, "colour": colour(ratio), "label": numbers.ratio(ratio)}
-
-
-def colour(ratio: float) -> str:
-    """Return the colour of a field: its distance from neutral is the ratio's logarithm, scaled."""
-    share = math.log(ratio) / math.log(FARTHEST_RATIO)
-    return blend("c0" if share < 0 else "c1", "shade", 0.55 * min(abs(share), 1))
+        return {**row, "label": label}
+    return {**row, "share": math.log(ratio, FARTHEST_RATIO), "label": numbers.ratio(ratio)}

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from statistics import median_high
 from typing import Any
 
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
-from bench.present.charts import CHARTS, FARTHEST_RATIO
+from bench.present.charts import CHARTS
 from bench.present.columns import missing
 from bench.present.plots.plot_plan import Drawing, Plan, Subject, row_of
 from bench.present.plots.vega_plot import panel_sizes, spec_of
@@ -25,21 +24,13 @@ def plan(subject: Subject) -> Iterator[Plan]:
 
 def _drawing(subject: Subject, blocks: Sequence[Comparison], rest: str) -> Drawing:
     rows = [row for block in blocks for row in _rows(block)]
-    typical: dict[str, list[float]] = {}
-    for row in rows:
-        typical.setdefault(row["name"], []).append(row["ratio"])
-    ends = [row[end] or row["ratio"] for row in rows for end in ("verdict_low", "verdict_high")]
     margin = blocks[0].margin
     values = {
         "rows": rows,
         "places": [block.place for block in blocks],
-        "order": sorted(typical, key=lambda name: median_high(typical[name])),
-        "left": min(max(min(ends) / 1.01, 1 / FARTHEST_RATIO), 1 / (1 + 1.5 * margin)),
-        "right": max(min(max(ends) * 1.01, FARTHEST_RATIO), 1 + 1.5 * margin),
-        "nearer": 1 / (1 + margin),
-        "farther": 1 + margin,
+        "margin": margin,
         **panel_sizes(len(blocks), 3),
-        **subject.looks(typical),
+        **subject.looks(row["name"] for row in rows),
         "legend": None,
     }
     note = CHARTS["ratios"].note.format(margin=numbers.percent(margin))

@@ -6,7 +6,6 @@ Printed charts have the page's specifications, with colours for paper and a lege
 import functools
 import importlib.metadata
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 import vl_convert
 
-from bench.present.charts import CHARTS, SPECS
+from bench.present.charts import CHARTS, LOG_TICKS, SPECS
 from bench.records import files, user_cache
 
 VERSION = "6.1"
@@ -92,13 +91,6 @@ def colours() -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): light-dark\((#\w+)", _STYLE.read_text("utf-8")))
 
 
-def blend(one: str, other: str, share: float) -> str:
-    """Return a colour between two of `colours`, in sRGB: `share` of the first."""
-    ends = [[int(colours()[name][at : at + 2], 16) for at in (1, 3, 5)] for name in (one, other)]
-    mixed = (round(share * a + (1 - share) * b) for a, b in zip(*ends, strict=True))
-    return f"#{''.join(f'{value:02x}' for value in mixed)}"
-
-
 def panel_sizes(panels: int, most: int, labels: int = LABELS) -> dict[str, int]:
     """Return the number of panels in a row, `columns`, and the `width` of each."""
     columns = min(panels, most)
@@ -134,12 +126,6 @@ def _filled(part: Any, values: Mapping[str, Any], parts: Mapping[str, Any]) -> A
     return part
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return ticks of a logarithmic axis: 1, 2 and 5 times powers of ten."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
-
-
 def time_and_share(
     kind: str, values: Mapping[str, Any], time: Mapping[str, Any], share: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -164,7 +150,7 @@ def time_and_share(
     }
     times = {
         "yScale": {"type": "log", "domain": [low / 1.15, high * 1.15], "nice": False},
-        "yAxis": SECONDS | {"values": log_ticks(low, high)},
+        "yAxis": SECONDS | {"values": LOG_TICKS},
     }
     shares = {
         "yScale": {"domain": [0, 1.08 * most], "nice": False},

@@ -38,12 +38,13 @@ const rowOf = (cell, kind, more) => ({
   ...more,
 });
 
-/* The number of panels that fit in a row, and the width of each. Only the first has labels on the
-   vertical axis. */
+/* The panels of rows, how many of them fit beside one another, and the width of each. Only the first
+   has labels on the vertical axis. */
 const LABELS = 210;
-function panelSizes(target, panels, { each, labels = LABELS, most }) {
+function panelSizes(target, rows, { each, labels = LABELS, most }) {
   const room = widthOf(target) - labels;
   const fitting = Math.floor(room / each);
-  const columns = Math.max(1, Math.min(4, unique(panels).length, fitting));
-  return { columns, width: Math.min(most, Math.max(110, room / columns - 24)) };
+  const places = unique(rows.map((row) => row.place));
+  const columns = Math.max(1, Math.min(4, places.length, fitting));
+  return { places, columns, width: Math.min(most, Math.max(110, room / columns - 24)) };
 }

@@ -10,15 +10,11 @@ const colourOf = (number) => DATA.looks[number].colour;
 /* A part of bench/present/specs.json whose `$names` are replaced by values, or by other parts.
    Properties without a value are left out. */
 function filled(part, given, parts = DATA.specs.common) {
-  if (typeof part === "string" && part.startsWith("$")) {
-    const name = part.slice(1);
-    return Object.hasOwn(given, name) ? given[name] : filled(parts[name], given, parts);
-  }
-  if (Array.isArray(part))
-    return part.map((one) => filled(one, given, parts)).filter((one) => one !== undefined);
-  if (part === null || typeof part !== "object") return part;
-  const entries = Object.entries(part).map(([key, one]) => [key, filled(one, given, parts)]);
-  return Object.fromEntries(entries.filter(([, one]) => one !== undefined));
+  const valueOf = (name) =>
+    Object.hasOwn(given, name) ? given[name] : parts[name] && filled(parts[name], given, parts);
+  return JSON.parse(JSON.stringify(part), (_key, one) =>
+    typeof one === "string" && one.startsWith("$") ? valueOf(one.slice(1)) : one,
+  );
 }
 
 /* The Vega-Lite specification of a kind of chart. */
@@ -98,19 +94,4 @@ function padded(values, share) {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const by = Math.max(high / low, 1.2) ** share;
   return [low / by, high * by];
-}
-
-/* Names by the median over panels of their relative values, smallest first. */
-function typicalOrder(rows, value) {
-  const shares = new Map();
-  for (const own of Map.groupBy(rows, (row) => row.place).values()) {
-    const least = Math.min(...own.map(value));
-    for (const row of own) {
-      if (!shares.has(row.name)) shares.set(row.name, []);
-      shares.get(row.name).push(value(row) / least);
-    }
-  }
-  const median = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
-  const typical = new Map([...shares].map(([name, values]) => [name, median(values)]));
-  return [...typical.keys()].sort((a, b) => typical.get(a) - typical.get(b));
 }

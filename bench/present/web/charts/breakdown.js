@@ -7,17 +7,15 @@ GROUPS.breakdown = (target) => {
   const [shown, note] = panelled(traced, "breakdown", "blocks", blockOf);
   const share = chosen("bars") === "share";
   const kind = "breakdown";
-  const rows = shown.flatMap((cell) => {
-    const whole = Object.values(cell.traced.parts).reduce((sum, spent) => sum + spent, 0);
-    return PARTS.map(({ key, title: what }, number) =>
-      rowOf(cell, kind, { part: key, what, number, seconds: cell.traced.parts[key], whole }),
-    );
-  });
-  const places = unique(rows.map((row) => row.place));
+  const rows = shown.flatMap((cell) =>
+    PARTS.map(({ key, title: what }, number) =>
+      rowOf(cell, kind, { part: key, what, number, seconds: cell.traced.parts[key] }),
+    ),
+  );
   const parts = PARTS.filter(({ key }) => rows.some((row) => row.part === key && row.seconds > 0));
   const given = {
-    ...{ rows, places, order: typicalOrder(rows, (row) => row.whole) },
-    ...panelSizes(target, places, { each: 300, most: 420 }),
+    rows,
+    ...panelSizes(target, rows, { each: 300, most: 420 }),
     parts: parts.map(({ title }) => title),
     partColours: parts.map(({ colour }) => colour),
     legendColumns: Math.floor(widthOf(target) / 120), // The widest label has 110 pixels.

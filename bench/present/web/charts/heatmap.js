@@ -1,27 +1,28 @@
 // One field per cell: meshes by batches, with a panel per implementation. One batch has no chart of
 // its own, because the matrix of the first screen shows it.
 
-/* Metrics of a heatmap: title, figure of a cell, its format, and which values are better. */
-const METRICS = {
-  ratio: ["ratio to the baseline", (cell) => cell.ratio, "ratio", "ratio"],
-  step: ["step time", (cell) => cell.step_s, "s", "less"],
-  rate: ["throughput", (cell) => cell.units_per_s, "si", "more"],
-  memory: ["memory per device", (cell) => cell.memory_bytes, "bytes", "less"],
-  compiling: ["compile time", (cell) => cell.compile_total_s, "seconds", "less"],
-  wire: ["bytes sent per device", (cell) => cell.wire_bytes, "bytes", "less"],
-  mfu: ["MFU", (cell) => cell.mfu, "percent", "more"],
+/* Columns of cells that a heatmap may show, and which of their values are better. */
+const BETTER = {
+  ...{ ratio: "ratio", step_s: "less", units_per_s: "more", memory_bytes: "less" },
+  ...{ compile_total_s: "less", wire_bytes: "less", mfu: "more" },
 };
 const FIELD = 62;
 
-/* The theme's colour for -1 (good) through 0 (neutral) to 1 (bad). */
-function heat(share) {
-  const end = share < 0 ? "var(--c0)" : "var(--c1)";
-  return `color-mix(in oklab, ${end} ${Math.round(55 * Math.min(Math.abs(share), 1))}%, var(--shade))`;
+/* Names by the median over blocks of their times over the fastest's, smallest first. */
+function typicalOrder(cells) {
+  const fastest = new Map();
+  for (const { block, step_s: step } of cells)
+    fastest.set(block, Math.min(step, fastest.get(block) ?? step));
+  const typical = [...Map.groupBy(cells, (cell) => cell.name)].map(([name, own]) => {
+    const behind = own.map((cell) => cell.step_s / fastest.get(cell.block)).sort((a, b) => a - b);
+    return [name, behind[Math.floor(own.length / 2)]];
+  });
+  return typical.sort(([, a], [, b]) => a - b).map(([name]) => name);
 }
 
 /* A figure's position from -1 (good) to 1: ratios relative to 1, others relative to one another. */
 function shading(values, better) {
-  if (better === "ratio") return (value) => Math.log(value) / Math.log(DATA.farthestRatio);
+  if (better === "ratio") return (value) => Math.log(value) / Math.log(DATA.specs.common.farthest);
   const [least, most] = [Math.min(...values), Math.max(...values)];
   const span = Math.log(most / least) || 1;
   return (value) => -Math.log(better === "less" ? most / value : value / least) / span;
@@ -35,28 +36,27 @@ GROUPS.heatmap = (target) => {
     if (!byId("behind")) return [nothing(`${told}.`)];
     return [element("p.note", `${told}, so the matrix shows them: `, matrix, ".")];
   }
-  const timed = all
-    .filter((cell) => cell.status === "ok")
-    .map((cell) => ({ name: cell.name, place: cell.block, step: cell.step_s }));
-  const names = typicalOrder(timed, (row) => row.step);
+  const names = typicalOrder(all.filter((cell) => cell.status === "ok"));
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
   const byName = names.flatMap((name) => all.filter((cell) => cell.name === name));
   const [cells, note] = panelled(byName, "heatmap", "implementations", (cell) => cell.name);
-  const metrics = Object.entries(METRICS).filter(([key, [, value]]) =>
-    cells.some((cell) => known(value(cell)) && !(key === "ratio" && cell.isBaseline)),
+  const metrics = DATA.cells.columns.filter(
+    ({ key }) =>
+      BETTER[key] &&
+      cells.some((cell) => known(cell[key]) && !(key === "ratio" && cell.isBaseline)),
   );
   if (!metrics.length) return [nothing("No cell has a figure.")];
-  const metric = metrics.find(([key]) => key === chosen("metric"))?.[0] ?? metrics[0][0];
-  const [title, value, text, better] = METRICS[metric];
-  const figures = cells.map(value).filter((found) => found > 0);
-  const shade = shading(figures, better);
+  const metric = metrics.find(({ key }) => key === chosen("metric")) ?? metrics[0];
+  const { key, title, note: qualifier, format } = metric;
+  const figures = cells.map((cell) => cell[key]).filter((found) => found > 0);
+  const shade = shading(figures, BETTER[key]);
   const rows = cells.map((cell) => {
     const { name: panel, status } = cell;
     const { mesh, batch } = cell.of;
-    const found = value(cell);
-    const colour = found > 0 ? heat(shade(found)) : "transparent";
-    const label = known(found) ? formatted(found, text) : DATA.statuses[status].short;
-    const field = { panel, line: batch, mesh, batch, status, figure: found, colour, label };
+    const found = cell[key];
+    const share = found > 0 ? shade(found) : null;
+    const label = known(found) ? formatted(found, format) : DATA.statuses[status].short;
+    const field = { panel, line: batch, mesh, batch, status, figure: found, share, label };
     return rowOf(cell, "heatmap", field);
   });
   const meshes = unique(byPlace(cells).map((cell) => cell.of.mesh));
@@ -66,20 +66,20 @@ GROUPS.heatmap = (target) => {
   const lines = ascending(rows.map((row) => row.batch));
   const given = { rows, meshes, columns, panels, lines, yTitle: CHARTS.heatmap.x };
   const chart = figure("heatmap", given, {
-    title: `Heatmap of ${title}`,
-    caption: CHARTS.heatmap.remarks[better] ?? CHARTS.heatmap.note,
-    name: `heatmap-${metric}`,
+    title: `Heatmap: ${title}`,
+    caption: CHARTS.heatmap.remarks[BETTER[key]] ?? CHARTS.heatmap.note,
+    name: `heatmap-${key}`,
     columns: [
       CELL,
       { key: "mesh", title: "Mesh", filter: true },
       { ...number("batch", "Batch"), filter: true },
-      number("figure", title, text),
+      number("figure", title, format, qualifier),
       { key: "status", title: "Status", format: "status", filter: true },
     ],
   });
-  const options = Object.fromEntries(metrics.map(([key, [name]]) => [key, name]));
+  const options = Object.fromEntries(metrics.map((each) => [each.key, each.title]));
   return [
-    choices(selector("Figure", "metric", options, "heatmap", metric)),
+    choices(selector("Figure", "metric", options, "heatmap", key)),
     chart,
     note,
     never.length ? nothing(`Without a time everywhere: ${never.join(", ")}.`) : "",

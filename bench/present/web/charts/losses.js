@@ -70,15 +70,15 @@ GROUPS.losses = (target) => {
       .filter((row) => (known(row.loss) || known(row.apart)) && (!early || row.x <= EARLY))
       .map((row, number, all) => ({ ...row, last: number === all.length - 1 })),
   );
-  const places = unique(rows.map((row) => row.place));
-  const { columns, width } = panelSizes(target, places, { each: 300, labels: 40, most: 420 });
+  const sizes = panelSizes(target, rows, { each: 300, labels: 40, most: 420 });
+  const { places } = sizes;
   const { of, steps, tolerance } = shown[0];
   const thinned = steps.length < of ? ` The chart shows ${steps.length} of ${of} steps.` : "";
   const { note: caption, panels, remarks } = CHARTS.losses;
   const draw = (key, caption, text, spec) => {
     const own = rows.filter((row) => known(row[key]));
     const points = own.map((row) => ({ ...row, y: row[key] }));
-    return figure("losses", lossesOf(points, { columns, width: width - 50, ...spec }), {
+    return figure("losses", lossesOf(points, { ...sizes, width: sizes.width - 50, ...spec }), {
       title: panels[key],
       caption: caption + thinned,
       name: `losses-${key}`,
