@@ -8,11 +8,11 @@ import math
 import os
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bench.plan.option_values import BadInput
 from bench.records.mesh import AXES, MeshShape
@@ -70,8 +70,8 @@ class DistributedConfig(BaseModel):
     explicit mesh. Numbers must be integers: no text, no `True`, no `2.0`.
 
     Raises:
-      BadInput: values have the wrong type or names are unknown; otherwise, values contradict one
-        another. The error lists all such faults.
+      BadInput: values have the wrong type, names are unknown, or values contradict
+        one another. The error lists all of these faults.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -108,6 +108,7 @@ class DistributedConfig(BaseModel):
     """Precision of the forward and backward pass."""
 
     def __init__(self, **given: Any) -> None:
+        wrong: dict[str, str] = {}
         try:
             super().__init__(**given)
         except ValidationError as error:
@@ -116,69 +117,11 @@ class DistributedConfig(BaseModel):
                 for found in error.errors(include_url=False)
                 if found["type"] != "default_factory_not_called"
             }
-            raise BadInput(
-                [_fault(name, kind, given[name]) for name, kind in wrong.items()]
-            ) from None
-
-    @model_validator(mode="after")
-    def _without_contradictions(self) -> Self:
-        if faults := [*self._process_faults(), *self._mesh_faults(), *self._size_faults()]:
+        faults = [_fault(name, kind, given[name]) for name, kind in wrong.items()]
+        known = _known(given, wrong)
+        faults += [*_process_faults(known), *_mesh_faults(known), *_size_faults(known)]
+        if faults:
             raise BadInput(faults)
-        return self
-
-    def _process_faults(self) -> Iterator[str]:
-        world, nodes, each = self.world_size, self.num_nodes, self.num_processes_per_node
-        rank, local = self.rank, self.local_rank
-        if world != nodes * each:
-            yield (
-                f"world_size: {world} is not num_nodes x num_processes_per_node, "
-                f"{nodes} x {each} = {nodes * each}"
-            )
-        if rank >= world:
-            yield f"rank: {rank} is not below world_size, which is {world}"
-        if local >= each:
-            yield f"local_rank: {local} is not below num_processes_per_node, which is {each}"
-        elif local != rank % each:
-            yield (
-                f"local_rank: {local} is not rank % num_processes_per_node, "
-                f"{rank} % {each} = {rank % each}"
-            )
-
-    def _mesh_faults(self) -> Iterator[str]:
-        sizes, names = self.mesh_shape or (), self.mesh_axis_names or ()
-        for name, count in Counter(names).items():
-            if name not in AXES:
-                yield f"mesh_axis_names: unknown {name!r}; {closest(name, AXES)}"
-            if count > 1:
-                yield f"mesh_axis_names: {name!r} is named more than once"
-        if sizes and not names:
-            yield "mesh_shape: is given without mesh_axis_names; give both, or neither"
-        elif names and not sizes:
-            yield "mesh_axis_names: is given without mesh_shape; give both, or neither"
-        elif len(sizes) != len(names):
-            yield (
-                f"mesh_axis_names: {', '.join(names)} are {len(names)} names, "
-                f"and mesh_shape has {len(sizes)} dimensions"
-            )
-
-    def _size_faults(self) -> Iterator[str]:
-        sizes, devices, each = self.mesh_shape, self.device_count, self.devices_per_process
-        whole = f"world_size x devices_per_process, {self.world_size} x {each} = {devices}"
-        if sizes and math.prod(sizes) != devices:
-            product = f"{' x '.join(map(str, sizes))} = {math.prod(sizes)}"
-            yield f"mesh_shape: {product} devices are not {whole}"
-        tensor, pipeline = self.tensor_parallel_size, self.pipeline_parallel_size
-        if sizes and self.mesh_axis_names:
-            axes = {"tensor_parallel_size": "model", "pipeline_parallel_size": "pipe"}
-            for field, axis in axes.items():
-                asked, size = getattr(self, field), _axis_size(vars(self), axis)
-                if asked != size:
-                    yield f"{field}: {asked} is not the size of the mesh's axis {axis!r}, {size}"
-        elif devices % (tensor * pipeline):
-            yield (
-                f"tensor_parallel_size x pipeline_parallel_size: {tensor} x {pipeline} does not "
-                f"divide {whole}"
-            )
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
@@ -272,6 +215,91 @@ def _fault(name: str, kind: str, value: object) -> str:
             f"{name}: unknown {value!r}; {closest(str(value), get_args(fields[name].annotation))}"
         )
     return f"{name}: {value!r} is not {fields[name].description}"
+
+
+def _known(given: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields' values except those that are wrong or derive from wrong ones."""
+    known: dict[str, Any] = {}
+    for name, field in DistributedConfig.model_fields.items():
+        if name in given:
+            if name not in wrong:
+                known[name] = given[name]
+        else:
+            with suppress(KeyError):
+                known[name] = field.get_default(call_default_factory=True, validated_data=known)
+    return known
+
+
+def _process_faults(known: Mapping[str, Any]) -> Iterator[str]:
+    match known:
+        case {"world_size": world, "num_nodes": nodes, "num_processes_per_node": each} if (
+            world != nodes * each
+        ):
+            yield (
+                f"world_size: {world} is not num_nodes x num_processes_per_node, "
+                f"{nodes} x {each} = {nodes * each}"
+            )
+    match known:
+        case {"rank": rank, "world_size": world} if rank >= world:
+            yield f"rank: {rank} is not below world_size, which is {world}"
+    match known:
+        case {"local_rank": local, "num_processes_per_node": each} if local >= each:
+            yield f"local_rank: {local} is not below num_processes_per_node, which is {each}"
+        case {"local_rank": local, "num_processes_per_node": each, "rank": rank} if (
+            local != rank % each
+        ):
+            yield (
+                f"local_rank: {local} is not rank % num_processes_per_node, "
+                f"{rank} % {each} = {rank % each}"
+            )
+
+
+def _mesh_faults(known: Mapping[str, Any]) -> Iterator[str]:
+    match known:
+        case {"mesh_shape": [*_], "mesh_axis_names": None}:
+            yield "mesh_shape: is given without mesh_axis_names; give both, or neither"
+        case {"mesh_shape": None, "mesh_axis_names": [*_]}:
+            yield "mesh_axis_names: is given without mesh_shape; give both, or neither"
+        case {"mesh_shape": [*sizes], "mesh_axis_names": [*names]} if len(sizes) != len(names):
+            yield (
+                f"mesh_axis_names: {', '.join(names)} are {len(names)} names, "
+                f"and mesh_shape has {len(sizes)} dimensions"
+            )
+    for name in dict.fromkeys(known.get("mesh_axis_names") or ()):
+        if name not in AXES:
+            yield f"mesh_axis_names: unknown {name!r}; {closest(name, AXES)}"
+        if known["mesh_axis_names"].count(name) > 1:
+            yield f"mesh_axis_names: {name!r} is named more than once"
+    match known:
+        case {"mesh_shape": [*sizes], "world_size": world, "devices_per_process": each} if (
+            math.prod(sizes) != world * each
+        ):
+            yield (
+                f"mesh_shape: {' x '.join(map(str, sizes))} = {math.prod(sizes)} devices are not "
+                f"world_size x devices_per_process, {world} x {each} = {world * each}"
+            )
+
+
+def _size_faults(known: Mapping[str, Any]) -> Iterator[str]:
+    match known:
+        # Sizes that match the mesh divide the devices, unless the mesh is faulty itself.
+        case {"mesh_shape": [*_], "mesh_axis_names": [*_]}:
+            axes = {"tensor_parallel_size": "model", "pipeline_parallel_size": "pipe"}
+            for field, axis in axes.items():
+                size = _axis_size(known, axis)
+                asked = known.get(field, size)
+                if asked != size:
+                    yield f"{field}: {asked} is not the size of the mesh's axis {axis!r}, {size}"
+        case {
+            "tensor_parallel_size": tensor,
+            "pipeline_parallel_size": pipeline,
+            "world_size": world,
+            "devices_per_process": each,
+        } if world * each % (tensor * pipeline):
+            yield (
+                f"tensor_parallel_size x pipeline_parallel_size: {tensor} x {pipeline} does not "
+                f"divide world_size x devices_per_process, {world} x {each} = {world * each}"
+            )
 
 
 def _number(text: str) -> int | str:

@@ -219,37 +219,32 @@ def test_an_unknown_key_is_refused_with_the_nearest():
 
 
 def test_every_fault_is_named_at_once():
-    """First those of single values, then what contradicts."""
-    contradicting = {
-        "world_size": 4,
-        "num_nodes": 3,
-        "rank": 4,
-        "local_rank": 3,
-        "mesh_shape": (2, 4),
-        "mesh_axis_names": ("dta", "pipe", "pipe"),
-        "tensor_parallel_size": 3,
-    }
+    """Of single values and of several together, though pydantic stops between the two."""
     assert faults(
         enabled="yes",
         backend="nvcl",
+        world_size=4,
+        num_nodes=3,
+        rank=4,
+        local_rank=3,
         master_port=0,
+        mesh_shape=(2, 4),
+        mesh_axis_names=("dta", "pipe", "pipe"),
+        tensor_parallel_size=3,
         mixed_precision="fp8",
         hosts=2,
-        **contradicting,
     ) == (
         "enabled: 'yes' is not true or false",
         "backend: unknown 'nvcl'; did you mean nccl? (also: gloo, mpi)",
         "master_port: 0 is not a port, a whole number from 1 to 65535",
         "mixed_precision: unknown 'fp8'; did you mean fp16? (also: no, bf16)",
         f"hosts: unknown; choose from: {', '.join(DistributedConfig.model_fields)}",
-    )
-    assert faults(**contradicting) == (
         "world_size: 4 is not num_nodes x num_processes_per_node, 3 x 1 = 3",
         "rank: 4 is not below world_size, which is 4",
         "local_rank: 3 is not below num_processes_per_node, which is 1",
+        "mesh_axis_names: dta, pipe, pipe are 3 names, and mesh_shape has 2 dimensions",
         f"mesh_axis_names: unknown 'dta'; {closest('dta', AXES)}",
         "mesh_axis_names: 'pipe' is named more than once",
-        "mesh_axis_names: dta, pipe, pipe are 3 names, and mesh_shape has 2 dimensions",
         "mesh_shape: 2 x 4 = 8 devices are not world_size x devices_per_process, 4 x 1 = 4",
         "tensor_parallel_size: 3 is not the size of the mesh's axis 'model', 1",
     )
@@ -258,9 +253,21 @@ def test_every_fault_is_named_at_once():
 def test_what_would_follow_from_a_wrong_value_is_not_blamed():
     given = {"local_rank": 3, "rank": 7, "mesh_shape": (2,), "mesh_axis_names": ("data",)}
     assert faults(world_size="8", **given) == (f"world_size: '8' is not {COUNT}",)
+    assert faults(world_size=4, mesh_shape=(0,), mesh_axis_names=("model",), rank=4) == (
+        "mesh_shape: (0,) is not whole numbers of at least 1, such as (4, 2)",
+        "rank: 4 is not below world_size, which is 4",
+    )
     mesh = {"mesh_shape": (2, 3), "mesh_axis_names": ("data", "model")}
     assert faults(world_size=4, **mesh) == (
         "mesh_shape: 2 x 3 = 6 devices are not world_size x devices_per_process, 4 x 1 = 4",
+    )
+    # A wrong mesh says nothing of sizes that are given themselves.
+    sizes = {"tensor_parallel_size": 3, "pipeline_parallel_size": 1}
+    assert faults(world_size=4, mesh_shape=(0,), **sizes)[1:] == (
+        (
+            "tensor_parallel_size x pipeline_parallel_size: 3 x 1 does not divide "
+            "world_size x devices_per_process, 4 x 1 = 4"
+        ),
     )
 
 
