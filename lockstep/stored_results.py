@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.analyse import cell_table
-from bench.measure.run_folder import find_run, name_faults
+from bench.measure.run_folder import find_run, name_fault
 from bench.plan.option_values import BadInput
 from bench.records import numbers, store
 from bench.records.paths import REPORTS
@@ -26,22 +26,22 @@ COLUMNS = {
     "baseline": "what the ratio is taken against",
     "status": "ok, wrong, implausible, unsupported, oom, timeout or crashed",
     "reason": "why there is no time; empty if the status is ok",
-    "step_s": "seconds a step, the median over spans that end with one wait for the devices",
-    "step_q1_s": "seconds a step, lower quartile",
-    "step_q3_s": "seconds a step, upper quartile",
-    "latency_s": "seconds a step, the median where every step is waited for",
+    "step_s": "seconds per step, the median over spans that end with one wait for the devices",
+    "step_q1_s": "seconds per step, lower quartile",
+    "step_q3_s": "seconds per step, upper quartile",
+    "latency_s": "seconds per step, the median where every step is waited for",
     "ratio": "step time over the baseline's in the same rounds; no unit, below 1 is faster",
     "ratio_low": "lower end of the ratio's 95 % interval; no unit",
     "ratio_high": "upper end of the ratio's 95 % interval; no unit",
-    "verdict": "faster, slower, same (within the margin) or undecided; None of the baseline",
+    "verdict": "faster, slower, same (within the margin) or undecided; None for the baseline",
     "verdict_low": "lower end of the interval that the verdict rests on; no unit",
     "verdict_high": "upper end of the interval that the verdict rests on; no unit",
-    "tier": "0 of the block's leaders, 1 of the next, which is surely slower; no unit",
-    "behind_low": "at least so many times the time of the block's fastest; no unit",
-    "behind_high": "at most so many times the time of the block's fastest; no unit",
+    "tier": "0 for the block's leaders, 1 for the next tier, which is surely slower; no unit",
+    "behind_low": "at least this many times the time of the block's fastest; no unit",
+    "behind_high": "at most this many times the time of the block's fastest; no unit",
     "units_per_s": "samples or tokens (see `unit`) per second, over all devices",
     "compile_s": "seconds that XLA took for the step's first call",
-    "memory_bytes": "bytes of one device, as the compiler plans them",
+    "memory_bytes": "bytes on one device, as the compiler plans them",
     "wire_bytes": "bytes that a device sends in a step, with ring algorithms",
     "mfu": "model FLOP/s as a share of the published peak of all devices; NaN where unknown",
     "rounds": "number of rounds that it was timed in",
@@ -116,10 +116,6 @@ class Results:
         ordered = self.cells.sort_values(["block", "ratio"], kind="stable", ignore_index=True)
         return ordered[list(_VERDICTS)]
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return `verdicts`."""
-        return self.verdicts
-
     def report(self, name: str | None = None) -> Path:
         """Store the run in reports/ of this folder, and write its report; returns the page's path.
 
@@ -131,9 +127,8 @@ class Results:
         from bench.present.report_files import build  # noqa: PLC0415 (it loads drawing libraries)
 
         if self._rows is not None:
-            if name and (faults := name_faults(name)):
-                text = "; ".join(faults).replace("--run", "report")
-                raise ValueError(text.replace(f"continue it with --resume {name}, or ", ""))
+            if name and (fault := name_fault(name)):
+                raise ValueError(f"report: {fault}")
             place = store.create(REPORTS, {**self.run.manifest, "run": name or ""})
             store.add_launch(place, *self._rows)
             self.run, self._rows = store.load(place), None
