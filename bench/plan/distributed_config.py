@@ -78,8 +78,6 @@ class DistributedConfig(BaseModel):
 
     enabled: Switch = False
     """Whether to join the other processes of the run."""
-    backend: Literal["nccl", "gloo", "mpi"] = "gloo"
-    """The library that moves data between processes."""
     world_size: Count = 1
     """Number of processes over all nodes."""
     num_nodes: Count = 1

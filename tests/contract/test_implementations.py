@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,7 +22,7 @@ from bench.worker.problems import make_mesh, with_options
 from bench.worker.prove.failures import WrongStepError, approximation
 from bench.worker.prove.gate import Gate
 from bench.worker.read.compilation import remembered_programs
-from implementations.python_loop import distributed_train_step
+from implementations.python_loop import split_batch
 from tests.slow import slow
 
 MODULES = {name: load(path) for name, path in implementation_files([]).items()}
@@ -471,27 +470,6 @@ def test_the_readmes_example_passes_the_gate(gates, tmp_path):
     )
 
 
-def test_reference_function_takes_the_mean_over_shards():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(8, 3)).astype("f"), rng.normal(size=(8, 2)).astype("f")
-    losses = [distributed_train_step(0, x, y, shards, 0.1) for shards in (1, 2, 8)]
-    for loss in losses:
-        assert loss.shape == (1,)
-        assert loss.dtype == jnp.float32
-        np.testing.assert_allclose(loss, losses[0], rtol=1e-6)
-    assert losses[0] != distributed_train_step(1, x, y, 1, 0.1), "the seed sets the parameters"
-
-
-def test_reference_function_computes_the_squared_error():
-    x, y = np.zeros((4, 3), "f"), np.array([[1.0], [1.0], [3.0], [3.0]], "f")
-    # With zero inputs and a zero bias the prediction is 0: the mean of 1, 1, 9, 9.
-    np.testing.assert_allclose(distributed_train_step(0, x, y, 2, 0.1), [5.0])
-
-
-@pytest.mark.parametrize(
-    ("shards", "message"), [(3, "does not divide evenly into 3"), (0, "at least 1")]
-)
-def test_reference_function_rejects_bad_shards(shards, message):
-    x, y = np.zeros((4, 3), "f"), np.zeros((4, 1), "f")
-    with pytest.raises(ValueError, match=message):
-        distributed_train_step(0, x, y, shards, 0.1)
+def test_a_batch_that_does_not_divide_evenly_is_not_split():
+    with pytest.raises(ValueError, match="4 rows does not divide evenly into 3"):
+        split_batch(np.zeros((4, 3), "f"), 3)

@@ -36,7 +36,6 @@ def test_nothing_given_is_one_process_that_joins_none():
 
 LARGE = DistributedConfig(
     enabled=True,
-    backend="nccl",
     world_size=8,
     num_nodes=2,
     num_processes_per_node=4,
@@ -123,11 +122,7 @@ def test_a_value_of_another_kind_is_refused(field, value, allowed):
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        (
-            {"backend": "ncll"},
-            "backend: unknown 'ncll'; did you mean nccl? (also: gloo, mpi)",
-        ),
-        ({"backend": 1}, "backend: unknown 1; choose from: nccl, gloo, mpi"),
+        ({"mixed_precision": 1}, "mixed_precision: unknown 1; choose from: no, fp16, bf16"),
         (
             {"mixed_precision": "bf8"},
             "mixed_precision: unknown 'bf8'; did you mean bf16? (also: no, fp16)",
@@ -222,7 +217,6 @@ def test_every_fault_is_named_at_once():
     """Of single values and of several together, though pydantic stops between the two."""
     assert faults(
         enabled="yes",
-        backend="nvcl",
         world_size=4,
         num_nodes=3,
         rank=4,
@@ -235,7 +229,6 @@ def test_every_fault_is_named_at_once():
         hosts=2,
     ) == (
         "enabled: 'yes' is not true or false",
-        "backend: unknown 'nvcl'; did you mean nccl? (also: gloo, mpi)",
         "master_port: 0 is not a port, a whole number from 1 to 65535",
         "mixed_precision: unknown 'fp8'; did you mean fp16? (also: no, bf16)",
         f"hosts: unknown; choose from: {', '.join(DistributedConfig.model_fields)}",
@@ -296,9 +289,9 @@ def test_the_environment_is_this_processs_and_does_not_say_everything(monkeypatc
     assert DistributedConfig.from_environment() == DistributedConfig()
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "3")
-    config = DistributedConfig.from_environment(tensor_parallel_size=2, backend="nccl")
+    config = DistributedConfig.from_environment(tensor_parallel_size=2, mixed_precision="bf16")
     assert config == DistributedConfig(
-        enabled=True, world_size=4, rank=3, tensor_parallel_size=2, backend="nccl"
+        enabled=True, world_size=4, rank=3, tensor_parallel_size=2, mixed_precision="bf16"
     )
     assert DistributedConfig.from_environment(rank=2).local_rank == 2
 
