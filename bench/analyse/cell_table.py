@@ -43,7 +43,7 @@ class Tables:
       compile times and the float64 proof are; None if they are from this one. `interleaved`,
       `oversubscribed`, `launches`, `failed_launches`, `rounds`.
     - `approximate`: how the step differs from the problem's; empty for an exact step.
-    - Seconds a step: `step_s`, `step_q1_s`, `step_q3_s`, and the same of `latency`; `units_per_s`;
+    - Seconds per step: `step_s`, `step_q1_s`, `step_q3_s`, and those of `latency`; `units_per_s`;
       `achieved_flops` a second; `mfu`, a share.
     - `wire_bytes`, the total that a device sends; `communication_s`, the time of that alone at the
       measured rate, 0 for none.

@@ -45,7 +45,7 @@ class Case:
     reason: str = ""
     """Why there is no ratio, or none that counts."""
     base_s: float | None = None
-    """Seconds a step."""
+    """Seconds per step."""
     head_s: float | None = None
     ratio: Ratio | None = None
     """Head's time over the base's."""

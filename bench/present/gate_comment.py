@@ -158,7 +158,7 @@ def _table(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def _figures(case: Case) -> list[str]:
-    """Return milliseconds a step of base and head, and their ratio with its interval."""
+    """Return milliseconds per step of base and head, and their ratio with its interval."""
     times = [
         numbers.MISSING if seconds is None else numbers.significant(1e3 * seconds)
         for seconds in (case.base_s, case.head_s)
@@ -231,4 +231,4 @@ def _setting(outcome: Outcome) -> Iterator[str]:
     versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
     launches = numbers.count(outcome.launches, "launch", "launches")
     device = code(chips(manifest))
-    yield f"Measured in {launches} a block on {device} with {code(versions)}. Reproduce:"
+    yield f"Measured in {launches} per block on {device} with {code(versions)}. Reproduce:"

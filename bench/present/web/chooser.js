@@ -4,7 +4,7 @@
 const CASE = ["for", "on", "within"]; // Selectors, and their keys in the address.
 const MOST_USED = 4; // Implementations that an answer names.
 
-/* Seconds a step in which what slowed the whole round cancels, where rounds were shared. */
+/* Seconds per step in which what slowed the whole round cancels, where rounds were shared. */
 function estimateOf(cell) {
   const base = CELLS.find((one) => one.block === cell.block && one.isBaseline);
   return known(cell.ratio) && known(base?.step_s) ? cell.ratio * base.step_s : cell.step_s;
@@ -74,5 +74,5 @@ function useOf(cells, limit, where) {
   const tied = best.length > 1 ? ": differences are undecided or negligible" : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
   const times = unique(ends.map((end) => si(end, "s"))).join(" to ");
-  return element("p", "Use ", ...links, `${others}${where}${tied} (${times} a step).${without}`);
+  return element("p", "Use ", ...links, `${others}${where}${tied} (${times} per step).${without}`);
 }
