@@ -5,7 +5,7 @@
 #
 #   examples/variables.sh --workloads mlp --meshes "data=1 data=2"
 #
-# Where RANK is set, this is that one process alone, which you start on every host, or a launcher:
+# Where RANK is set, this is only that one process, which you start on every host, or a launcher:
 #
 #   export WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=node1 LOCKSTEP_TOKEN=...
 #   RANK=0 examples/variables.sh ...      # on node1

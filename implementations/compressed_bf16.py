@@ -1,7 +1,7 @@
 """Data parallelism with gradients all-reduced in bfloat16, with error feedback: half the bytes.
 
 Rounding a gradient to bfloat16 keeps 8 of its 24 bits. Error feedback (Seide et al. 2014) keeps
-what the rounding takes away and adds it to the next step's gradient, so that no part of a gradient
+the rounding error and adds it to the next step's gradient, so that no part of a gradient
 is lost for good: it arrives later.
 
 An all-reduce is a reduce-scatter and an all-gather. Here the reduce-scatter is an all-to-all, after
@@ -28,7 +28,7 @@ from bench.contract.placement import (
     unknown_axes,
 )
 
-approximate = "gradients are rounded to bfloat16; what that takes away is added in the next step"
+approximate = "gradients are rounded to bfloat16; the error is added to the next step's"
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -46,7 +46,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def rounded(wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the bits of the array in bfloat16, and what they leave out."""
         sent = wanted.astype(jnp.bfloat16)
-        # XLA:CPU would send bfloat16 as float32, and sends the same bits as integers as they are.
+        # XLA:CPU widens bfloat16 to float32 on the wire, so send the bits as uint16.
         bits = jax.lax.bitcast_convert_type(sent, jnp.uint16)
         return bits, wanted - sent.astype(wanted.dtype)
 

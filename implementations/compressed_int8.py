@@ -2,7 +2,7 @@
 
 Every 256 elements of a gradient share a scale, their largest magnitude over 127, and each becomes
 an integer of 8 bits (as in ZeRO++; Wang et al. 2023, https://arxiv.org/abs/2306.10209). Error
-feedback (Seide et al. 2014) keeps what the rounding takes away and adds it to the next step's
+feedback (Seide et al. 2014) keeps the rounding error and adds it to the next step's
 gradient, so that no part of a gradient is lost for good: it arrives later.
 
 An all-reduce is a reduce-scatter and an all-gather. Integers with different scales cannot be added
@@ -29,7 +29,7 @@ from bench.contract.placement import (
     unknown_axes,
 )
 
-approximate = "gradients are rounded to 8 bits; what that takes away is added in the next step"
+approximate = "gradients are rounded to 8 bits; the error is added to the next step's"
 
 BLOCK = 256
 """Elements that share a scale."""

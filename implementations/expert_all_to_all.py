@@ -7,7 +7,7 @@ experts, another sends the outputs back (Lepikhin et al. 2020, https://arxiv.org
 With e devices along `expert`, each all-to-all sends (e - 1) / e of a device's slots (4 bytes per
 value), and the backward pass repeats both. Uneven routing wastes slots rather than time.
 
-The point is that the experts' gradients are all-reduced over `data` alone; replicated experts take
+The point is that the experts' gradients are all-reduced only over `data`; replicated experts take
 e times the memory and are all-reduced over both axes, as all other gradients and the loss are here.
 """
 

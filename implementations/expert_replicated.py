@@ -3,7 +3,7 @@
 Every device holds all experts and applies them to its own tokens, as jax.shard_map with one psum
 does for any model. No token is communicated. The price is memory for all experts and their
 optimizer state, and an all-reduce of all gradients and the loss over both axes (4 bytes per
-parameter). Most of these bytes are the experts', which expert_all_to_all reduces over `data` alone.
+parameter). Most of these bytes are the experts', which expert_all_to_all reduces only over `data`.
 """
 
 from jax.sharding import Mesh

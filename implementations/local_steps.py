@@ -44,7 +44,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     devices = mesh.shape["data"]
 
     def average(shared: Params, outer: Any, local: Params) -> tuple[Params, Any, Params]:
-        """Move the shared parameters along the devices' mean way, from which all go on."""
+        """Advance the shared parameters by the devices' mean update, and continue from there."""
         way = jax.lax.pmean(jax.tree.map(jnp.subtract, shared, local), "data")
         updates, outer = OUTER.update(way, outer)
         shared = optax.apply_updates(shared, updates)

@@ -3,12 +3,12 @@
 An optimizer such as Muon orthogonalizes whole matrices. If every device does so, they all repeat
 the same work; if arrays are split as in zero1, no device has a whole matrix. Here, arrays of equal
 layers are stacked as (layers, ...), and the stack is divided over `data`, padded with zeros to a
-multiple of its size. An all-to-all sends each device all others' gradients of the layers that it
-owns, and the device adds them: both together are a reduce-scatter (psum_scatter). The owner keeps
-these layers' optimizer state and computes their updates, for which nothing else is communicated.
-Finally, the new parameters are all-gathered. Each collective is half of an all-reduce (4 bytes per
-parameter of the padded stacks). All other arrays, such as embeddings, are all-reduced and updated
-by every device. With more devices than layers, some devices own only padding.
+multiple of its size. A reduce-scatter (psum_scatter) gives each device the summed gradients of the
+layers it owns. The owner keeps these layers' optimizer state and computes their updates, for which
+nothing else is communicated. Finally, the new parameters are all-gathered. Each collective is half
+of an all-reduce (4 bytes per parameter of the padded stacks). All other arrays, such as embeddings,
+are all-reduced and updated by every device. With more devices than layers, some devices own only
+padding.
 """
 
 from functools import partial

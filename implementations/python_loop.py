@@ -2,7 +2,7 @@
 
 Every device gets a copy of the parameters and its shard of the batch, and computes the shard's loss
 and gradients. The first device collects them, sums and divides them, and applies the only update;
-it alone keeps the state. A step therefore copies the parameters to every device and one set of
+only it keeps the state. A step therefore copies the parameters to every device and one set of
 gradients back from each, through separate programs that Python launches one after another.
 """
 

@@ -26,7 +26,7 @@ from bench.contract.placement import (
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     if problem.make_part is None:
-        return "the model's code cannot be that of one device's part"
+        return "the model has no per-device version (`make_part`)"
     reason = unknown_axes(mesh, "data", "model") or undivided(
         problem, TENSOR_PARALLEL, mesh, "mlp", "heads"
     )

@@ -141,7 +141,7 @@ def compare(
         agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
     except WrongStepError as error:
         who = f"the reference {reference!r}" if isinstance(reference, str) else "the reference"
-        raise ValueError(f"compare: {who} is no train step: {error}") from None
+        raise ValueError(f"compare: {who} is not a train step: {error}") from None
     session, plan = _session(tuple(steps), baseline, state, batch, precision, margin, name, rounds,
                              seconds, seed)  # fmt: skip
     schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
@@ -200,7 +200,7 @@ def _check_names(
         if word == TWIN:
             raise ValueError(f"compare: {TWIN!r} is the name of the baseline's second copy")
         if not isinstance(word, str) or not word.replace("-", "_").isidentifier():
-            raise ValueError(f"compare: {word!r} is no name: use letters, digits, '_' and '-'")
+            raise ValueError(f"compare: {word!r} is not a name: use letters, digits, '_' and '-'")
     for what, given in (("baseline", baseline), ("reference", reference)):
         if isinstance(given, str) and given not in steps:
             raise ValueError(f"compare: {what} {given!r} is none of {', '.join(steps)}")

@@ -37,7 +37,7 @@ def race(request: pytest.FixtureRequest) -> Iterator[Callable[..., Race]]:
     """
     marker = request.node.get_closest_marker(MARKER)
     if marker and marker.args:
-        pytest.fail(f"the marker {MARKER} takes keywords alone, such as seconds=30", pytrace=False)
+        pytest.fail(f"the marker {MARKER} takes only keywords, such as seconds=30", pytrace=False)
     given = dict(marker.kwargs) if marker else {}
     undecided = given.pop("undecided", "xfail")
     races: list[Race] = []

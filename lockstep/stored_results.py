@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.analyse import cell_table
 from bench.analyse.cell_figures import MEANINGS
-from bench.measure.run_folder import find_run, name_faults
+from bench.measure.run_folder import find_run, name_fault
 from bench.plan.option_values import BadInput
 from bench.records import numbers, store
 from bench.records.paths import REPORTS
@@ -94,9 +94,8 @@ class Results:
         from bench.present.report_files import build  # noqa: PLC0415 (it loads drawing libraries)
 
         if self._rows is not None:
-            if name and (faults := name_faults(name)):
-                text = "; ".join(faults).replace("--run", "report")
-                raise ValueError(text.replace(f"continue it with --resume {name}, or ", ""))
+            if name and (fault := name_fault(name)):
+                raise ValueError(f"report: {fault}")
             place = store.create(REPORTS, {**self.run.manifest, "run": name or ""})
             store.add_launch(place, *self._rows)
             self.run, self._rows = store.load(place), None

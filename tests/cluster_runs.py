@@ -155,7 +155,7 @@ class Pair:
         return [self.launches.folder / f"rank{rank}" for rank in range(2)]
 
     def check(self) -> store.Run:
-        """Both have ended well, and rank 0 alone has written anything."""
+        """Both have ended well, and only rank 0 has written anything."""
         codes = [self.launches.end(process) for process in self.processes]
         assert codes == [0, 0], self.launches.output
         assert not list(self.folders[1].iterdir())

@@ -1,4 +1,4 @@
-"""Parameters with which a test runs in `nox -s conformance` alone."""
+"""Parameters with which a test runs only in `nox -s conformance`."""
 
 from __future__ import annotations
 

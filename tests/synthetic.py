@@ -58,7 +58,7 @@ STARTED = 1_795_270_205.0
 """2026-11-21 14:10:05 UTC."""
 
 FLOPS = {"linear-base": 2e8, "mlp-base": 6e9, "gpt2-nano": 4e10}
-"""FLOPs a step of the smallest batch."""
+"""FLOPs per step of the smallest batch."""
 
 
 MEMORY_BYTES = 33_554_432_000
@@ -148,6 +148,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
             "inputs": list(plan.inputs),
             "ablations": list(plan.ablations),
             "checkpoints": ["sync", "async"] if plan.checkpoints else [],
+            "options": {},
         },
         "platform": plan.platform,
         "device_kind": plan.device_kind,
@@ -283,7 +284,9 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
         **block_fields(block, tag, launch),
         "baseline": baseline,
         "rounds": plan.rounds if ok else 0,
-        "looks": [Look(rounds=(launch + 1) * plan.rounds, alpha=0.008 / plan.launches)],
+        "looks": [
+            Look(rounds=(launch + 1) * plan.rounds, alpha=0.008 / plan.launches, spent=0.008)
+        ],
         "steps": 20 if ok else 0,
         "started_at": "2026-11-21T14:10:07+00:00",
         "seconds": {
@@ -329,7 +332,7 @@ def checkpoint(block: Block) -> Checkpoint:
 
 
 def ceilings(plan: Plan, block: Block) -> Ceilings:
-    """What the machine can do: 100 GFLOP/s and 10 GB/s a device, and 2 GB/s between several."""
+    """What the machine can do: 100 GFLOP/s and 10 GB/s per device, and 2 GB/s between several."""
     several = block.mesh.size > 1
     return {
         "matmul_flops": 1e11 * plan.flops_scale,
@@ -488,7 +491,7 @@ def losses(plan: Plan, block: Block, cells: list[CellRow]) -> list[LossRow]:
 
 
 def base_seconds(plan: Plan, block: Block) -> float:
-    """True seconds a step of the baseline: Amdahl's law with 8 % serial work and 40 us dispatch."""
+    """True seconds per step of the baseline: Amdahl's law, 8 % serial work and 40 us dispatch."""
     if plan.stages:
         return 1e-3 * (block.options.microbatches + plan.stages - 1)
     flops = _flops(plan, block) / plan.flops_scale

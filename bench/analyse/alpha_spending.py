@@ -44,7 +44,7 @@ class AlphaSpending:
     @property
     def spent(self) -> float:
         """Error spent by all looks so far."""
-        return max((look.get("spent", look["alpha"]) for look in self.looks), default=0.0)
+        return max((look["spent"] for look in self.looks), default=0.0)
 
     def look(self, rounds: int, progress: float, comparisons: float = 1) -> float:
         """Spend error on a look at the block's first `rounds` rounds.

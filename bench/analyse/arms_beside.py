@@ -1,7 +1,7 @@
 """Arms beside an implementation's own: the cost of input, and the shares of a step's parts.
 
 An arm with input takes a new batch in every step, and is compared with the same on a resident
-batch. An ablated arm lacks a part of the step: what it takes less time is the part's share.
+batch. An ablated arm lacks a part of the step: the time that it saves is the part's share.
 """
 
 import math

@@ -68,7 +68,7 @@ class Attribution:
     """Attribution of the time difference between a step of A and one of B."""
 
     traced_a: float
-    """Seconds a step, as traced."""
+    """Seconds per step, as traced."""
     traced_b: float
     causes: list[Cause]
     """All causes; they add up to the difference. Largest difference first, idle time last."""

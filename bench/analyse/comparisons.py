@@ -41,7 +41,7 @@ class Comparison:
     arms: tuple[str, ...]
     """Implementations whose times may be shown."""
     approximate: frozenset[str]
-    """Those of them whose steps are approximate, which are ranked apart."""
+    """Those of them whose steps are approximate, which are ranked separately."""
     rounds: Rounds
     """Rounds of the twin and of the cells whose times may be shown."""
     floor: Ratio | None
@@ -177,7 +177,7 @@ def compare_arms(
     last = float(looks[-1]["alpha"]) if looks else 0.0
     programs = {cell["implementation"]: identity(cell) for cell in cells}
     claims = {
-        # A look settles an arm under another version against the present one alone.
+        # A look settles an arm under another version only against the present one.
         arm: claim(
             ratio,
             (last if versions.get(arm, baseline) != baseline else alpha_of(arm, looks)) / count,

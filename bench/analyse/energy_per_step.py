@@ -41,7 +41,7 @@ class Used:
 
     @property
     def per_step(self) -> float:
-        """Joules a step."""
+        """Joules per step."""
         return self.joules / self.steps
 
     @property

@@ -78,7 +78,7 @@ class Training:
 
     @property
     def exact(self) -> list[Curve]:
-        """Curves of exact steps, which alone have to follow the reference's."""
+        """Curves of exact steps, the only ones that have to follow the reference's."""
         return [one for one in self.curves if one.arm not in self.block.approximate]
 
     @property

@@ -31,7 +31,7 @@ class Placing:
 
     @property
     def approximate(self) -> bool:
-        """Whether its step is approximate, and is ranked apart: `behind` may then be below 1."""
+        """Whether its step is approximate. `behind` may then be below 1."""
         return bool(self.cell["approximate"])
 
     @property

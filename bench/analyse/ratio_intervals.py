@@ -175,7 +175,7 @@ def estimate(series: Series, process: ProcessSpread = PROCESS) -> Ratio:
     """Estimate a paired ratio over rounds and worker processes.
 
     Args:
-      series: log ratios, an array a process with one value a round.
+      series: log ratios, an array per process with one value per round.
       process: how much processes differ beyond what their rounds show.
 
     The value is the Hodges-Lehmann estimate over all rounds together. Its interval has two parts:
@@ -206,18 +206,15 @@ def estimate(series: Series, process: ProcessSpread = PROCESS) -> Ratio:
 def unpaired(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two runs, which never ran side by side.
 
-    Args:
-      above: log seconds a step in one run, an array a worker process with one value a round.
-      below: the same in the other run.
-
-    Each run's value is the mean of its processes' medians, with an error of its own, which is not
-    the standard error of that mean. Processes of one run share conditions (neighbours, clock rate,
-    the host of the virtual machine), so they may agree with one another and still all be biased;
-    no run can measure that bias. How UNPAIRED_SD divides into a shared part and a part of each
-    process is unknown, so all of it is treated as shared: a run's error is that of one process, and
-    never below UNPAIRED_SD. Processes that disagree widen the interval; many that agree do not
-    narrow it. Otherwise, a few launches on a host that was steady for an hour would show that two
-    runs of one program at different times differ, the very error that matters most here.
+    `above` and `below` are the log seconds per step of both, an array per worker with one value per
+    round. Each run's value is the mean of its processes' medians, with an error of its own, which
+    is not the standard error of that mean. Processes of one run share conditions (neighbours, clock
+    rate, the host of the virtual machine), so they may agree with one another and still all be
+    biased; no run can measure that bias. How UNPAIRED_SD divides into a shared part and a part of
+    each process is unknown, so all of it is treated as shared: a run's error is that of one
+    process, and never below UNPAIRED_SD. Processes that disagree widen the interval; many that
+    agree do not narrow it. Otherwise, a few launches on a host that was steady for an hour would
+    show that two runs of one program at different times differ, the error that matters most here.
 
     Both runs rest on the same UNPAIRED_SD and are wrong together if it does not fit the host, so
     the degrees of freedom of their `quotient` stay UNPAIRED_FREEDOM. A 95 % interval therefore
@@ -231,13 +228,10 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
 def apart(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two blocks of one run, whose launches are interleaved.
 
-    Args:
-      above: log seconds a step in one block, an array a worker process with one value a round.
-      below: the same in the other block.
-
-    The blocks never ran side by side, but their processes ran in random order over the same period.
-    Their differences, assumed to be UNPAIRED_SD and updated by their own spread, therefore average
-    out over launches, unlike those between runs (`unpaired`). None where either has no samples.
+    `above` and `below` are as for `unpaired`. The blocks never ran side by side, but their
+    processes ran in random order over the same period. Their differences, assumed to be UNPAIRED_SD
+    and updated by their own spread, therefore average out over launches, unlike those between runs
+    (`unpaired`). None where either has no samples.
     """
     if not above or not below:
         return None
@@ -245,7 +239,7 @@ def apart(above: Series, below: Series) -> Ratio | None:
 
 
 def _mean_of_processes(series: Series) -> Ratio:
-    """Return the mean of processes' medians, exponentiated: seconds a step.
+    """Return the mean of processes' medians, exponentiated: seconds per step.
 
     The variance of a process's median is the average of UNPAIRED_SD squared and the variance of the
     processes themselves, weighted by their degrees of freedom.
@@ -261,7 +255,7 @@ def _mean_of_processes(series: Series) -> Ratio:
 
 
 def _of_its_hour(series: Series) -> Ratio:
-    """Return a run's seconds a step, with the error that `unpaired` describes."""
+    """Return a run's seconds per step, with the error that `unpaired` describes."""
     mean = _mean_of_processes(series)
     if mean.error is None:
         return mean

@@ -94,7 +94,7 @@ class Compared:
     ended: list[tuple[Row, Row]]
     """Cells that ended differently, in A and in B."""
     only: dict[tuple[str, str], list[Row]]
-    """Cells of one run alone, by that run (`A` or `B`) and by what the other run lacks."""
+    """Cells of one run only, by that run (`A` or `B`) and by what the other run lacks."""
     untimed: int
     """Number of cells that have no time in either run, with the same status in both."""
     table: pd.DataFrame

@@ -15,7 +15,7 @@ OPTIONS = {
     "baseline": "Baseline",
     "launches": "Launches",
     "rounds": "Rounds",
-    "seconds": "Seconds a launch",
+    "seconds": "Seconds per launch",
     "margin": "Margin",
     "target_ci": "Target interval",
     "budget": "Budget in seconds",

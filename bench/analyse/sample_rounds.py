@@ -39,9 +39,9 @@ class Turns:
     round: NDArray[np.int64]
     position: NDArray[np.int64]
     throughput: NDArray[np.float64]
-    """Seconds a step."""
+    """Seconds per step."""
     latency: NDArray[np.float64]
-    """Seconds a step."""
+    """Seconds per step."""
     wash_out: NDArray[np.float64]
     """Seconds of the step before the spans; NaN unless each span is also a single step."""
 
@@ -83,7 +83,7 @@ class Rounds:
     attempt: NDArray[np.int64]
     """(rounds,): the worker process of each round; those of one process are contiguous."""
     throughput: NDArray[np.float64]
-    """(rounds, arms): seconds a step, in chronological order; NaN where an arm had no turn."""
+    """(rounds, arms): seconds per step, in chronological order; NaN where an arm had no turn."""
     latency: NDArray[np.float64]
     """Like `throughput`, but waiting for the devices after every step; identical to it where the
     throughput span is a single step."""
@@ -128,7 +128,7 @@ class Rounds:
         )
 
     def seconds(self, arm: str, figure: Figure) -> NDArray[np.float64]:
-        """Return the arm's seconds a step, (rounds,); NaN where it had no turn."""
+        """Return the arm's seconds per step, (rounds,); NaN where it had no turn."""
         if arm not in self.arms:
             return np.full(len(self.attempt), np.nan)
         table: NDArray[np.float64] = getattr(self, figure)
@@ -163,7 +163,7 @@ class Rounds:
         return {arm: own for arm, own in zip(known, series, strict=True) if own}
 
     def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
-        """Return log(seconds a step) of every round with the arm, one array per worker process."""
+        """Return log(seconds per step) of every round with the arm, one array per worker."""
         return self._series(np.log(self.seconds(arm, "throughput"))[:, np.newaxis])[0]
 
     def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
@@ -179,7 +179,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds a step over an arm's rounds: median, quartiles and number of rounds."""
+    """Seconds per step over an arm's rounds: median, quartiles and number of rounds."""
 
     median: float
     lower_quartile: float

@@ -57,7 +57,7 @@ class Scaling:
         fixed = "in all" if self.kind == "strong" else "a device"
         each = ""
         if self.devices_a_process is not None:
-            each = f", {numbers.count(self.devices_a_process, 'device')} a process"
+            each = f", {numbers.count(self.devices_a_process, 'device')} per process"
         return f"{self.kind.capitalize()} scaling, {self.family}{each}, batch {self.batch} {fixed}"
 
     @property

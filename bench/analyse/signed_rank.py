@@ -5,10 +5,12 @@ pairs and of each value with itself. The interval of error alpha contains all sh
 signed-rank test does not reject at alpha: it extends from one order statistic of the Walsh averages
 to the opposite one (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3).
 
-The test assumes only that deviations from the true shift are symmetric: each is as likely positive
-as negative. Randomizing the order of the arms guarantees this, whatever the host does: if two arms
-run the same program, each could as well have had the other's turn. Neighbouring rounds may be
-arbitrarily dependent.
+If two arms run the same program, each could as well have had the other's turn. Because their order
+is random, each difference is then as likely positive as negative, whatever the host does, and the
+test that they are equal needs no assumption about noise. The interval inverts that test, so it does
+need one: that the shift is constant, with deviations symmetric around it. The null distribution is
+that of independent orders; the orders in `bench.worker.time.turn_order` are balanced squares, which
+are random too, but not independent within a square.
 
 Many series are computed at once, as rows of arrays.
 """
@@ -105,7 +107,7 @@ def nan_quantiles(values: NDArray[np.float64], shares: Sequence[float]) -> NDArr
     """Return quantiles of the rows of a table: (rows, shares); NaN for a row without values.
 
     Equal to np.nanquantile, which took 0.9 to 1.7 ms for 96 rounds of 10 arms where this takes
-    0.1 ms: it is called three times a block, and a report may have 500 blocks.
+    0.1 ms: it is called three times per block, and a report may have 500 blocks.
     """
     if not values.size:
         return np.full((len(values), len(shares)), np.nan)

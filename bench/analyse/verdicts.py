@@ -1,6 +1,6 @@
 """Verdicts on ratios: faster, slower, same or undecided.
 
-The 95 % confidence interval of a ratio covers that ratio alone. Verdicts are stricter: at most 1 %
+The 95 % confidence interval of a ratio covers only that ratio. Verdicts are stricter: at most 1 %
 (ALPHA) of all blocks may contain a wrong verdict about an arm against the baseline, no matter how
 often their samples were looked at. A block therefore divides the error of each look (see
 bench.analyse.alpha_spending) evenly among its comparisons, by Bonferroni's inequality. Comparisons

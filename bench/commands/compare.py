@@ -33,7 +33,7 @@ def compare(a: str, b: str, margin: str | None = None, output: Path | None = Non
         names = (find_run(name).resolve().name for name in (a, b))
         folder = output or REPORTS / "_".join(["compare", *names])
         if folder.exists() and not folder.is_dir():
-            raise BadInput([f"--output: {folder} is a file, and no folder"])
+            raise BadInput([f"--output: {folder} is a file, not a folder"])
         compared = comparison_report.build(load_run(a), load_run(b), folder, ignored)
     comparison_report.show(Console(highlight=False), compared)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")

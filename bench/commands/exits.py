@@ -46,7 +46,7 @@ def message(error: Exception) -> str:
 def plain(fault: str) -> str:
     """Return what argparse says of a command line, in the style of all other messages."""
     fault = fault.removeprefix("argument ")
-    return re.sub(r"ignored explicit argument (.*)", r"it takes no value, and \1 was given", fault)
+    return re.sub(r"ignored explicit argument (.*)", r"it takes no value, but \1 was given", fault)
 
 
 def refuse(text: str) -> NoReturn:

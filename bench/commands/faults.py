@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bench.commands.exits import exit_codes, fail, refuse
-from bench.measure.run_folder import name_faults
+from bench.measure.run_folder import name_fault
 from bench.plan.option_values import BadInput, choice, collected
 from bench.records.host import usable_cores
 from bench.records.paths import REPORTS
@@ -65,14 +65,14 @@ def faults(
         return
     known = {fault.name: fault for fault in FAULTS}
     folder = run or f"faults_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    wrong = name_faults(folder)
+    wrong = [f"--run: {why}"] if (why := name_fault(folder)) else []
     for name in names or ():
         collected(wrong, choice(known), name, "fault")
     if wrong:
         raise BadInput(wrong)
     if right:
         if names:
-            refuse("--right injects no faults; leave out their names")
+            refuse("--right injects no faults, so name none")
         _measure_right(right, limit, REPORTS / folder)
 
     def done(fault: Fault, outcome: Outcome) -> None:

@@ -142,10 +142,10 @@ def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
     from bench.project.largest_fit import Limit
 
     if limit_bytes is not None:
-        return Limit(limit_bytes, "as asked for")
+        return Limit(limit_bytes, "requested")
     device_bytes = catalogue["device_memory_bytes"]
     if device_bytes is not None:
-        return Limit(device_bytes, "what the device gives to a program")
+        return Limit(device_bytes, "the memory available on the device")
     why = f"{catalogue['device_kind']} devices do not report how much memory a program may use"
     if catalogue["platform"] == "cpu":
         why = "a CPU device is a part of the host, and nothing limits its memory"

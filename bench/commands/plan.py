@@ -62,7 +62,7 @@ def plan(
         counts = collected(faults, partial(chip_counts, most=MOST_DEVICES), str(chips)) or []
         faults += unavailable(wanted, counts)
         if len(wanted) > 1:
-            faults.append("--hardware: a plan is of one chip")
+            faults.append("--hardware: a plan is for one kind of chip")
         batch = batch or default_batch(workload) * chips
         parts = [microbatches * n for n in range(2, chips + 1) if chips % n == 0] or [microbatches]
         if counts and all(batch % part for part in parts):

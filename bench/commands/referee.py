@@ -71,7 +71,7 @@ exit codes:
   2    undecided: none is kept, and at least one is undecided
   3    Lockstep itself failed
   4    bad input: a missing or wrong incumbent, a damaged ledger, another block; nothing is decided
-  130  interrupted; the attempts count as such that found nothing
+  130  interrupted; these attempts are recorded as inconclusive
 """
 
 
@@ -86,7 +86,7 @@ class _Monitor:
         typer.echo(text, err=True)
 
     def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
-        self.note(f"{block.name}: launch {launch + 1}, {arms} arms")
+        self.note(f"{block.name}: launch {launch + 1}, {len(arms)} arms")
 
     def phase(self, block: Block, event: Any) -> None:
         pass
@@ -109,7 +109,7 @@ def referee(context: typer.Context) -> None:
         with refusing(NotStoredError, OSError), storing(path.parent), termination_as_interrupt():
             code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)
     except KeyboardInterrupt:
-        typer.echo("interrupted; the attempts count as such that found nothing", err=True)
+        typer.echo("interrupted; these attempts are recorded as inconclusive", err=True)
         code = INTERRUPTED
     raise typer.Exit(code)
 

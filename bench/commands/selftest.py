@@ -10,7 +10,7 @@ import typer
 
 from bench.commands.exits import exit_codes, fail, refuse, refusing
 from bench.measure.processes.guarded import ChildError
-from bench.measure.run_folder import name_faults
+from bench.measure.run_folder import name_fault
 from bench.plan.option_values import choice, collected
 from bench.records.paths import REPORTS
 from bench.records.trial_results import SELFTEST_MANIFEST
@@ -79,7 +79,7 @@ def selftest(
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
     name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    faults = name_faults(name)
+    faults = [f"--run: {fault}"] if (fault := name_fault(name)) else []
     for option, given, known in (
         ("--load", load or (), PATTERNS),
         ("--peer", peers, peer_names()),
@@ -123,7 +123,7 @@ def _run(session: Session) -> None:
 
     console = Console(highlight=False)
     for tool, reason in session.unavailable.items():
-        console.print(f"{tool} is left out: {reason}", soft_wrap=True)
+        console.print(f"{tool} is skipped: {reason}", soft_wrap=True)
     with terminal.counter(console, "trials", "finished {} of {} trials") as progress:
         session.run(progress)
 

@@ -31,7 +31,7 @@ def upgrade(context: typer.Context) -> None:
     named = {name: text for name, text in vars(parsed).items() if name != "bisect" and text}
     for name, text in named.items():
         if not is_requirement(text):
-            refuse(f"--{name}: {text!r} is no version, such as jax==0.10.2")
+            refuse(f"--{name}: {text!r} is not a version, such as jax==0.10.2")
     if "from" not in named:
         refuse(f"name the version to compare with: {PROGRAM} upgrade --from jax==0.10.2")
     if "to" not in named and not parsed.bisect:
@@ -76,7 +76,7 @@ def bisect(bases: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
         elif code == 0:
             high = middle
         else:
-            return code, f"the comparison with {bases[middle]} decides nothing: exit code {code}"
+            return code, f"the comparison with {bases[middle]} was inconclusive: exit code {code}"
     if not low:
         return 0, f"not slower than with {bases[0]}"
     after = bases[low] if low < len(bases) else "the version compared"

@@ -12,7 +12,7 @@ from bench.contract.varying import varying_axes
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     """Clip like optax.clip_by_global_norm, but correctly inside jax.shard_map.
 
-    There, optax would use the norm of this device's shards alone. This transformation sums squares
+    There, optax would use the norm of only this device's shards. This transformation sums squares
     over the axes that each gradient varies over, which jax.shard_map tracks with `check_vma` (the
     default): all shards count, replicas count once. Outside jax.shard_map, both do the same.
     """

@@ -1,7 +1,7 @@
 """Model state: what a model keeps beside its parameters from one step to the next.
 
 These are the averages of BatchNorm, and the keys and counts of random numbers. A step returns new
-model state with its loss; gradients are taken of parameters alone.
+model state with its loss; only parameters have gradients.
 """
 
 from collections.abc import Callable

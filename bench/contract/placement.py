@@ -33,7 +33,7 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     other = [name for name, size in mesh.shape.items() if size > 1 and name not in known]
     if not other:
         return None
-    return f"distributes over {' and '.join(known)} only, and this mesh has {', '.join(other)}"
+    return f"distributes only over {' and '.join(known)}, and this mesh has {', '.join(other)}"
 
 
 def why_not_in_shards(problem: Problem, mesh: Mesh, *axes: str) -> str | None:
@@ -53,7 +53,7 @@ def why_not_in_shards(problem: Problem, mesh: Mesh, *axes: str) -> str | None:
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
     """Return those of the axes `data` and `fsdp`, which split a batch, that the mesh has.
 
-    `data` alone if it has neither: that is the axis which such a mesh lacks.
+    Only `data` if it has neither: that is the axis which such a mesh lacks.
     """
     return tuple(name for name in ("data", "fsdp") if name in mesh.shape) or ("data",)
 
@@ -61,7 +61,7 @@ def batch_axes(mesh: Mesh) -> tuple[str, ...]:
 def create_data_parallel_sharding(
     mesh: Mesh, data_axis: str | tuple[str, ...] = "data"
 ) -> NamedSharding:
-    """Return a sharding that splits the leading dimension alone, over one axis or several.
+    """Return a sharding that splits only the leading dimension, over one axis or several.
 
     Raises:
       ValueError: the mesh has no such axis.
@@ -320,7 +320,10 @@ def own_shard(axis: str, whole: jax.Array, spec: P) -> jax.Array:
 
 
 def keep_no_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Policy of jax.checkpoint that saves everything but gathered parameters."""
+    """Policy of jax.checkpoint that drops gathered parameters, and the casts that copy them.
+
+    Casts, transposes and reshapes of activations are recomputed with them.
+    """
     return primitive.name not in {"all_gather", "convert_element_type", "transpose", "reshape"}
 
 

@@ -32,7 +32,7 @@ def split_backward(
 ) -> Passes:
     """Split `function(params, x)`, which returns an array like `x`, and its gradients into passes.
 
-    An equation runs in the first pass that needs its result. What depends on parameters alone, such
+    An equation runs in the first pass that needs its result. What depends only on parameters, such
     as a cast, runs again in each pass, because saving it would copy the parameters. What
     jax.checkpoint recomputes is computed once, in the first backward pass that needs it. Only the
     shapes, dtypes and mesh axes of `params` and `x` matter here.
@@ -103,7 +103,7 @@ def _needed(
 
 
 def _results(equations: Sequence[JaxprEqn], params: Iterable[Var]) -> list[Var]:
-    """Return what equations compute, except from parameters alone."""
+    """Return what equations compute, except what depends only on parameters."""
     of_params, results = set(params), []
     for equation in equations:
         if of_params.issuperset(_reads([equation])):

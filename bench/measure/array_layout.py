@@ -52,7 +52,7 @@ def read_layout(
 
 
 def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]) -> Options:
-    """Make the options of a run that would measure this cell alone."""
+    """Make the options of a run that would measure only this cell."""
     try:
         workload, mesh, batch, text, implementation = name.split("/")
     except ValueError:

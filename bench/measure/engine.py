@@ -103,8 +103,10 @@ class Engine:
             run_folder.refuse_other_sources(run, plan.cells, self._contents)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
-        elif options.run is not None and (faults := run_folder.name_faults(options.run)):
-            raise BadInput(faults)
+        elif options.run is not None and (
+            fault := run_folder.name_fault(options.run, resumes=True)
+        ):
+            raise BadInput([f"--run: {fault}"])
 
     def results(self) -> dict[str, Result]:
         """Return the results of the measured cells by name."""

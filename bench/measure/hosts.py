@@ -37,7 +37,7 @@ class StartOrder(Order):
 
 
 class Hosts:
-    """The hosts of a run: this one alone, unless a subclass has more."""
+    """The hosts of a run: only this one, unless a subclass has more."""
 
     def extend(self, catalogue: Catalogue) -> Catalogue:
         """Add the resources of the other hosts to what this one sees."""

@@ -41,17 +41,17 @@ def folder_faults() -> list[str]:
     return []
 
 
-def name_faults(name: str) -> list[str]:
-    """List the reasons why a new run cannot have this name; empty if it can."""
+def name_fault(name: str, *, resumes: bool = False) -> str:
+    """Return why a new run cannot have this name; empty if it can."""
     if not name or Path(name).name != name:
-        return [f"--run: {name!r} is not a plain name of a folder"]
+        return f"{name!r} is not a plain name of a folder"
     if name == LAST:
-        return [f"--run: {LAST!r} stands for the newest run; choose another name"]
+        return f"{LAST!r} stands for the newest run; choose another name"
     if not (REPORTS / name).exists():
-        return []
-    is_run = (REPORTS / name / store.MANIFEST).is_file()
-    resume = f"continue it with `run --resume {name}`, or " if is_run else ""
-    return [f"--run: {name} exists in {REPORTS}/; {resume}choose another name"]
+        return ""
+    is_run = resumes and (REPORTS / name / store.MANIFEST).is_file()
+    resume = f"continue it with --resume {name}, or " if is_run else ""
+    return f"{name} exists in {REPORTS}/; {resume}choose another name"
 
 
 def find_run(name: str) -> Path:

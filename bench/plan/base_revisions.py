@@ -51,7 +51,7 @@ class Repository:
 def find_repository(folder: Path, revision: str) -> Repository:
     """Find the repository that contains a folder, and resolve a revision in it.
 
-    Raises RevisionError if there is no repository, or if the revision is none of its commits.
+    Raises RevisionError if there is no repository, or if the revision is not one of its commits.
     """
     try:
         root = Path(git(folder, "rev-parse", "--show-toplevel").strip())

@@ -35,11 +35,11 @@ ARM_S = {
 
 OTHER_ARM_S = 5.0
 APART_S = 10.0
-"""What an arm in processes of its own takes more, in every launch: their start, and warming up."""
+"""Extra seconds per launch for an arm with its own processes, to start them and warm them up."""
 
 TURN_S = {"mlp-base": 0.02, "gpt2-nano": 0.03, "gpt2-nano-512": 0.25, "gpt2-deep": 0.1,
           "moe-nano": 0.03}  # fmt: skip
-"""The shortest turn of an arm, of one step a span, where it takes long enough to matter."""
+"""The shortest turn of an arm, of one step per span, where it takes long enough to matter."""
 
 TRACED = 0.65
 """Tracing one arm, as a share of its proof and compilation."""

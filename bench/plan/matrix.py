@@ -226,7 +226,7 @@ class _Planner:
     def inputs(self) -> list[str]:
         for option in ("input", "ablate") if self.options.base_revision is not None else ():
             if getattr(self.options, option):
-                self.fault(option, "a gate compares whole steps on a resident batch alone")
+                self.fault(option, "a gate compares only whole steps on a resident batch")
         return self._needing_package("input")
 
     def phases(self) -> dict[str, dict[str, Any]]:
@@ -234,12 +234,12 @@ class _Planner:
         if self.options.profile:
             phases["trace"] = {"steps": self.read("profile_steps") or presets.PROFILE_STEPS}
         elif self.options.profile_steps is not None:
-            self.fault("profile_steps", "has an effect with --profile only")
+            self.fault("profile_steps", "has no effect without --profile")
         if modes := self._needing_package("checkpoint"):
             phases["checkpoint"] = {"modes": modes}
         folder = self.options.checkpoint_dir
         if folder is not None and not self.options.checkpoint:
-            self.fault("checkpoint_dir", "has an effect with --checkpoint only")
+            self.fault("checkpoint_dir", "has no effect without --checkpoint")
         elif folder is not None and not Path(folder).is_dir():
             self.fault("checkpoint_dir", f"there is no folder {folder}")
         if steps := self.read("train_steps"):
@@ -263,7 +263,7 @@ class _Planner:
         outside = [name_of(path) for path in self.options.implementation_path]
         chosen = [*named, *outside]
         if outside and not named:
-            # A file that is named by its path alone is compared with the baseline.
+            # A file that is named only by its path is compared with the baseline.
             baseline = self.options.baseline or REFERENCE
             chosen = [*(name for name in (baseline,) if name in entries), *outside]
         for name in _unique(chosen):
@@ -305,7 +305,7 @@ class _Planner:
         entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
         outside = [name_of(path) for path in self.options.workload_path]
         names = self.options.workloads
-        if not outside:  # a file given by its path alone is the only one to measure
+        if not outside:  # a file given only by its path is the only one to measure
             names = names or preset.workloads or tuple(entries)
         chosen = (self._workload(text, entries, outside) for text in _unique([*names, *outside]))
         return _unique(workload for workload in chosen if workload is not None)
@@ -317,7 +317,7 @@ class _Planner:
         if name:
             entry = entries[name]
             # A workload's sizes decide what to measure. An implementation that cannot be imported
-            # fails in its own cells alone.
+            # fails only in its own cells.
             if entry["error"]:
                 path, error = entry["path"], entry["error"]
                 self.faults.append(f"workload {name} ({path}): {error}")

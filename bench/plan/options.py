@@ -14,7 +14,7 @@ from typing import Any, Self
 from bench.plan.option_values import BadInput, choice, positive, remat_policy, share, whole
 from bench.plan.presets import PRESETS
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
-from bench.records.cells import FULL, PRECISIONS
+from bench.records.cells import PRECISIONS
 from bench.records.mesh import MeshShape
 from bench.records.paths import PROGRAM
 from bench.records.variants import Variant
@@ -45,7 +45,7 @@ def _option(
       read: parses a value, or raises ValueError.
       action: as in argparse: `store`, `store_true`, `append` (repeatable) or `extend` (several
         values at once).
-      gate: whether it is an option of `regress` alone; None if pytest declares it.
+      gate: whether it is an option only of `regress`; None if pytest declares it.
     """
     default = {"store": None, "store_true": False}.get(action, ())
     return field(default=default, metadata={"read": read, "action": action, "gate": gate})
@@ -107,14 +107,9 @@ class Options:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """Read the output of `to_json`; older runs store `remat` as true."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in stored.items()
-        }
-        if values.get("remat") is True:
-            values["remat"] = (FULL,)
-        return cls(**values)
+        """Read the output of `to_json`."""
+        lists = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+        return cls(**{**stored, **lists})
 
 
 READERS = {one.name: one.metadata["read"] for one in fields(Options)}
@@ -129,7 +124,7 @@ def flag(name: str) -> str:
 def add_options(
     add: Callable[..., Any], *, gate: bool = False, without: Collection[str] = ()
 ) -> None:
-    """Declare the options of a run, or, if `gate`, those of a regress run alone.
+    """Declare the options of a run, or, if `gate`, only those of a regress run.
 
     `add` has the signature of argparse's add_argument; `without` names options to leave out.
     """
@@ -156,7 +151,7 @@ def read_options(namespace: argparse.Namespace) -> Options:
         if option.metadata["action"] == "extend":
             given, value = value, [word for text in value for word in text.split()]
             if given and not value:
-                raise BadInput([f"{flag(option.name)}: there is no value"])
+                raise BadInput([f"{flag(option.name)}: a value is missing"])
         values[option.name] = tuple(value) if isinstance(value, list) else value
     return Options(**values)
 

@@ -41,7 +41,7 @@ class Preset:
     past_cores: bool
     """Whether default meshes of virtual devices may have more devices than there are cores."""
     meshes: tuple[str, ...] = ()
-    """Those that fit the devices are measured; if empty, `data` alone, in powers of two."""
+    """Those that fit the devices are measured; if empty, only `data`, in powers of two."""
     only_ends: bool = False
     """Whether default meshes are only one device and all devices, without those in between."""
     microbatches: int = 1

@@ -36,5 +36,5 @@ def approximate(names: Iterable[str], entries: Entries) -> tuple[str, ...]:
 def why_not_isolated(entry: Mapping[str, Any]) -> str:
     """Say why an implementation cannot be isolated in a process of its own; empty if it can."""
     if "foreign" in entry:
-        return "runs in processes of its own in any case"
+        return "always runs in processes of its own"
     return "is approximate; such a step runs in the worker" if "approximate" in entry else ""

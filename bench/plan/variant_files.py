@@ -60,7 +60,7 @@ def chosen(
         if variant.name in found:
             faults.append(f"the name {variant.name!r} is used twice")
         if gate and (variant.requirement or variant.raced):
-            faults.append("a gate has another version already: its base")
+            faults.append("a gate already has a second version: its base")
         found[variant.name] = replace(variant, raced=variant.raced and platform != "tpu")
     others = {name: one.platforms - {platform} for name, one in found.items()}
     if names := [name for name in others if others[name]]:

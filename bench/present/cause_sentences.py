@@ -126,7 +126,7 @@ def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:
 
 
 def only_one_transposes(cause: Cause) -> str:
-    """Return the side, `a` or `b`, that alone has operations that change the layout; else empty.
+    """Return the only side, `a` or `b`, with operations that change the layout; else empty.
 
     Also empty if only one side has operations at all.
     """

@@ -11,7 +11,8 @@ from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS, TWO_PROCESSES
-from bench.analyse.ratio_intervals import floor_width
+from bench.analyse.ratio_intervals import CONFIDENCE, floor_width
+from bench.analyse.signed_rank import fewest
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
@@ -113,7 +114,7 @@ def _throttled(found: Throttling | None) -> str:
     return (
         f"A GPU's clock was held down: {'; '.join(named)}{more}. These turns count like others; "
         "samples.csv marks them. Reading the GPUs took "
-        f"{numbers.si(found.reading_s, 's')} a turn, outside the timed spans."
+        f"{numbers.si(found.reading_s, 's')} per turn, outside the timed spans."
     )
 
 
@@ -151,7 +152,8 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
     if short := [block for floor, block in floors if floor.low is None]:
         few = numbers.count(len(short), "block")
         said["Too few rounds"] = (
-            f"{few} had under 6 rounds, too few for a 95{numbers.NARROW}% interval."
+            f"{few} had under {fewest(1 - CONFIDENCE)} rounds, too few for a 95{numbers.NARROW}% "
+            "interval."
         )
     return said
 
@@ -169,8 +171,8 @@ def _of_rounds(blocks: Sequence[Comparison]) -> dict[str, str]:
         size, name, where = max(moving, key=itemgetter(0))
         said["Not in a steady state"] = (
             f"{numbers.count(len(moving), 'ratio')} changed within the launches by more than the "
-            f"margin; most, by {numbers.percent(size)}, that of {name} in {where.name}. Such a "
-            "ratio averages over a trend."
+            f"margin; that of {name} in {where.name} changed most, by {numbers.percent(size)}. "
+            "Such a ratio averages over a trend."
         )
     effects = [
         (effect.size, by, block)
@@ -195,28 +197,28 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
     if cells.empty:
         return said
     if alone := int(((cells["status"] == "ok") & ~cells["interleaved"]).sum()):
-        said["Measured apart"] = (
+        said["Measured in a separate process"] = (
             f"{numbers.count(alone, 'cell')} did not fit beside the others and ran in a process of "
             "its own. The ratio has no interval: the host may have changed in between."
         )
     if earlier := {*cells["proved_in"].dropna(), *cells["compiled_in"].dropna()}:
         said["Proved or compiled earlier"] = (
             f"Some proofs and compile times are from {listing(sorted(earlier))}, with the "
-            "same files, versions and environment; --cold takes none from there."
+            "same files, versions and environment; --cold reuses none."
         )
     apart = zip(cells["implementation"], cells["foreign"], strict=True)
     if others := [(name, one) for name, one in apart if isinstance(one, dict)]:
         kinds = sorted({f"{name} ({framework(one)})" for name, one in others})
         asking = max(one["asking_ns"] for _, one in others) / 1e9
         said["Processes of their own"] = (
-            f"These run in processes of their own: {listing(kinds)}. Their times are without what "
-            f"asking for them costs, up to {numbers.si(asking, 's')}; operations, and of other "
+            f"These run in processes of their own: {listing(kinds)}. Their times exclude the cost "
+            f"of requesting them, up to {numbers.si(asking, 's')}; operations, and for other "
             "frameworks memory and communication, are unknown."
         )
         narrow = sorted({name for name, one in others if not one.get("float64", True)})
         if narrow:
             said["Processes of their own"] += (
-                f" {listing(narrow)} cannot compute in float64: proved in the timed dtypes alone."
+                f" {listing(narrow)} cannot compute in float64: proved only in the timed dtypes."
             )
     if failed := list(cells[cells["failed_launches"] > 0]["cell"]):
         said["Launches that failed"] = (
@@ -225,8 +227,8 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
     if len(setting := cells[cells["settings"] != ""]):
         said["Settings of the process"] = (
             f"The files of {listing(setting['cell'])} set "
-            f"{listing(sorted(set(setting['settings'])))} for the whole process. This was put back "
-            "before anything else was proved or timed."
+            f"{listing(sorted(set(setting['settings'])))} for the whole process. They were "
+            "restored before anything else was proved or timed."
         )
     said["Winners repeated in isolation"] = " ".join(
         _isolated(cell, row)
@@ -244,7 +246,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
         )
     if refused := int((cells["status"] == "implausible").sum()):
         said["Implausible times"] = (
-            f"{numbers.count(refused, 'cell')} has times that cannot be, and shows none."
+            f"Physically impossible times of {numbers.count(refused, 'cell')} are withheld."
         )
     return said
 
@@ -254,7 +256,7 @@ def _isolated(cell: str, row: Mapping[str, Any]) -> str:
     beside = f" beside {row['beside']}" if row["beside"] else ""
     said = f"{cell} was measured again{beside}, in a process of its own, because {row['why']}."
     if row["isolated_ratio"] is None:
-        return f"{said} No times came of it: {row['reason']}."
+        return f"{said} It yielded no times: {row['reason']}."
     if not row["beside"]:
         times = [numbers.si(row[name], "s") for name in ("isolated_ratio", "ratio")]
         return f"{said} A step took {times[0]} there, and {times[1]} in the shared process."
@@ -274,7 +276,7 @@ def _approximate(cells: pd.DataFrame) -> str:
     return (
         "These compute another step than the workload's: "
         f"{listing(f'{name} ({why})' for name, why in each)}. They were proved by how they train, "
-        "over several seeds, and are ranked apart. What they lose in longer training is unknown."
+        "over several seeds, and ranked separately. How they fare in longer training is unknown."
     )
 
 
@@ -309,8 +311,8 @@ def _divided_proofs(cells: pd.DataFrame) -> str:
     ok = cells[exact & ~cells["proved_exactly"]]
     if len(narrow := ok[ok["proof_error"].notna() & ok["foreign"].isna()]):
         told.append(
-            f"The steps of {listing(narrow['cell'])} do not fit in float64 at any batch: proved in "
-            "the timed dtypes alone."
+            f"The steps of {listing(narrow['cell'])} do not fit in float64 at any batch: proved "
+            "only in the timed dtypes."
         )
     return " ".join(told)
 
@@ -338,7 +340,7 @@ def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:
             "affected."
         )
     trainings = loss_curves.find(content)
-    said["Loss curves part early"] = phase_tables.parted_losses(trainings)
+    said["Loss curves diverge early"] = phase_tables.parted_losses(trainings)
     said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, manifest)
     reasons = {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
     failed = {name: reasons.get(name, "no reason is known") for name in timed}

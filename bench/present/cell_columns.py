@@ -52,11 +52,11 @@ def is_baseline(cell: Row) -> bool:
 
 
 def _standing(cell: Row) -> str:
-    """Return whether it is the baseline, is approximate, and was measured apart."""
+    """Return whether it is the baseline, is approximate, and was measured separately."""
     known = {
         "baseline": is_baseline(cell),
         "approximate": cell["approximate"],
-        "measured apart": not cell["interleaved"],
+        "measured separately": not cell["interleaved"],
     }
     return ", ".join(word for word, applies in known.items() if applies)
 

@@ -92,7 +92,7 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
         yield line
         yield Padding(Text(shortened(row["reason"]), style="dim"), (0, 0, 0, 2), expand=False)
     if len(failed) > MOST:
-        yield Text(f"\nand {len(failed) - MOST} reasons more in the report", style="dim")
+        yield Text(f"\nand {len(failed) - MOST} more reasons in the report", style="dim")
 
 
 def next_steps(found: Tables, run: Run) -> Iterator[str]:
@@ -115,7 +115,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     resume = f"{INDENT}{PROGRAM} run --resume {run.directory.name}"
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
-        yield "To decide more, by an estimate of the time that it takes:"
+        yield "To decide more, with the estimated time:"
         yield f"{resume} --budget {seconds:.0f}"
     else:
         yield "More rounds are unlikely to decide. To measure for one more minute anyway:"

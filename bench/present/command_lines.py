@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.analyse.comparisons import Comparison
+from bench.records.paths import PROGRAM, as_typed
 from bench.records.rows import Manifest
 from bench.records.variants import is_requirement
 
@@ -20,7 +21,7 @@ def of_run(manifest: Manifest) -> str:
     """Return the command line that made the run."""
     if "functions" in manifest["config"]:
         return LIBRARY
-    return shlex.join(["python", "-m", "bench", *manifest["argv"]])
+    return f"{PROGRAM} {shlex.join(manifest['argv'])}"
 
 
 def of_block(comparison: Comparison, manifest: Manifest) -> str:
@@ -32,7 +33,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
     block, config = comparison.block, manifest["config"]
     if "functions" in config:
         return LIBRARY
-    asked, typed = block.options, config.get("options", {})
+    asked, typed = block.options, config["options"]
     variants = [
         text
         for text in typed.get("variant", ())
@@ -42,6 +43,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
     options: dict[str, Sequence[Any]] = {
         "workloads": [f"{block.workload}-{block.size}"],
         "meshes": [block.mesh],
+        "devices": [typed["devices"]] if "devices" in typed else [],
         "batch-sizes": [block.batch],
         "scaling": ["strong"],
         "precision": [asked.precision],
@@ -65,4 +67,4 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
     for name, values in options.items():
         groups = [[value] for value in values] if name in _REPEATED else [values]
         words += [word for own in groups if own for word in (f"--{name}", *map(str, own))]
-    return f"nox -s bench -- {shlex.join(words)}"
+    return as_typed(f"nox -s bench -- {shlex.join(words)}")

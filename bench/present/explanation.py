@@ -118,7 +118,7 @@ def show_programs(
     a, b = (unpacked(program["operations"]) for program in programs)
     if found == "same" or a == b:
         if found == "different":
-            console.print("Their operations are equal line by line, in another order or wiring.")
+            console.print("The same operations on every line, ordered or connected differently.")
         return
     rows = program_sentences.shown(differences(a, b))
     console.print(table("Where", "Only in the first", "Only in the second", rows=rows))

@@ -208,4 +208,4 @@ def _setting(outcome: Outcome) -> Iterator[str]:
     versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
     launches = numbers.count(outcome.launches, "launch", "launches")
     device = code(chips(manifest))
-    yield f"Measured in {launches} a block on {device} with {code(versions)}. Reproduce:"
+    yield f"Measured in {launches} per block on {device} with {code(versions)}. Reproduce:"

@@ -38,6 +38,7 @@ from bench.present.columns import packed, shortened
 from bench.present.plots.plot_plan import sample
 from bench.records import printable
 from bench.records.arms import implementation_of
+from bench.records.paths import as_typed
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 from bench.records.step_programs import compressed, unpacked
@@ -123,6 +124,7 @@ class _PageData:
             "tables": [table.for_page(self.of_cell) for table in tables if table],
             "curves": self._curves(),
             "traced": self._traced(spent, steps),
+            "serving": as_typed("nox -s tensorboard"),
             "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
             "causes": causes,
             "layouts": packed(found.layouts.get(name) for name in self.cells),

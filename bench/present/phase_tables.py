@@ -246,10 +246,10 @@ def parted_losses(trainings: Iterable[Training]) -> str:
         return ""
     early, curve, where = max(curves, key=lambda each: each[0])
     return (
-        f"{numbers.count(len(curves), 'cell')} left the reference's losses within {EARLY} steps by "
-        f"more than the gate allows its own: at most {numbers.scientific(early)}, {curve.arm} in "
-        f"{where.block.name}, where {numbers.scientific(curve.tolerance)} is allowed. In other "
-        "arithmetic the reference stays within that, so rounding is unlikely to explain it."
+        f"{numbers.count(len(curves), 'cell')} diverged from the reference's losses within {EARLY} "
+        f"steps, by more than the tolerance; {curve.arm} in {where.block.name} most, by "
+        f"{numbers.scientific(early)}, where {numbers.scientific(curve.tolerance)} is allowed. In "
+        "other arithmetic the reference stays within that, so rounding is unlikely to explain it."
     )
 
 
@@ -267,8 +267,8 @@ def unfinished_losses(trainings: Sequence[Training], manifest: Manifest) -> str:
         return ""
     name, reason = missing[0]
     return (
-        f"{numbers.count(len(missing), 'loss curve')} ended before the last step, {name} for "
-        f"instance: {reason}. The times are not affected."
+        f"{numbers.count(len(missing), 'loss curve')} ended before the last step, for "
+        f"instance {name}: {reason}. The times are not affected."
     )
 
 

@@ -40,7 +40,7 @@ CAPTION = (
     "cover the blocks shared with others."
 )
 
-APART = " Approximate steps are ranked apart, and set beside the fastest exact one."
+APART = " Approximate steps are ranked separately, and set beside the fastest exact one."
 
 
 class Field(NamedTuple):
@@ -164,9 +164,9 @@ def _field(place: Placing, subject: str) -> Field:
     if cell["status"] != "ok" or missing(place.behind):
         status = STATUSES[cell["status"]]
         return Field(status.short, "failed", cell["reason"] or "no ratio", choices)
-    step = f"{numbers.si(cell['step_s'], 's')} a step"
+    step = f"{numbers.si(cell['step_s'], 's')} per step"
     if not place.ranked:
-        apart = "approximate" if place.approximate else "measured apart"
+        apart = "approximate" if place.approximate else "measured separately"
         return Field(behind(place.behind), "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
     sure = f"{sentences.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"

@@ -16,6 +16,7 @@ from bench.present.charts import CHARTS
 from bench.present.columns import Table
 from bench.present.plots.plot_plan import Plan, Subject
 from bench.present.plots.vega_plot import Plot, compose
+from bench.records.paths import as_typed
 
 PANELS = 36
 """Limit on the panels of all plots of a report: one takes about 0.1 s in all its formats."""
@@ -45,7 +46,7 @@ class Figures:
     subjects: Mapping[str, list[PrintedChart]]
     """By `Comparison.subject`, in the order of the report."""
     left_out: Mapping[str, str]
-    """A sentence for each subject of which some plots are not drawn."""
+    """A sentence for each subject with plots that are not drawn."""
 
     @property
     def charts(self) -> list[PrintedChart]:
@@ -126,5 +127,5 @@ def _left_out(kinds: Sequence[str]) -> str:
     ]
     return (
         f"Not drawn, because a report has room for {PANELS} panels: {sentences.listing(names)}. "
-        "Run nox -s report -- RUN --all-plots to draw everything."
+        f"Run {as_typed('nox -s report -- RUN --all-plots')} to draw everything."
     )

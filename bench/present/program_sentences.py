@@ -38,7 +38,7 @@ _TOLD: dict[Relation, str] = {
     "same": "are proved to be the same: equal programs, dispatched in the same way",
     "dispatch": "run the same program, so only its dispatch can make a difference",
     "different": "run different programs",
-    "unknown": "may run the same program or not: that cannot be proved here",
+    "unknown": "may or may not run the same program: this could not be determined",
 }
 
 
@@ -54,7 +54,7 @@ def caveat(blocks: Iterable[Comparison]) -> str:
         return ""
     return (
         f"By their times, {listing(found)} would differ from the baseline, but the program and its "
-        "dispatch are the same: such times show chance, or where the memory of each lies."
+        "dispatch are the same: the difference is noise, or comes from memory placement."
     )
 
 

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from bench.records import files
+from bench.records.paths import as_typed
 
 _HERE = Path(__file__).with_name("templates")
 
@@ -31,6 +32,7 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
     made.globals["macros"] = f"macros.{'md' if markdown else 'html'}.j2"
     made.globals["style"] = Markup(stylesheet())  # noqa: S704
     made.filters |= {"code": _code, "prose": _prose, "contents": _contents, "image": image}
+    made.filters["as_typed"] = as_typed
     return made
 
 
@@ -43,14 +45,10 @@ def render(name: str, templates: Path = _HERE, *, markdown: bool, **values: Any)
 def write_pages(
     folder: Path, name: str, templates: Path = _HERE, *, file: str = "", **values: Any
 ) -> Path:
-    """Render a template as a page and as Markdown, and return the page.
+    """Render a template with values as `FILE.md` and `FILE.html` in a folder; return the page.
 
-    Args:
-      folder: where to write `FILE.md` and `FILE.html`.
-      name: name of the template, `NAME.j2`, and of the files unless `file` is given.
-      templates: folder of the template, which may include the shared ones.
-      file: name of the files.
-      values: for the template.
+    The template is `NAME.j2` in `templates`, and may include the shared ones. Unless `file` is
+    given, the files have its name.
 
     Raises:
       OSError: nothing can be written there.
@@ -72,7 +70,7 @@ def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
     Args:
       present: whether the run has `traces` and `losses`, which some entries need.
     """
-    text = Path(__file__).with_name("reading_guide.toml").read_text("utf-8")
+    text = as_typed(Path(__file__).with_name("reading_guide.toml").read_text("utf-8"))
     return [
         (entry["term"], Markup(entry["text"].strip()))  # noqa: S704 (is ours)
         for entry in tomllib.loads(text)["entry"]

@@ -1,4 +1,4 @@
-"""The files of a report: pages, plots and tables, all derived from stored rows alone."""
+"""The files of a report: pages, plots and tables, all derived only from stored rows."""
 
 from pathlib import Path
 

@@ -68,7 +68,7 @@ def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> T
         PLACE,
         Column("slowest", "Slowest process", "by rank", "count"),
         Column("often", "How often", "of the spans", "percent"),
-        Column("excess", "Apart", "slowest over fastest, median", "percent"),
+        Column("excess", "Spread", "slowest over fastest, median", "percent"),
         Column(
             "busiest", "Computes most", "by rank, over the mean", "count", optional=True,
             detail=lambda row: formatted(row["more"], "percent") if row["more"] else "",

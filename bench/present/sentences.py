@@ -285,7 +285,8 @@ def approximate(own: Sequence[Summary]) -> list[str]:
         f"{name} {' to '.join(dict.fromkeys(map(numbers.ratio, (min(known), max(known)))))}"
         for name, known in sorted(found.items(), key=lambda item: min(item[1]))
     ]
-    return [f"Approximate steps are ranked apart. Times relative to {baselines}: {listing(times)}."]
+    said = "Approximate steps are ranked separately. Times relative to"
+    return [f"{said} {baselines}: {listing(times)}."]
 
 
 def _use(name: str, places: str, bound: float) -> str:
@@ -312,7 +313,7 @@ def _avoid(best: str, place: Summary, at: str) -> str:
     if max(behind.values()) < AVOIDED:
         return ""
     common, *others = {place.cause(name, best) for name in far}
-    why = f", mainly for {common}" if common and not others else ""
+    why = f", mainly because of {common}" if common and not others else ""
     return f"; avoid {some([*far])}: at least {_far(min(far.values()))}{at}{why}"
 
 

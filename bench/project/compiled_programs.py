@@ -122,7 +122,7 @@ class Compilers:
     """Called with each answer as it arrives, from other threads."""
 
     def ask(self, cells: Sequence[Cell]) -> None:
-        """Return an answer for every cell, compiling those with the fewest devices first."""
+        """Have every cell `answered`, compiling those with the fewest devices first."""
         for _, group in groupby(sorted(cells, key=_devices), key=_devices):
             room = min(usable_cores(), psutil.virtual_memory().available // ROOM)
             self._ask([*group], max(1, room) if self.platform == "cpu" else 1)

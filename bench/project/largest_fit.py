@@ -210,9 +210,8 @@ def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> It
 def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchRow:
     batch, refuted = search.fits, list[int]()
     if batch is None:
-        reason = (
-            f"the smallest batch, {search.quantum}, exceeds the limit as planned, and did not run"
-        )
+        text = "is predicted to exceed the limit, so it was not run"
+        reason = f"the smallest batch, {search.quantum}, {text}"
         return _row(line, search, limit, "predicted oom", reason)
     while True:
         fit = prove(with_batch(line.cell, batch))
@@ -289,7 +288,7 @@ def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) ->
         and row["status"] in ("ok", "predicted oom")
         and row["limit_bytes"] == limit.bytes
         and line.contents is not None
-        and row.get("contents") == line.contents  # rows of earlier versions have none
+        and row["contents"] == line.contents
     ]
 
 

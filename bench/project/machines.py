@@ -101,7 +101,7 @@ class Placement:
         if len(counts) > 1 or len(set(next(iter(counts)))) > 1:
             raise HardwareError(
                 f"{self.hardware.name}: groups along {', '.join(axes)} of the mesh {self.mesh} "
-                f"have unequally many members in domains of {self.shape[0]} chips"
+                f"have unequal numbers of members in domains of {self.shape[0]} chips"
             )
         (by_domain,) = counts
         return by_domain[0], len(by_domain)

@@ -64,7 +64,7 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
     """Return the numbers of a list such as `8,16,24` or `8..65536` (doubling), sorted, each once.
 
     Raises:
-      BadInput: the text is no such list, or a number is not from 1 to `most`.
+      BadInput: the text is not such a list, or a number is not from 1 to `most`.
     """
     counts: set[int] = set()
     faults = []

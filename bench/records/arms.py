@@ -59,7 +59,7 @@ def version_arm(implementation: str, variant: str) -> str:
 def version_opponents(arms: Collection[str]) -> dict[str, str]:
     """Map each arm under another version to the present one's, if both are among `arms`.
 
-    The bases of a gate are no variants.
+    The bases of a gate are not variants.
     """
     own = {arm: arm.partition("@")[0] for arm in arms if "+" not in arm}
     others = {arm: name for arm, name in own.items() if arm not in (name, base_of(name))}

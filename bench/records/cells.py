@@ -96,7 +96,7 @@ class BlockText(TypedDict):
 
 @dataclass(frozen=True)
 class Block:
-    """One comparison: its cells differ by implementation alone."""
+    """One comparison: its cells differ only by implementation."""
 
     workload: str
     """File name in bench/contract/workloads/, without `.py`."""

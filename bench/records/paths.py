@@ -1,5 +1,6 @@
 """Paths of the code and of its output folders, and the name of its command line."""
 
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,3 +17,10 @@ REPORTS = Path("reports")
 
 PROFILES = Path("profiles")
 """Folder of recorded traces, in the working directory."""
+
+
+def as_typed(text: str) -> str:
+    """Return text in which an installed package's `nox -s bench -- ARGS` is `lockstep run ARGS`."""
+    if CHECKOUT:
+        return text
+    return re.sub(r"\bnox -s (\w+)(?: --)?", r"lockstep \1", text.replace("-s bench", "-s run"))

@@ -223,7 +223,7 @@ class CellRow(BlockFields, ProgramFigures):
     """Like `inputs`, by ablation of bench.records.arms."""
     foreign: NotRequired[ForeignArms]
     isolation: NotRequired[Isolation]
-    """The second measurement in isolation; absent if the cell is no suspicious winner."""
+    """The second measurement in isolation; absent if the cell is not a suspicious winner."""
     checkpoint: NotRequired[Checkpoint]
     """Checkpoint figures of the first launch."""
     profile: NotRequired[str]
@@ -253,7 +253,7 @@ class Look(TypedDict):
     """Rounds of the block in all its launches so far."""
     alpha: float
     """Probability that any verdict of the block at this look is wrong."""
-    spent: NotRequired[float]
+    spent: float
     """Probability that any verdict of the block is wrong at this look or one before."""
     settled: NotRequired[list[str]]
     """Settled arms, which leave the rounds."""

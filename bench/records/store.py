@@ -200,7 +200,7 @@ def add_launch(
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read `manifest.json`; StoreError if this is no run, or is damaged or of another schema."""
+    """Read `manifest.json`; StoreError if this is not a run, or is damaged or of another schema."""
     path = directory / MANIFEST
     if not path.is_file():
         raise StoreError(f"{directory} is not a run: it has no {MANIFEST}")

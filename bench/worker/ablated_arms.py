@@ -136,7 +136,7 @@ def _keep(kept: jax.Array, gradient: jax.Array) -> jax.Array:
 def forward_only(problem: Problem) -> Problem:
     """Return the problem with a loss whose gradient is 0, and an optimizer that does nothing.
 
-    The compiler then removes the backward pass and what depends on it alone.
+    The compiler then removes the backward pass and what depends only on it.
     """
     inner, sequence, make_stages = problem.optimizer, problem.sequence, problem.make_stages
 
@@ -189,7 +189,7 @@ def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], li
     """
     try:
         traced = jax.jit(train_step.step).trace(train_step.state, batch)
-        # The outermost program alone can donate.
+        # Only the outermost program can donate.
         donates = any(any(e.params.get("donated_invars", ())) for e in traced.jaxpr.eqns)
         if donates:
             traced = jax.jit(train_step.step, donate_argnums=0).trace(train_step.state, batch)

@@ -181,7 +181,7 @@ class BlockSession:
             if owner := files.get(file, name):
                 self.reasons[owner] = (
                     f"{self.implementation_file(owner).name} replaces {what} for the whole "
-                    "process, with the clock and all other arms; it was put back"
+                    "process, including the clock and all other arms; it was restored"
                 )
 
     def check_process(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Processes whose stdout carries events alone, whatever users' files write or leave running."""
+"""Processes whose stdout carries only events, whatever users' files write or leave running."""
 
 import contextlib
 import json

@@ -28,7 +28,7 @@ def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
     Raises:
       jax.errors.JaxRuntimeError: some processes did not connect.
     """
-    global _exchange  # noqa: PLW0603 - there is one launch a process
+    global _exchange  # noqa: PLW0603 - there is one launch per process
     _exchange = exchange
     jax.distributed.initialize(
         place["coordinator"],

@@ -139,7 +139,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
 }
-"""Getter and setter of each setting that is no option of jax, by its name in messages."""
+"""Getter and setter of each setting that is not an option of jax, by its name in messages."""
 
 
 class ProcessSettings:

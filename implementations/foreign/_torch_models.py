@@ -25,9 +25,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 def why_unsupported(problem: Any) -> str | None:
     """Return why no step of torch_*.py can run the problem; None if one can."""
     if other := [axis for axis, size in problem.mesh.items() if axis != "data" and size > 1]:
-        return f"it splits the batch alone, and this mesh has {', '.join(other)}"
+        return f"it shards only the batch, and this mesh has {', '.join(other)}"
     if problem.compute not in DTYPES:
-        return f"{problem.compute} would need a scaled loss"
+        return f"{problem.compute} needs loss scaling"
     if getattr(problem, "remat", "") not in ("", "full"):
         return f"its checkpoints recompute whole blocks, and remat={problem.remat} does not"
     if getattr(problem, "scan_layers", False):
@@ -117,8 +117,9 @@ def make_model(problem: Any) -> nn.Module:
     if problem.model == "linear":
         model = nn.Linear(*shapes["kernel"])
     elif problem.model == "mlp":
-        kernels = sorted(name for name in shapes if name.endswith("kernel"))
-        model = MLP([shapes[kernels[0]][0], *(shapes[name][1] for name in kernels)])
+        numbers = {int(name.split("/")[1]): name for name in shapes if name.endswith("kernel")}
+        kernels = [shapes[name] for _, name in sorted(numbers.items())]
+        model = MLP([kernels[0][0], *(outputs for _, outputs in kernels)])
     else:
         model = GPT2(problem.sizes, shapes["tokens/table/embedding"][0], problem.remat)
     dtype = next(iter(problem.params.values())).dtype.name

@@ -68,8 +68,3 @@ def test_a_look_at_fewer_rounds_spends_nothing() -> None:
     assert spending.look(64, 0.5) == 0, "without progress"
     assert spending.look(0, 0.6) == 0
     assert len(spending.looks) == 1
-
-
-def test_looks_of_earlier_versions_have_spent_their_sum_at_most() -> None:
-    spending = AlphaSpending([{"rounds": 16, "alpha": 0.001}, {"rounds": 32, "alpha": 0.001}])
-    assert 0 < spending.look(64, 1.0) < 0.8 * ALPHA

@@ -29,7 +29,7 @@ ARMS = ["base", "x", "y", "z"]
 def simulate(
     seed: int, *, drifts: float = 0.0, place: float = 0.0, after: float = 0.0, launches: int = 2
 ) -> Rounds:
-    """32 rounds a launch: x drifts against the rest; first places and turns after y are slower."""
+    """32 rounds per launch: x drifts from the rest; first places and turns after y are slower."""
     rng = np.random.default_rng(seed)
     rows = []
     for launch in range(launches):

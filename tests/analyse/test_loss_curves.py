@@ -62,14 +62,14 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
     stored: tuple[store.Run, Tables], tmp_path: Path
 ) -> None:
     told = {caveat.title: caveat.text for caveat in caveats.caveats(stored[1], stored[0].manifest)}
-    text = told["Loss curves part early"]
-    assert text.startswith("2 cells left the reference's losses within 40 steps")
-    assert "at most 4.0e-4, drifts in mlp-base/data=1/b64/fp32, where 3.0e-4 is allowed" in text
+    text = told["Loss curves diverge early"]
+    assert text.startswith("2 cells diverged from the reference's losses within 40 steps")
+    assert "drifts in mlp-base/data=1/b64/fp32 most, by 4.0e-4, where 3.0e-4 is allowed" in text
     rough = read(tmp_path / "rough", drifts={**PLAN.drifts, EXACT: 1e-5})
     late = read(tmp_path / "late", drifts={"drifts": 5e-6})
     for run, found in (rough, late):
         titles = [caveat.title for caveat in caveats.caveats(found, run.manifest)]
-        assert "Loss curves part early" not in titles
+        assert "Loss curves diverge early" not in titles
         assert loss_curves.find(found)[0].curves[0].beyond
 
 
@@ -103,7 +103,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
     assert phase_tables.unfinished_losses([one], run.manifest).startswith(
-        "2 loss curves ended before the last step, mlp-base/data=2/b64/fp32/drifts for instance: "
+        "2 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/drifts: "
         "the loss of step 11 is nan."
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)

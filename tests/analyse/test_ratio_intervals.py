@@ -215,7 +215,7 @@ def test_processes_that_differ_more_than_thought_widen_intervals() -> None:
 
 
 def drifted(rng: np.random.Generator, drift: float, world: World, trials: int, launches: int):
-    """Log seconds a step of runs of one program, each made on a host of its own pace."""
+    """Log seconds per step of runs of one program, each made on a host of its own pace."""
     pace = drift * rng.standard_normal((trials, 1, 1))
     return math.log(0.01) + pace + world.launches(rng, trials, launches, rounds=16)
 

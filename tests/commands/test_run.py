@@ -226,7 +226,7 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
         assert front(*command).code == -signal.SIGKILL
         stored = front.stored("r")
         assert len(stored.blocks.groupby(["block", "launch"])) == launches
-        assert stored.damaged == [], "what was half-written is no launch"
+        assert stored.damaged == [], "what was half-written is not a launch"
         assert list((front.folder / "reports/r" / store.LAUNCHES).glob("*.part"))
     del front.environment["FAKE_KILL"]
 
@@ -662,11 +662,11 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("--meshs", "data=1"), "--meshs is no option; did you mean --meshes?"),
-        (("mlp",), "'mlp' stands where an option belongs, such as --workloads"),
+        (("--meshs", "data=1"), "--meshs is not an option; did you mean --meshes?"),
+        (("mlp",), "unexpected argument 'mlp'; options start with --"),
         (("--batch-sizes", "-4"), "--batch-sizes: '-4' is not a positive whole number"),
         (("--run", "last"), "--run: 'last' stands for the newest run; choose another name"),
-        (("--qqq",), "--qqq is no option; see --help"),
+        (("--qqq",), "--qqq is not an option; see --help"),
         (("--run", ""), "--run: '' is not a plain name of a folder"),
         (("--clip-norm", "0"), "--clip-norm: '0' is not a positive number"),
         (
@@ -674,8 +674,8 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
             "-k: 'data=' is not an expression of words, and, or, not, and parentheses",
         ),
         (("--implementation-path", ""), "--implementation-path: there is no file ''"),
-        (("--meshes", ""), "--meshes: there is no value"),
-        (("--dry-run=yes",), "--dry-run: it takes no value, and 'yes' was given"),
+        (("--meshes", ""), "--meshes: a value is missing"),
+        (("--dry-run=yes",), "--dry-run: it takes no value, but 'yes' was given"),
         (("--maxfail", "x"), "--maxfail: invalid int value: 'x'"),
         (("-p", "none"), """Error importing plugin "none": No module named 'none'"""),
     ],

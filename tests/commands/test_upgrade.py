@@ -50,8 +50,8 @@ def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
     ("words", "error"),
     [
         ((), "name the version to compare with"),
-        (("--from", "main"), "--from: 'main' is no version"),
-        (("--from=main", "--to=jax==0.12"), "--from: 'main' is no version"),
+        (("--from", "main"), "--from: 'main' is not a version"),
+        (("--from=main", "--to=jax==0.12"), "--from: 'main' is not a version"),
         (("--from",), "--from: expected one argument"),
         (("--from", "jax==0.4.1"), "no environment has jax==0.4.1"),
         (("--from", "jax>=0.11", "--bisect"), "has to be one version"),
@@ -90,7 +90,7 @@ def test_a_bisection_finds_the_release(slower_than: int, told: str) -> None:
 
 def test_a_bisection_ends_where_nothing_is_decided() -> None:
     code, told = bisect(BASES, lambda base: 2 if base == "jax==3" else 1)
-    assert (code, told) == (2, "the comparison with jax==3 decides nothing: exit code 2")
+    assert (code, told) == (2, "the comparison with jax==3 was inconclusive: exit code 2")
 
 
 def test_a_comparison_ends_with_the_command_that_started_it(front: Front, tmp_path) -> None:

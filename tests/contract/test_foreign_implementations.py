@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
 from bench.contract.workloads import gpt2, linear, mlp
@@ -84,7 +88,7 @@ def test_passes_the_gate(module, gates, case):
 @pytest.mark.slow
 def test_what_it_cannot_do_is_unsupported(module):
     problem = problem_of("mlp", "fp16")
-    assert "scaled" in module.why_unsupported(problem, make_mesh(MeshShape.parse("data=1")))
+    assert "loss scaling" in module.why_unsupported(problem, make_mesh(MeshShape.parse("data=1")))
     problem, mesh = problem_of("mlp", "fp32"), make_mesh(MeshShape.parse("data=1,model=2"))
     assert "this mesh has model" in module.why_unsupported(problem, mesh)
     mesh, config = make_mesh(MeshShape.parse("data=1")), gpt2.SIZES["tiny"]()
@@ -97,3 +101,21 @@ def test_each_is_unsupported_with_a_reason_where_torch_is_not_installed(module):
     problem = problem_of("linear", "fp32")
     reason = module.why_unsupported(problem, make_mesh(MeshShape.parse("data=1")))
     assert reason == "it needs the package torch, which is not installed"
+
+
+@needs_torch
+def test_an_mlp_of_more_than_ten_layers_has_them_in_order(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    models = importlib.import_module("implementations.foreign._torch_models")
+    widths = list(range(3, 16))
+    params = {}
+    for number, shape in sorted(enumerate(pairwise(widths)), key=lambda layer: str(layer[0])):
+        params[f"layers/{number}/bias"] = np.full(shape[1], number, np.float32)
+        kernel = "product/kernel" if number % 2 else "kernel"
+        params[f"layers/{number}/{kernel}"] = np.full(shape, number, np.float32)
+    problem = SimpleNamespace(model="mlp", params=params, platform="cpu")
+    model = models.make_model(problem)
+    assert [layer.in_features for layer in model.layers] == widths[:-1]
+    assert model(models.torch.ones(2, 3)).shape == (2, 15)
+    for name, array in models.params_of(model, params).items():
+        np.testing.assert_array_equal(array, params[name])

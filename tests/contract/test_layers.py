@@ -69,7 +69,7 @@ def loss(layer, x, labels):
 
 
 def textbooks(table, x, labels):
-    """From the logits of tokens alone, all in one dtype."""
+    """Only from the logits of tokens, all in one dtype."""
     logits = x @ table[:SIZE].astype(x.dtype).T
     wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return 3.0 * optax.softmax_cross_entropy_with_integer_labels(wide, labels).mean()

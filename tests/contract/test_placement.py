@@ -133,7 +133,7 @@ def test_an_unknown_reduction_is_refused():
 def test_axes_of_size_one_do_not_matter():
     assert unknown_axes(make_mesh(MeshShape.parse("data=2,model=1")), "data") is None
     reason = unknown_axes(make_mesh(MeshShape.parse("data=2,model=2")), "data")
-    assert reason == "distributes over data only, and this mesh has model"
+    assert reason == "distributes only over data, and this mesh has model"
     alone = make_mesh(MeshShape.parse("data=2"))
     assert unknown_axes(alone, "data", "pipe") == "needs the axis pipe, which this mesh lacks"
     lacks = unknown_axes(alone, "fsdp", "model")

@@ -120,7 +120,7 @@ def test_a_report_says_what_was_proved_and_can_be_loaded(raced, start, tmp_path,
     assert "python -m bench" not in text
     loaded = lockstep.load("given")
     assert loaded.to_frame().equals(before)
-    with pytest.raises(ValueError, match="given exists in reports"):
+    with pytest.raises(ValueError, match=r"^report: given exists in reports/; choose another"):
         raced.report("given")
     assert json.loads((REPORTS / "given" / "manifest.json").read_text())["run"] == "given"
     with pytest.raises(ValueError, match="there is no run 'givn'"):
@@ -212,7 +212,7 @@ def test_python_numbers_in_a_state_may_become_arrays():
 
 @pytest.mark.parametrize("returned", [3, jnp.ones(4), (jnp.ones(4), 1.0)])
 def test_a_reference_that_is_no_step_is_named(start, returned):
-    with pytest.raises(ValueError, match=r"the reference 'a' is no train step: the (step|loss)"):
+    with pytest.raises(ValueError, match=r"the reference 'a' is not a train step: the (step|loss)"):
         lockstep.compare({"a": lambda _s, _b: returned, "b": make()}, *start)
 
 
@@ -266,7 +266,7 @@ def yields(state, batch):
         ({}, {}, "there are no steps"),
         ({"a": make()}, {}, "needs another function"),
         ({"a": make(), "twin": make()}, {}, "'twin' is the name of the baseline's second copy"),
-        ({"a b": make(), "c": make()}, {}, "'a b' is no name"),
+        ({"a b": make(), "c": make()}, {}, "'a b' is not a name"),
         ({"a": make(), "b": make()}, {"baseline": "c"}, "baseline 'c' is none of a, b"),
         ({"a": make(), "b": make()}, {"reference": "c"}, "reference 'c' is none of a, b"),
         ([make(), make()], {}, "steps is a list, not a dict of functions by name"),

@@ -96,7 +96,7 @@ def test_it_works_in_somebodys_test(pytester):
     result.stdout.fnmatch_lines(
         [
             "*a race was not run: call its assert_not_slower()*",
-            "*the marker lockstep takes keywords alone*",
+            "*the marker lockstep takes only keywords*",
             "*the new step is wrong: the loss of a later step differs*",
         ]
     )

@@ -155,7 +155,7 @@ def test_an_ablated_arm_stays_until_its_share_is_known_and_costs_no_error(
 
 
 def test_a_gate_ends_when_its_steps_are_settled() -> None:
-    """A base is no variant, which would keep its head in the rounds."""
+    """A base is not a variant, which would keep its head in the rounds."""
     arms = ("python_loop", "python_loop@base", "pmap", "pmap@base")
     state = BlockState(
         samples=rows(0, 1, dict.fromkeys(arms, 1.0)),

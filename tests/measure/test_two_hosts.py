@@ -136,7 +136,7 @@ def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> Scaled:
 
 FREE = ("noqueue",)
 RATES = {"1gbit": 1e9, "100mbit": 1e8}
-"""Names, and bits a second."""
+"""Names, and bits per second."""
 # A bucket much smaller than a step's bytes, and a queue that holds all of them.
 QUEUES = {name: ("tbf", "rate", name, "burst", "128kb", "limit", "32mb") for name in RATES}
 

@@ -137,7 +137,7 @@ def test_a_variant_that_races_adds_arms_of_this_python(monkeypatch, tmp_path):
 @pytest.mark.parametrize("variant", ["old=jax==0.11.0", "@one=XLA_FLAGS=--one"])
 def test_a_gate_has_one_other_version(variant):
     typed = Options(variant=(variant,), base_revision="jax==0.10.2")
-    with pytest.raises(BadInput, match="--variant: a gate has another version already: its base"):
+    with pytest.raises(BadInput, match="--variant: a gate already has a second version: its base"):
         make_plan(typed, catalogue())
 
 

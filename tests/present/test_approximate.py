@@ -1,4 +1,4 @@
-"""Approximate steps are ranked apart, and marked wherever implementations are listed."""
+"""Approximate steps are ranked separately, and marked wherever implementations are listed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_the_answer_is_an_exact_step(found: Tables) -> None:
         sentences.headline(sentences.summaries(found)),
         *(each.text() for each in sentences.summaries(found)),
     ):
-        answer, _, apart = text.partition(" Approximate steps are ranked apart. Times relative to ")
+        answer, _, apart = text.partition(
+            " Approximate steps are ranked separately. Times relative to "
+        )
         assert "sparse" not in answer
         assert "coarse" not in answer
         assert "fast" in answer
@@ -81,7 +83,9 @@ def test_without_another_exact_step_there_is_still_an_order(tmp_path: Path) -> N
     (text,) = sentences.advice(
         sentences.summaries(cell_table.build(store.load(synthetic.write(tmp_path, plan))))
     )
-    assert text.startswith("Approximate steps are ranked apart. Times relative to jit_spmd: sparse")
+    assert text.startswith(
+        "Approximate steps are ranked separately. Times relative to jit_spmd: sparse"
+    )
 
 
 def test_the_matrix_sets_them_beside_the_fastest_exact_step(found: Tables) -> None:
@@ -109,7 +113,7 @@ def test_every_list_marks_them(run: store.Run, found: Tables) -> None:
     assert "sparse (sparse rounds)" in said["Approximate steps"]
     console = Console(width=200, record=True)
     closing_summary.print_summary(console, run, found)
-    assert "Approximate steps are ranked apart" in console.export_text()
+    assert "Approximate steps are ranked separately" in console.export_text()
 
 
 def test_their_losses_need_not_follow_the_references(found: Tables) -> None:
@@ -130,4 +134,4 @@ def test_files_and_markdown_mark_them(run: store.Run) -> None:
     assert all("sparse (approximate)" in text for text in drawn)
     text = (run.directory / "report.md").read_text("utf-8")
     assert "sparse (approximate)" in text
-    assert "Approximate steps are ranked apart" in text
+    assert "Approximate steps are ranked separately" in text

@@ -84,7 +84,7 @@ LARGEST = rows.MaxBatchRow(
     mesh="data=8",
     options="fp32",
     limit_bytes=2**30,
-    limit_is="what the device gives to a program",
+    limit_is="the memory available on the device",
     batch=4096,
     predicted_bytes=2**30 - 1,
     next_batch=4352,
@@ -115,7 +115,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of this session alone
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only of this session
 
     with sync_playwright() as driver:
         # Without a path, the browser that Playwright itself has installed.
@@ -156,7 +156,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def blank(browser: Browser) -> Iterator[Page]:
-    """A page without a report, for functions of the page's script alone."""
+    """A page without a report, only for functions of the page's script."""
     page = browser.new_page()
     yield page
     page.close()
@@ -879,7 +879,7 @@ def test_numbers_are_written_as_elsewhere(blank: Page, name: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", *slow("dark")])
 def test_accessible(open_page, scheme: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - of this session alone
+    from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415 - only of this session
 
     opened = open_page(color_scheme=scheme)
     opened.page.locator("figure > details summary").first.click()

@@ -87,7 +87,7 @@ def test_of_many_reasons_some_are_shown(tmp_path):
     plan = synthetic.Plan(devices=tuple(range(1, 15)), rounds=2, endings=endings)
     lines = closing_lines(synthetic.write(tmp_path, plan))
     assert sum("reason " in line for line in lines) == closing_summary.MOST
-    assert "and 2 reasons more in the report" in lines
+    assert "and 2 more reasons in the report" in lines
 
 
 def test_nothing_right_and_nothing_measured(tmp_path):

@@ -11,8 +11,8 @@ import synthetic
 
 from bench.analyse import cell_table
 from bench.plan.options import add_options, read_options
-from bench.present import cell_columns, command_lines
-from bench.records import store
+from bench.present import cell_columns, command_lines, markdown, page, print_plots
+from bench.records import paths, store
 from bench.records.cells import StepOptions
 
 
@@ -48,6 +48,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
         "checkpoints": ["async"],
         "train_steps": 20,
         "options": {
+            "devices": "16",
             "variant": ["lhs=XLA_FLAGS=--xla_a --xla_b", "other=NCCL_ALGO=Ring"],
             "implementation_path": ["../my steps/mine.py"],
         },
@@ -59,6 +60,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert found.workloads == ("mlp-base",)
     assert found.meshes == ("data=4",)
     assert (found.batch_sizes, found.scaling) == (("256",), "strong")
+    assert found.devices == "16", "without it, more than 8 devices would be refused"
     assert found.precision == (asked.precision,)
     assert found.microbatches == ((str(asked.microbatches),) if asked.microbatches > 1 else ())
     assert (found.input, found.checkpoint) == (("loaded", "prefetched"), ("async",))
@@ -87,4 +89,16 @@ def test_an_arm_under_another_version_is_measured_again_with_its_variant(tmp_pat
     (again,) = (column for column in cell_columns.COLUMNS if column.key == "again")
     asked = read(str(again.of(old)))
     assert asked.variant == ("old=jax==0.10.2",)
+    assert asked.devices is None
     assert asked.implementations == ("jit_spmd",)
+
+
+def test_no_command_of_an_installed_package_needs_nox(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(paths, "CHECKOUT", False)
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), traced=True)))
+    found = cell_table.build(run)
+    html = page.html(found, run.manifest)
+    assert "lockstep run --workloads mlp-base" in html
+    text = markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
+    assert "`lockstep tensorboard` serves them" in text
+    assert "nox -s" not in html + text

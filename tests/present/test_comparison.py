@@ -508,7 +508,7 @@ def test_the_command_writes_beside_the_runs(
         (("before", "before", "--margin", "nan"), "--margin: 'nan' is not"),
         (("before", "before", "--margin", "100"), "above 0 and below 100"),
         (("before", "old"), "this version reads schema"),
-        (("before", "before", "--output", "file"), "--output: file is a file, and no folder"),
+        (("before", "before", "--output", "file"), "--output: file is a file, not a folder"),
     ],
 )
 def test_bad_input_is_refused(

@@ -145,7 +145,7 @@ def test_a_host_s_name_within_packed_data_is_chance(checkout, monkeypatch):
     assert not published_run._private_words(published_run._without_code(page))
     shutil.rmtree(checkout / "reports" / NAME)
     synthetic.rewrite(directory, "cells", lambda row: row.update(reason=f"on {host}"))
-    assert f"'{host}' tells of this machine" in lockstep("publish", "mine").output
+    assert f"'{host}' identifies this machine" in lockstep("publish", "mine").output
 
 
 def test_a_run_that_went_on_is_published_in_its_own_place_alone(checkout, quick_report):
@@ -193,7 +193,7 @@ def test_too_large_damaged_or_empty_runs_are_not_published(checkout, quick_repor
     run = synthetic.write(reports, PLAN, "mine")
     with monkeypatch.context() as patch:
         patch.setattr(published_run, "MOST_BYTES", 1000)
-        assert "MiB, and may have 0" in lockstep("publish", "mine").output
+        assert "MiB, at most 0 are allowed" in lockstep("publish", "mine").output
     with synthetic.launch_files(run)[0].open("r+b") as file:
         file.write(b"X")
     done = lockstep("publish", "mine")

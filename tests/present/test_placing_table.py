@@ -47,7 +47,7 @@ def found(run: store.Run) -> cell_table.Tables:
 
 
 def seconds(run: store.Run, block: str) -> pd.DataFrame:
-    """Seconds a step of each round (rows) and arm (columns), as stored."""
+    """Seconds per step of each round (rows) and arm (columns), as stored."""
     own = run.samples[run.samples["block"] == block].assign(
         s=lambda rows: rows["throughput_ns"] / rows["steps"] / 1e9
     )
@@ -62,7 +62,7 @@ def estimate(times: pd.DataFrame, arm: str, other: str) -> float:
 
 def upper(times: pd.DataFrame, arm: str, other: str, alpha: float) -> float:
     """The upper end of the interval of time(arm) / time(other) of one launch."""
-    from scipy import stats  # noqa: PLC0415 - of this test alone
+    from scipy import stats  # noqa: PLC0415 - only of this test
 
     middle, _, high = map(
         float, shift(np.log((times[arm] / times[other]).dropna().to_numpy()), alpha)
@@ -91,7 +91,7 @@ def test_every_number_of_the_matrix_follows_from_the_samples(
                 continue
             assert field is not None
             step = numbers.si(times["jit_spmd"].median() * ratios[name], "s")
-            assert field.sure.endswith(f", {step} a step")
+            assert field.sure.endswith(f", {step} per step")
             longer = ratios[name] / ratios[best]
             behind.setdefault(name, []).append(longer)
             if name == best:
@@ -122,7 +122,7 @@ def test_what_has_no_place_says_why(found: cell_table.Tables) -> None:
     apart = lines["alone"].fields[0]
     assert apart is not None
     assert apart.look == "apart"
-    assert apart.sure.startswith("measured apart")
+    assert apart.sure.startswith("measured separately")
     assert lines["alone"].worst == numbers.MISSING
 
 
@@ -184,8 +184,8 @@ def test_a_cause_from_traces_is_said(tmp_path: Path) -> None:
     built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
     (said,) = sentences.advice(sentences.summaries(built))
     assert re.search(
-        r"; avoid slow: at least 4\d\s% behind with data=\d, mainly for elementwise operations in "
-        r"the update that transpose\.$",
+        r"; avoid slow: at least 4\d\s% behind with data=\d, mainly because of elementwise "
+        r"operations in the update that transpose\.$",
         said,
     )
 

@@ -466,7 +466,7 @@ def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
     [
         ({}, "was 1.000 there, and 0.500 in the shared process"),
         ({"beside": ""}, "A step took 1.00 s there, and 500 ms in"),
-        ({"isolated_ratio": None, "reason": "it died"}, "No times came of it: it died."),
+        ({"isolated_ratio": None, "reason": "it died"}, "It yielded no times: it died."),
     ],
 )
 def test_a_winner_that_was_repeated_in_isolation_is_told(
@@ -542,7 +542,7 @@ def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> N
         "these were proved at a batch of 16. The steps of mlp-base/data=2/b64/fp32/"
     )
     assert said[title].endswith(
-        "do not fit in float64 at any batch: proved in the timed dtypes alone."
+        "do not fit in float64 at any batch: proved only in the timed dtypes."
     )
 
 
@@ -569,7 +569,7 @@ def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
 def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path: Path) -> None:
     titles = [c.title for c in caveats.caveats(found, store.load(directory).manifest)]
     assert "More devices than cores" in titles
-    assert "Measured apart" in titles
+    assert "Measured in a separate process" in titles
     assert "A busy host" not in titles
     assert "Wide noise floor" not in titles
     built, run = small(tmp_path, noise=0.2, load=3.0)
@@ -633,7 +633,7 @@ def test_several_processes_have_curves_of_their_own() -> None:
         2: [2, 4, 8],
     }
     assert found[1].options == "fp32,processes=4", "it is shown where its largest mesh is"
-    assert found[2].title == "Strong scaling, data=N, 2 devices a process, batch 8 in all"
+    assert found[2].title == "Strong scaling, data=N, 2 devices per process, batch 8 in all"
     assert len({c.slug for c in found.values()}) == 3
     assert all((c.points["efficiency"] == 1).all() for c in found.values())
 

@@ -274,7 +274,7 @@ def test_small_shards_are_bound_by_the_latency_of_hops() -> None:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Tokens a chip below which a step is bound by communication, as the book says."""
+    """Tokens per chip below which a step is bound by communication, as the book says."""
 
     where: str
     hardware: str

@@ -155,7 +155,7 @@ def test_what_is_predicted_is_run():
         return ran(one)
 
     lines = [line("a"), line("loop"), line("b", "data=4")]
-    limit = largest.Limit(41_000, "as asked for")
+    limit = largest.Limit(41_000, "requested")
     loop, a, b = largest.largest(lines, limit, read, prove)
     assert (a["batch"], a["predicted_bytes"], a["next_batch"]) == (400, 41_000, 424)
     assert (b["batch"], b["status"], b["peak_bytes"]) == (400, "ok", 7)
@@ -216,7 +216,7 @@ def test_where_nothing_fits_nothing_is_run():
     assert (row["batch"], row["status"]) == (None, "predicted oom")
     assert (row["next_batch"], row["next_bytes"]) == (4, 1_400)
     assert largest_batch_table.words(row) == (
-        "predicted oom: the smallest batch, 4, exceeds the limit as planned, and did not run"
+        "predicted oom: the smallest batch, 4, is predicted to exceed the limit, so it was not run"
     )
 
 
@@ -251,8 +251,8 @@ def test_rows_are_kept_and_replaced(tmp_path):
 
 
 def test_rows_of_another_limit_stay(tmp_path):
-    (one,) = largest.largest([line()], largest.Limit(41_000, "as asked for"), read, ran)
-    (none,) = largest.largest([line()], largest.Limit(12, "as asked for"), read, ran)
+    (one,) = largest.largest([line()], largest.Limit(41_000, "requested"), read, ran)
+    (none,) = largest.largest([line()], largest.Limit(12, "requested"), read, ran)
     largest_batches.write(tmp_path, [one])
     assert largest_batches.write(tmp_path, [none]) == [none, one]
 
@@ -260,15 +260,15 @@ def test_rows_of_another_limit_stay(tmp_path):
 def test_damage_is_reported_and_each_row_has_its_limit(tmp_path, capsys):
     run = synthetic.write(tmp_path, synthetic.Plan(devices=(2,), rounds=4))
     of = line("a", "data=2", 64, "fp32")
-    limits = [largest.Limit(size, "as asked for") for size in (40_960, 81_920)]
+    limits = [largest.Limit(size, "requested") for size in (40_960, 81_920)]
     each = [row for limit in limits for row in largest.largest([of], limit, read, ran)]
     largest_batches.write(run, ({**row, "workload": "mlp-base"} for row in each))
     found = load_run(str(run))
     assert not capsys.readouterr().err
     build(found, all_plots=False)
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
-    assert "| 40.0 KiB (as asked for) |" in markdown
-    assert "| 80.0 KiB (as asked for) |" in markdown
+    assert "| 40.0 KiB (requested) |" in markdown
+    assert "| 80.0 KiB (requested) |" in markdown
     path = run / largest_batches.FILE
     path.write_bytes(path.read_bytes()[:-9])
     assert cell_table.build(load_run(str(run))).damaged
@@ -288,7 +288,7 @@ def test_a_report_has_them(tmp_path):
         fits = one.implementation == "a" or one.block.batch < 400
         return ran(one) if fits else {"status": "oom", "reason": "no room", "peak_bytes": None}
 
-    found = largest.largest(lines, largest.Limit(41_000, "as asked for"), reading, prove)
+    found = largest.largest(lines, largest.Limit(41_000, "requested"), reading, prove)
     # Those of the run's own workload and options.
     largest_batches.write(run, ({**row, "workload": "mlp-base"} for row in found))
     build(store.load(run))
@@ -298,12 +298,12 @@ def test_a_report_has_them(tmp_path):
         "a": "ok", "b": "ok", "big": "predicted oom", "loop": "not predicted"
     }  # fmt: skip
     markdown = (run / "report.md").read_text("utf-8").replace(numbers.NARROW, " ")
-    assert "| 40.0 KiB (as asked for) |" in markdown
+    assert "| 40.0 KiB (requested) |" in markdown
     refuted = "400 was predicted to fit, but ran out of memory"
     for shown in ("| a | data=2 | 400 | ok | 40.0 KiB |", f"| b | data=2 | 350 ({refuted}) | ok |"):
         assert shown in markdown
     assert "not predicted (it is a loop)" in markdown
-    planned = "the smallest batch, 2, exceeds the limit as planned, and did not run"
+    planned = "the smallest batch, 2, is predicted to exceed the limit, so it was not run"
     assert f"| predicted oom ({planned}) |" in markdown
     carried = page_data.build(cell_table.build(store.load(run)), store.read_manifest(run))
     assert column(carried, "max_batch", "batch") == [400, 350, None, None]
@@ -344,9 +344,9 @@ def test_no_memory_is_refused(text):
 
 def test_an_accelerator_has_a_limit_and_others_have_to_be_given_one():
     gpu = {**catalogue("gpu"), "device_memory_bytes": 80_000}
-    assert limit_of(gpu, None) == largest.Limit(80_000, "what the device gives to a program")
-    assert limit_of(gpu, 16.0) == largest.Limit(16, "as asked for")
-    assert limit_of(catalogue("cpu"), 16.0) == largest.Limit(16, "as asked for")
+    assert limit_of(gpu, None) == largest.Limit(80_000, "the memory available on the device")
+    assert limit_of(gpu, 16.0) == largest.Limit(16, "requested")
+    assert limit_of(catalogue("cpu"), 16.0) == largest.Limit(16, "requested")
     with pytest.raises(BadInput, match="--memory 2GiB: gpu devices do not report how much memory"):
         limit_of(catalogue("gpu"), None)
 

@@ -516,7 +516,7 @@ def test_all_faults_are_told_at_once() -> None:
         (["mlp-bas"], "unknown workload 'mlp-bas'"),
         (["mlp-base", "--chips", "2048"], "--chips: '2048' is not within 1 to 1,024"),
         (["mlp-base", "-k", "nosuch"], "'nosuch' selects none of "),
-        (["mlp-base", "--hardware", "h200,h100-sxm"], "a plan is of one chip"),
+        (["mlp-base", "--hardware", "h200,h100-sxm"], "a plan is for one kind of chip"),
         (["mlp-base", "--hardware", "tpu-v5p", "--precision", "fp32"], "it has bf16"),
         (["mlp-base", "--chips", "7", "--hardware", "tpu-v5e"], "no slice of 7 chips"),
         (["mlp-base", "--batch", "7"], "--batch: no mesh of 8 chips splits 7 into equal shards; "),

@@ -25,7 +25,7 @@ def samples(
     blocks: int = 2, rounds: int = 128, processes: int = 1, noise: float = 0.01,
     arms: Sequence[str] = ARMS, truth: Sequence[float] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Samples of arms of 10 ms a step: heavy tails, and a host whose speed drifts."""
+    """Samples of arms of 10 ms per step: heavy tails, and a host whose speed drifts."""
     chance = np.random.default_rng([blocks, rounds, processes, len(arms)])
     parts = []
     for block in range(blocks):
@@ -71,7 +71,7 @@ def test_equal_arms_rarely_raise_an_alarm_and_slower_ones_are_found(
 ) -> None:
     assert {arms for arms, _ in found} == {2, 7}, "there are no 14 arms"
     assert {size for _, size in found} == {
-        "16 rounds", "32 rounds", "128 rounds", "5 s a pair",
+        "16 rounds", "32 rounds", "128 rounds", "5 s per pair",
     }  # fmt: skip
     alarms = [each.alarms for each in found.values()]
     assert all(rate.of == 40 for rate in alarms)
@@ -106,10 +106,10 @@ def test_arms_that_are_not_equal_are_alarms() -> None:
 def test_long_trials_take_several_processes() -> None:
     judged = trials(samples(blocks=1, processes=4), count=5)
     by_size = judged.groupby("size")["load"].unique().map(set)
-    assert by_size["20 s a pair"] == {SEVERAL}
-    assert by_size["5 s a pair"] <= {"quiet", "bursty"}
+    assert by_size["20 s per pair"] == {SEVERAL}
+    assert by_size["5 s per pair"] <= {"quiet", "bursty"}
     used = judged.groupby("size")["used_s"].max()
-    assert used["5 s a pair"] < used["20 s a pair"] < 20.3
+    assert used["5 s per pair"] < used["20 s per pair"] < 20.3
     again = trials(samples(blocks=1, processes=4), count=5)
     pd.testing.assert_frame_equal(judged, again)
 

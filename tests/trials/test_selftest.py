@@ -121,7 +121,7 @@ def with_keys(found: list[Shares], **keys: object) -> Shares:
 
 
 def test_figures_recover_what_was_planted(figures: Figures) -> None:
-    size = "0.5 s a pair"
+    size = "0.5 s per pair"
     for arms, slowed in ((2, SCALED), (7, SCALED), (14, SCALED), (2, WORKING)):
         ours = with_keys(figures.steps, tool=LOCKSTEP, arms=arms, slowed=slowed, size=size)
         assert ours.alarms.of == ours.wrong.of == 20
@@ -132,7 +132,7 @@ def test_figures_recover_what_was_planted(figures: Figures) -> None:
     assert {(each.keys["arms"], each.keys["size"]) for each in figures.intervals} == {
         (arms, f"{rounds} rounds") for arms in (2, 7, 14) for rounds in (32, 128)
     }
-    spun = with_keys(figures.spins, tool=LOCKSTEP, size="0.1 s a pair")
+    spun = with_keys(figures.spins, tool=LOCKSTEP, size="0.1 s per pair")
     assert spun.found["5 % slower"].value > 0.9
     assert figures.cost is not None
     assert figures.cost.inside == pytest.approx(0.96)
@@ -164,7 +164,7 @@ def test_peers_are_counted_by_their_own_rule(figures: Figures) -> None:
     assert other.found == {"5 % slower": Rate(5, 10)}
     assert other.wrong == Rate(1, 10)
     assert other.used_s == pytest.approx(0.09)
-    step = with_keys(figures.steps, tool="other", size="0.5 s a pair")
+    step = with_keys(figures.steps, tool="other", size="0.5 s per pair")
     assert step.found == {"5 % slower": Rate(2, 2)}
     assert figures.errors == {"other": 1}
 

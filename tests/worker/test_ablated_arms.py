@@ -168,7 +168,7 @@ def test_a_stand_in_repeats_or_sums_what_it_is_given(own: Any, to: Any, expected
 def test_ablation_is_an_option_of_a_run_but_not_of_a_gate() -> None:
     assert make_plan(Options(), catalogue()).worker["ablations"] == []
     assert make_plan(Options(ablate=True), catalogue()).worker["ablations"] == [*ABLATIONS]
-    with pytest.raises(BadInput, match="--ablate: a gate compares whole steps"):
+    with pytest.raises(BadInput, match="--ablate: a gate compares only whole steps"):
         make_plan(Options(ablate=True, base_revision="main"), catalogue())
 
 

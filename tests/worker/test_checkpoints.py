@@ -330,7 +330,7 @@ def test_checkpoints_are_refused_without_their_package_or_folder(tmp_path: Path)
     assert (plan.modes, plan.extras) == (["async", "sync"], ("checkpoint",))
     with pytest.raises(BadInput, match="there is no folder"):
         make_plan(replace(asked, checkpoint_dir=str(tmp_path / "none")), there)
-    with pytest.raises(BadInput, match="has an effect with --checkpoint only"):
+    with pytest.raises(BadInput, match="has no effect without --checkpoint"):
         make_plan(Options(checkpoint_dir=str(tmp_path)), there)
 
 

@@ -149,7 +149,7 @@ class Clockwork:
             [1e6, 1e6],
             1.6,
             39,
-        ),  # 16 rounds of 2 ms a step: 50 steps, 1 washed out, 39, 10 waited for
+        ),  # 16 rounds of 2 ms per step: 50 steps, 1 washed out, 39, 10 waited for
         ([1e9, 1e6], 1.0, 1),  # never below one
         ([1e3, 1e3], 10.0, 1000),  # never above the cap
     ],

@@ -240,7 +240,7 @@ def test_gradients_that_are_reduced_for_slices_alone_are_scattered():
 def test_what_cannot_run_says_so():
     answer = compile_only.answer(request("fsdp_spmd", "data=2,model=2"))
     assert (answer["row"], answer["lack"]) == (None, "unsupported")
-    assert answer["reason"].startswith("distributes over data only")
+    assert answer["reason"].startswith("distributes only over data")
 
 
 def test_a_compiler_that_has_too_little_memory_says_so(monkeypatch):

@@ -176,7 +176,7 @@ def test_what_a_child_raises_is_its_reason(planted, raised, error, message):
     ("fault", "reason"),
     [
         ("", ""),
-        ("self.kernel, self.bias = kept", "the parameters|the update|updates before are left out"),
+        ("self.kernel, self.bias = kept", "the parameters|the update|updates before are missing"),
         ("loss = 0.9 * loss", "the loss"),
     ],
 )

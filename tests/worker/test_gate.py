@@ -237,7 +237,7 @@ def test_one_update_per_shard_is_named(gate):
         return TrainStep(state=right.state, place=right.place, step=step, params=right.params)
 
     with pytest.raises(
-        WrongStepError, match=f"there are {DEVICES} updates a step: one for every shard"
+        WrongStepError, match=f"there are {DEVICES} updates per step: one for every shard"
     ):
         gate.prove_exact(Module(build))
 
@@ -391,7 +391,7 @@ def test_sgd_workload_catches_a_factor_in_its_own_optimizer_as_well(mesh, progra
 
 @pytest.mark.parametrize(("precision", "holds"), [("bf16", True), ("fp16", False)])
 def test_gradients_that_underflow_are_refused(mesh, programs, precision, holds):
-    """In float16 alone: bfloat16 reaches as far down as float32."""
+    """Only in float16: bfloat16 reaches as far down as float32."""
 
     def faint(problem):
         return replace(problem, loss=lambda model, batch: 1e-7 * problem.loss(model, batch))
@@ -558,7 +558,7 @@ def test_microbatches_that_are_summed_are_not_taken_for_shards(mesh, programs):
 
 
 def in_float32(change):
-    """A step whose gradients are changed where they are float32 alone."""
+    """A step whose gradients are changed only where they are float32."""
 
     def reduce_grads(grads):
         def changed(leaf):

@@ -363,14 +363,14 @@ def test_says_who_carries_which_state(mesh):
     timed, shard = problem(), problem(statistics=LOCAL)
     assert why_unsupported(fsdp_shard_map, timed, mesh).startswith("it carries no model state, and")
     assert "dropout/stream/count" in why_unsupported(fsdp_shard_map, timed, mesh)
-    assert "computes local ones only" in why_unsupported(python_loop, timed, mesh)
+    assert "computes only local ones" in why_unsupported(python_loop, timed, mesh)
     assert why_unsupported(python_loop, timed, one) == ""
-    assert "computes synchronized ones only" in why_unsupported(jit_spmd, shard, mesh)
+    assert "computes only synchronized ones" in why_unsupported(jit_spmd, shard, mesh)
     assert [why_unsupported(shard_map_pmean, each, mesh) for each in (timed, shard)] == ["", ""]
     for step in (jit_spmd, nnx_jit):
         assert why_unsupported(step, replace(timed, microbatches=2), mesh) == ""
     outside = why_state_unsupported(SimpleNamespace(FOREIGN={}), timed, mesh)
-    assert outside.startswith("it runs in a process of its own, which is given parameters alone")
+    assert outside.startswith("it runs in a process of its own, which is given only parameters")
 
 
 def test_the_manuals_workload_carries_its_state(tmp_path):

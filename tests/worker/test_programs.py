@@ -150,6 +150,19 @@ def test_a_convolution_is_counted_by_its_kernel():
     assert product_flops(compiled(convolve, image, kernel)) == expected
 
 
+@pytest.mark.parametrize("argument", [0, 1])
+def test_zeros_that_the_gradient_of_a_strided_convolution_inserts_are_no_work(argument):
+    image, kernel = jnp.ones((2, 16, 16, 8)), jnp.ones((3, 3, 8, 32))
+
+    def convolved(image, kernel):
+        return jax.lax.conv_general_dilated(
+            image, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        ).sum()
+
+    expected = 2 * (2 * 8 * 8 * 32) * (3 * 3 * 8)
+    assert product_flops(compiled(jax.grad(convolved, argument), image, kernel)) == expected
+
+
 LIBRARIES = """HloModule jit_step, is_scheduled=true
 
 ENTRY e { x = bf16[64,32]{1,0} parameter(0)

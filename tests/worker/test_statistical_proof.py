@@ -247,6 +247,6 @@ def test_a_reason_makes_a_step_approximate():
 
 
 def test_the_quantile_is_that_of_the_seeds():
-    from scipy import stats  # noqa: PLC0415 - of this test alone
+    from scipy import stats  # noqa: PLC0415 - only of this test
 
     assert pytest.approx(stats.t.ppf(0.95, SEEDS - 1), abs=1e-3) == statistical_proof.QUANTILE

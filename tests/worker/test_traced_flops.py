@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 from bench.records.mesh import MeshShape
@@ -60,6 +61,36 @@ def test_a_convolution():
         x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     assert traced_flops(convolve, image, kernel) == 2 * (2 * 8 * 8 * 5) * (3 * 3 * 3)
+
+
+@pytest.mark.parametrize("argument", [0, 1])
+def test_the_gradients_of_a_strided_convolution_do_as_much_as_the_convolution(argument):
+    """That of the image inserts zeros between the output's elements, which are no work."""
+    image, kernel = jnp.ones((2, 8, 8, 4)), jnp.ones((3, 3, 4, 8))
+    convolve = lambda x, k: jax.lax.conv_general_dilated(  # noqa: E731
+        x, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    gradient = jax.grad(lambda *both: convolve(*both).sum(), argument)
+    forward = 2 * (2 * 4 * 4 * 8) * (3 * 3 * 4)
+    assert traced_flops(convolve, image, kernel) == forward
+    assert traced_flops(gradient, image, kernel) == 2 * forward, "with the forward pass"
+
+
+def test_a_pallas_kernel_counts_once_per_cell_of_its_grid():
+    def kernel(x, w, out):
+        out[...] = x[...] @ w[...]
+
+    def product(x, w):
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((8, 16), jnp.float32),
+            grid=(4, 2),
+            in_specs=[pl.BlockSpec((2, 16), lambda i, _: (i, 0)),
+                      pl.BlockSpec((16, 8), lambda _, j: (0, j))],
+            out_specs=pl.BlockSpec((2, 8), lambda i, j: (i, j)),
+        )(x, w)  # fmt: skip
+
+    assert traced_flops(product, X, W) == PRODUCT
 
 
 def test_what_is_no_jax_program_cannot_be_traced():

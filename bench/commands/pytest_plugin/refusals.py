@@ -67,7 +67,7 @@ def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:
     if words:  # the words after them are probably theirs
         near = {word: get_close_matches(word, map(flag, READERS), 1, 0.7) for word in words}
         return [
-            f"{word} is no option; " + (f"did you mean {one[0]}?" if one else "see --help")
+            f"{word} is not an option; " + (f"did you mean {one[0]}?" if one else "see --help")
             for word, one in near.items()
         ]
-    return [f"{word!r} stands where an option belongs, such as --workloads" for word in places]
+    return [f"unexpected argument {word!r}; options start with --" for word in places]

@@ -205,7 +205,7 @@ class Front:
             first = self._selected[block][0]
             reason = shortened(self.engine.unsupported[block.name][first])
             self.console.print(
-                f"{block.name}: nothing selected runs there; {first}: {reason}",
+                f"{block.name}: no selected cell runs there; {first}: {reason}",
                 soft_wrap=True,
                 markup=False,
             )

@@ -158,7 +158,7 @@ def main() -> None:
         _report(channel, error)
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for pipe in (0, 1):  # the worker's alone, so that closing them is noticed
+    for pipe in (0, 1):  # only the worker's, so that closing them is noticed
         os.dup2(nowhere, pipe)
     _report(channel, worker.pid)
     reaper = threading.Thread(target=_reap, args=(worker.pid, channel), daemon=True)

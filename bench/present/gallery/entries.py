@@ -56,9 +56,7 @@ class Entry:
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     """Return a folder's published runs: clean commits first, then the largest, then the newest.
 
-    Args:
-      reports: the folder of reports.
-      also: folders that are about to be added to git.
+    `also` are folders that are about to be added to git.
 
     Raises:
       EntryError: a folder cannot be read.

@@ -113,7 +113,7 @@ def _day(history: History, change: Change) -> str:
 def _trend(history: History, *, markdown: bool) -> Figure | None:
     """Draw a line through the ratios, with their intervals, and dots at changes and at the end."""
     rated = [ratio for _, ratio in history.rated]
-    if len(rated) < 2:  # noqa: PLR2004 (one point is no line)
+    if len(rated) < 2:  # noqa: PLR2004 (one point is not a line)
         return None
     ends = np.log([(r.value, r.low or r.value, r.high or r.value) for r in rated])
     middle = (ends.min() + ends.max()) / 2
@@ -130,7 +130,7 @@ def _trend(history: History, *, markdown: bool) -> Figure | None:
     bars = "".join(f"M{x} {low}V{high}" for x, _, low, high in points)
     line = "L".join(f"{x} {y}" for x, y, *_ in points)
     said = f"{numbers.ratio(rated[0].value)} to {numbers.ratio(rated[-1].value)}"
-    drawn = Markup(  # noqa: S704 (of numbers alone)
+    drawn = Markup(  # noqa: S704 (only numbers)
         f'<svg class="spark" viewBox="-4 -4 {WIDTH + 8} {HEIGHT + 8}" role="img" '
         f'aria-label="{said}"><path class="ends" d="{bars}"/><path d="M{line}"/>{dots}</svg>'
     )

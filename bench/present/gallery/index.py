@@ -16,9 +16,7 @@ MARKDOWN, PAGE = "README.md", "index.html"
 def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry]]:
     """Write `README.md` and `index.html`, which list all published runs, into a folder of reports.
 
-    Args:
-      reports: the folder.
-      also: folders in it that are about to be added to git.
+    `also` are folders in it that are about to be added to git.
 
     Returns:
       The page, and its entries.

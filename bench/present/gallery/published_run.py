@@ -43,10 +43,6 @@ def publish(run: store.Run, reports: Path) -> Path:
     and tables as CSV), but neither Parquet files nor traces. The manifest names the run after the
     folder. A projection of the run is copied along.
 
-    Args:
-      run: the stored run.
-      reports: the folder of published runs.
-
     Raises:
       PublishError: the run has no rows or damaged ones, was published before, is too large, or
         contains private details of this machine or its user.
@@ -116,7 +112,7 @@ def published_name(run: store.Run) -> str:
     if not workloads:
         raise PublishError(f"{run.directory.as_posix()} has no cells; there is nothing to publish")
     most = 2
-    chosen = "workloads" in run.manifest["config"].get("options", {})  # older runs store none
+    chosen = "workloads" in run.manifest["config"]["options"]
     many = f"{len(workloads)}-workloads" if chosen else run.manifest["preset"]
     named = "-and-".join(workloads) if len(workloads) <= most else many
     return f"{named}_{hardware_name(run.manifest)}_{run.manifest['started_at'][:10]}"
@@ -135,15 +131,15 @@ def _too_large(folder: Path) -> Iterator[str]:
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > MOST_BYTES:
         yield (
-            f"it would have {size / 2**20:.1f} MiB, and may have {MOST_BYTES / 2**20:.0f}; publish "
-            "a run of fewer blocks or rounds"
+            f"it would take {size / 2**20:.1f} MiB, at most {MOST_BYTES / 2**20:.0f} are allowed; "
+            "publish a run of fewer blocks or rounds"
         )
 
 
 def _private(folder: Path) -> Sequence[str]:
     """Return private details of this machine or its user; the first ones in full."""
     details = [
-        f"{path.relative_to(folder).as_posix()}, line {number}: {detail!r} tells of this machine "
+        f"{path.relative_to(folder).as_posix()}, line {number}: {detail!r} identifies this machine "
         "or its user"
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.suffix not in {".pdf", ".png"}

@@ -41,7 +41,7 @@ function drawCell() {
   const status = element("b", `${formatted(cell.status, "status")}: `);
   const again = element("code", cell.again);
   const trace = cell.traced
-    ? [traceLink(cell), " in TensorBoard (nox -s tensorboard) \u00b7 "]
+    ? [traceLink(cell), ` in TensorBoard (${DATA.serving}) \u00b7 `]
     : [];
   const parts = [
     element("h3", { tabindex: "-1" }, cell.full),

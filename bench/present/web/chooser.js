@@ -68,5 +68,5 @@ function useOf(cells, limit, where) {
   const tied = best.length > 1 ? ": differences are undecided or negligible" : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
   const times = unique(ends.map((end) => si(end, "s"))).join(" to ");
-  return element("p", "Use ", ...links, `${others}${where}${tied} (${times} a step).${without}`);
+  return element("p", "Use ", ...links, `${others}${where}${tied} (${times} per step).${without}`);
 }

@@ -36,7 +36,7 @@ function keep(item) {
 function summaryOf(cell) {
   if (cell.status !== "ok") return [`${cell.status}: ${cell.reason}`];
   const lines = [
-    `${si(cell.step_s, "s")} a step (${si(cell.step_q1_s, "s")} to ${si(cell.step_q3_s, "s")})`,
+    `${si(cell.step_s, "s")} per step (${si(cell.step_q1_s, "s")} to ${si(cell.step_q3_s, "s")})`,
   ];
   if (cell.isBaseline) lines.push("the baseline");
   else if (known(cell.ratio)) {

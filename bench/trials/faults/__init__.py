@@ -5,3 +5,6 @@ injects it and observes the consequences. `planted` has the faulty implementatio
 `observed_run` starts runs as a user would and observes them, and `run_scenarios` has the trials.
 `fault_session` runs them, stores the outcomes and shows them.
 """
+
+FOLDER = "LOCKSTEP_FAULT_FOLDER"
+"""Environment variable with the path of the trial's folder."""

@@ -152,7 +152,7 @@ FAULTS = (
     Fault("kept-loss", CHEAT, "nothing is computed in the timed rounds",
           planted("keeps_the_loss", "wrong", "the parameters do not change")),
     Fault("turning", CHEAT, "the step's own program counts to 50, and updates nothing from then on",
-          planted("turns", "wrong", "the parameters do not change|are left out")),
+          planted("turns", "wrong", "the parameters do not change|skips updates")),
     Fault("dodging", CHEAT, "the step does nothing where the harness's frames show a timed span",
           planted("dodges", "wrong", f"do not change in the|{ELSEWHERE}", *LONGER)),
     Fault("peeking", CHEAT, "the step skips work where the harness's frames show a timed span",

@@ -19,6 +19,7 @@ from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Guarded
 from bench.records import store
 from bench.records.rows import CellRow
+from bench.trials.faults import FOLDER
 
 RUN = "trial"
 """Name of every run."""
@@ -27,7 +28,6 @@ GOOD = ("python_loop", "good")
 
 MARK = "LOCKSTEP_FAULT"
 """Environment variable that marks every process of a trial, whatever the run itself does."""
-FOLDER = "LOCKSTEP_FAULT_FOLDER"
 
 LIMIT_S = 400.0
 GONE_S = 10.0

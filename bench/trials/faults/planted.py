@@ -35,9 +35,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract import Problem, TrainStep
 from bench.contract.workloads import linear
 from bench.records.current_arm import VARIABLE
-
-FOLDER = "LOCKSTEP_FAULT_FOLDER"
-"""Environment variable with the path of the trial's folder."""
+from bench.trials.faults import FOLDER
 
 SIZES = linear.SIZES
 DEFAULT_SIZE = "tiny"
@@ -339,7 +337,7 @@ def _peek(right: TrainStep, of: int = 10) -> TrainStep:
 
 
 def _turn(right: TrainStep, after: int = 50) -> TrainStep:
-    """Leave out every update from then on, within one program that counts its own calls."""
+    """Skip every update from then on, within one program that counts its own calls."""
 
     @jax.jit
     def counting(number: jax.Array, state: Any, batch: Any) -> Any:

@@ -108,4 +108,4 @@ def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]
             step.params = partial(RESULTS[name], step)  # type: ignore[method-assign]
         return step
 
-    return build, lambda problem: None if problem.model == "linear" else "it is for linear alone"
+    return build, lambda problem: None if problem.model == "linear" else "it is only for linear"

@@ -221,7 +221,7 @@ def _second_block(lab: Lab) -> Front:
 
 
 def _check_first_block(lab: Lab, outcome: Outcome) -> None:
-    """Expect that the first block alone is stored, and all its cells ok."""
+    """Expect that only the first block is stored, and all its cells ok."""
     batches = sorted({row["batch"] for row in lab.stored().block_rows})
     outcome.expect(len(batches) == 1, f"{len(batches)} blocks are stored, not only the first")
     outcome.check_others(lab, batches, ALL)

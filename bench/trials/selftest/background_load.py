@@ -121,7 +121,7 @@ def _burning(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child_environment(),
-        start_new_session=True,  # Ctrl-C goes to this process alone, which then ends the burner
+        start_new_session=True,  # Ctrl-C goes only to this process, which then ends the burner
     )
     # Leaving the context also closes the pipes, which alone would end the burner.
     with process:

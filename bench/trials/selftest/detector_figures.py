@@ -109,7 +109,7 @@ def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
     found = [
         {
             "tool": row["peer"], "program": row["program"], "load": row["pattern"],
-            "slowed": WORKING, "arms": 2, "size": f"{row['seconds']:g} s a pair",
+            "slowed": WORKING, "arms": 2, "size": f"{row['seconds']:g} s per pair",
             "trial": f"peer {number}", "truth": PLANTED.get(row["slowdown"], 1.0),
             "used_s": row["measured_s"], "word": words[row["slower"]],
         }
@@ -155,10 +155,10 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
         promise = "No slower program is called faster, or the same despite exceeding the margin"
         yield Target(promise, str(each.wrong), each.wrong.count == 0)
     for program, found, planted, size, least in (
-        ("A real step", figures.steps, "5 % slower", "10 s a pair", 0.95),
-        ("A real step", figures.steps, "2 % slower", "20 s a pair", 0.9),
-        ("A spin", figures.spins, "5 % slower", "1 s a pair", 0.95),
-        ("A spin", figures.spins, "2 % slower", "5 s a pair", 0.9),
+        ("A real step", figures.steps, "5 % slower", "10 s per pair", 0.95),
+        ("A real step", figures.steps, "2 % slower", "20 s per pair", 0.9),
+        ("A spin", figures.spins, "5 % slower", "1 s per pair", 0.95),
+        ("A spin", figures.spins, "2 % slower", "5 s per pair", 0.9),
     ):
         wanted = {"tool": LOCKSTEP, "size": size}
         for each in found:
@@ -174,7 +174,7 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
         yield Target(
             "The clock adds at most 100 ns to a step", f"{recorded:.0f} ns", recorded <= 100
         )
-        yield Target("At most 1000 ns a step pass untimed", f"{untimed:.0f} ns", untimed <= 1000)
+        yield Target("At most 1000 ns per step pass untimed", f"{untimed:.0f} ns", untimed <= 1000)
     for row in (row for row in rows if row["kind"] == "report" and row["cells"] >= LARGE):
         mbytes, painted = row["bytes"] / 1e6, row["first_paint_s"]
         yield Target(

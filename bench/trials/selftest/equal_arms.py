@@ -129,10 +129,10 @@ def trials(
         program, load: block, and background load; SEVERAL where processes had different ones.
         slowed: SCALED or WORKING; for equal arms, how they are slowed in the part's other trial.
         arms: number of arms of the block, including its baseline.
-        size: `32 rounds`, or `5 s a pair`.
+        size: `32 rounds`, or `5 s per pair`.
         trial: its number.
         truth: the true ratio.
-        used_s: seconds a pair until the engine would have stopped.
+        used_s: seconds per pair until the engine would have stopped.
         word: the verdict.
         holds, whole_holds: whether the 95 % interval covers the truth: the one shown when the
           engine stops, and the one from all rounds.
@@ -199,7 +199,7 @@ def _parts(
     processes = np.split(complete, np.flatnonzero(np.diff(rounds.attempt[complete])) + 1)
     longest = max(map(len, processes))
     sizes = [(count, f"{count} rounds") for count in ROUNDS]
-    sizes += [(round(each / pair_s), f"{each:g} s a pair") for each in seconds]
+    sizes += [(round(each / pair_s), f"{each:g} s per pair") for each in seconds]
     for count, size in sizes:
         launches = max(1, math.ceil(count / max(longest, 1) - _TOLERANCE))
         each = min(count // launches, longest)
@@ -212,7 +212,7 @@ def _parts(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Replay:
     """The claims about a block's arms against its baseline."""
 
     rounds: int
@@ -241,7 +241,7 @@ def _holds(claim: Claim, truth: float) -> bool | None:
     return None if ends is None else ends[0] <= truth <= ends[1]
 
 
-def replay(rounds: Rounds, arms: Sequence[str]) -> Outcome:
+def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
     """Look at a block's rounds as the engine does while it measures, and stop where it stops.
 
     The rounds are those of the block's planned launches; its baseline is the first of the arms.
@@ -262,10 +262,10 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Outcome:
                 break
         taken = seen
     if len(taken) == total:
-        return Outcome(total, shown, shown)
+        return Replay(total, shown, shown)
     every = tuple(stop for _, stops in _looks(ends) for stop in stops)
     whole = compare(rounds, opponents, _alpha(total, every, len(opponents)), MARGIN)
-    return Outcome(len(taken), shown, whole)
+    return Replay(len(taken), shown, whole)
 
 
 def _looks(ends: Sequence[int]) -> list[tuple[int, list[int]]]:

@@ -49,7 +49,7 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
             **block_fields(block, attempt, 0),
             "baseline": ARMS[0],
             "rounds": ROUNDS,
-            "looks": [{"rounds": ROUNDS, "alpha": 0.008}],
+            "looks": [{"rounds": ROUNDS, "alpha": 0.008, "spent": 0.008}],
             "steps": 10,
             "started_at": _STARTED_AT,
             "seconds": {"measure": 2.0},

@@ -56,7 +56,7 @@ def build(folder: Path) -> tuple[Path, Figures]:
     manifest, rows = selftest_settings.read(folder)
     seconds = float(manifest["settings"]["seconds"])
     figures = detector_figures.compute(rows, pd.read_parquet(folder / SAMPLES), seconds)
-    size = f"{LONGER * seconds:g} s a pair"
+    size = f"{LONGER * seconds:g} s per pair"
     plot = draw(figures.steps, size)
     files.write_sealed(folder / SELFTEST_FIGURES, asdict(figures))
     if plot is not None:

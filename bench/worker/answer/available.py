@@ -125,7 +125,7 @@ def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
         elif not entry["error"] and default not in sizes:
             entry["error"] = f"DEFAULT_SIZE is {default!r}, which is none of {', '.join(sizes)}"
         elif not isinstance(module.SIZES, Mapping):
-            entry["error"] = "SIZES is no dict of functions that return a configuration"
+            entry["error"] = "SIZES is not a dict of functions that return a configuration"
     scans = not entry["error"] and "scan_layers" in signature(module.problem).parameters
     return WorkloadEntry(**entry, sizes=sizes, default=default, scans=scans)
 

@@ -55,8 +55,8 @@ def compile_only(request: CompileRequest) -> CompiledRow:
     operations (see `product_flops`).
 
     XLA:CPU communicates bfloat16 as float32, but float16 unchanged. The communication of a bfloat16
-    step on other devices is therefore read from its float16 twin, and all-reduces of which devices
-    keep only slices count as reduce-scatters.
+    step on other devices is therefore read from its float16 twin, and an all-reduce counts as a
+    reduce-scatter if devices keep only slices of it.
 
     Raises:
       UnsupportedError: the implementation cannot run this cell.

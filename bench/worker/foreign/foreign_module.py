@@ -46,7 +46,7 @@ class Traits(TypedDict, total=False):
     per_device: bool
     """Whether each device has its own process; otherwise one process has all devices."""
     float64: bool
-    """False if the framework lacks float64; the step is then proved in the timed dtypes alone."""
+    """False if the framework lacks float64; the step is then proved only in the timed dtypes."""
     isolated: bool
     """Whether this is a JAX step that the run's options isolate in its own process."""
     command: list[str]
@@ -69,7 +69,7 @@ def traits_of(path: Path) -> Traits | None:
     for node in nodes:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOREIGN":
             found = None
-            with contextlib.suppress(ValueError):  # it is no literal
+            with contextlib.suppress(ValueError):  # it is not a literal
                 found = ast.literal_eval(node.value)
             if not isinstance(found, dict) or found.keys() - Traits.__annotations__:
                 raise ValueError(
@@ -229,7 +229,7 @@ def initial(problem: Problem) -> Params:
 
 
 def without_state(tree: Params) -> Params:
-    """Return the parameters alone."""
+    """Return only the parameters."""
     return {name: own for name, own in tree.items() if name != STATE}
 
 

@@ -157,7 +157,7 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
     shapes = [jax.tree.map(np.shape, batch) for batch in (host, placed)]
     if shapes[0] != shapes[1]:
         raise UnsupportedError(
-            "its place() changes the shape of a batch, so that a process cannot read its rows alone"
+            "its place() changes the shape of a batch, so a process cannot read only its own rows"
         )
     (rows, *others) = {own_rows(array) for array in jax.tree.leaves(placed)}
     if others or size % len(rows) or rows.start % len(rows):

@@ -155,7 +155,7 @@ def fewest_parts(batch_size: int) -> int:
 def whole_batch(
     problem: Problem, batch: Batch, parts: int, shards: int, devices: Sequence[Any], memory: float
 ) -> TrainStep:
-    """Make the reference's step on this process's `devices`, on the first alone if it fits there.
+    """Make the reference's step on this process's `devices`, or only on the first if it fits there.
 
     The batch is computed in `parts` of strided rows, and each, if it has to be, in parts that fit
     in `memory` bytes of a device. `batch` has the shapes of every batch. Under local statistics, a

@@ -84,10 +84,8 @@ def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> Model
 def whole_batch_loss(problem: Problem, shards: int, plain: Problem | None = None) -> StateLossFn:
     """Return the loss of a whole batch on one device, by the statistics that the problem declares.
 
-    Args:
-      problem: the problem.
-      shards: parts of the batch, each of which is normalized by itself under local statistics.
-      plain: the same problem without recomputation and stacked layers.
+    Under local statistics, each of the batch's `shards` parts is normalized by itself. `plain` is
+    the same problem without recomputation and stacked layers.
     """
     if not problem.state_names:
         loss_fn = reference_loss(plain, problem) if plain else problem.loss_function()
@@ -127,8 +125,8 @@ def parts_of(batch: Batch, shards: int) -> Batch:
 def in_shards(problem: Problem, shards: int) -> StateLossFn:
     """Return the mean of the shards' losses, and the model state that they agree on.
 
-    It computes what jax.shard_map would over as many devices: random numbers are those of a key
-    alone, and equal for all shards.
+    It computes what jax.shard_map would over as many devices: random numbers depend only on
+    a key, and are equal for all shards.
     """
     of_shards = jax.vmap(in_microbatches(problem, SHARDS), (None, None, 0), axis_name=SHARDS)
 

@@ -29,9 +29,9 @@ SETTLED_TIMES."""
 
 LATE_SHARE = 0.4
 """Most late work that is allowed, as a share of SPAN_S, or of the step's own time if that is
-longer. It is no share of the measured span, because another program that slows the span down would
-hide late work. CPU time counts rather than wall time, because on a busy host right steps also wait
-long, but use a few milliseconds of CPU time at most."""
+longer. It is not a share of the measured span, because another program that slows the span down
+would hide late work. CPU time counts rather than wall time, because on a busy host right steps also
+wait long, but use a few milliseconds of CPU time at most."""
 
 REPEATS = 3
 SETTLE_S = 30.0
@@ -42,7 +42,7 @@ GLANCE_S = (0.01, 0.02)
 
 
 def is_late() -> bool:
-    """Glance at whether this process still works; XLA's threads may spin, so this is no verdict."""
+    """Glance at whether this process still works. That is not proof: XLA's threads may spin."""
     time.sleep(GLANCE_S[0])
     cpu = time.process_time()
     time.sleep(GLANCE_S[1])
@@ -54,7 +54,7 @@ def check_completion(arm: Arm) -> None:
 
     Late work shows in two ways: devices that respond slowly afterwards still have work queued, and
     a process that uses CPU time while it should be idle has a thread that continues. One clean span
-    passes an arm, so that a disturbance alone refuses none.
+    passes an arm, so that no arm is refused because of a disturbance.
 
     Raises:
       WrongStepError: work continues after the outputs are ready.

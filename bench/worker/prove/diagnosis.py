@@ -1,7 +1,7 @@
 """Diagnosis of wrong steps: the gate reproduces known mistakes and compares them with the step.
 
 Every hypothesis is a step computed in float64 on one device, so a match agrees to many digits and
-is no guess.
+is not a guess.
 """
 
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ def explain_update(
         reason = _reason_of(factor, shards, microbatches, match)
         return f"the gradients are {factor:.6g} times what they should be{reason}"
     if shards > 1 and near(update, sequential):
-        return f"there are {shards} updates a step: one for every shard, not one for their mean"
+        return f"there are {shards} updates per step: one for every shard, not one for their mean"
     weighted = explain_weights(updates, update, "shards", match) if shards > 1 else ""
     advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
     return weighted or (f"{UNKNOWN}{advice}" if match <= MATCH else "")

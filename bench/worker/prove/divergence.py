@@ -45,6 +45,6 @@ def diverged(arms: Sequence[Arm], first: float, found: Mapping[str, str] = {}) -
     whys = {arm.name: why_diverged(arm, first) for arm in arms}
     reasons = {name: found.get(name, why) for name, why in whys.items() if why}
     if len(reasons) == len(arms) > 1:
-        note = "; all arms of the block diverge: the workload itself does not train for so long"
+        note = "; all arms of the block diverge: the workload itself does not train for that long"
         return {name: why + note for name, why in reasons.items()}
     return reasons

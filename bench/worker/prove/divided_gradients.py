@@ -47,7 +47,7 @@ class DividedGradients:
       problem: defines the parameters, the optimizer and the model state.
       loss_fn: the loss of a batch; without model state, also that of any part of it.
       batch: a batch, on the host.
-      devices: this process's devices. The first one alone is preferred.
+      devices: this process's devices. Only the first is used if possible.
       memory: bytes that each device has.
       share: largest share of them that is planned for, if they suffice in any division.
     """

@@ -88,8 +88,8 @@ class DueUpdates:
             if due[name] == other[name]:
                 return (
                     f"the optimizer's {name} goes from {began[name]} to {counted[name]} in "
-                    f"{count(steps, 'step')}, and should be {due[name]}: updates were left out, or "
-                    "its state was made anew"
+                    f"{count(steps, 'step')}, and should be {due[name]}: updates were skipped, or "
+                    "its state was reset"
                 )
         return ""
 

@@ -97,7 +97,7 @@ def why_state_unsupported(implementation: Any, problem: Problem, mesh: Mesh) -> 
     if hasattr(implementation, "FOREIGN"):
         if JAX_CHILD in implementation.FOREIGN.get("command", ()):
             return ""  # the child has asked the same of the implementation
-        return f"it runs in a process of its own, which is given parameters alone, and {has}"
+        return f"it runs in a process of its own, which is given only parameters, and {has}"
     known = getattr(implementation, "STATISTICS", ())
     if not known:
         return f"it carries no model state, and {has}"
@@ -106,7 +106,7 @@ def why_state_unsupported(implementation: Any, problem: Problem, mesh: Mesh) -> 
         declared = "of the global batch" if problem.statistics == SYNCHRONIZED else "of each shard"
         return (
             f"the workload declares {problem.statistics} statistics, {declared}, and this step "
-            f"computes {' and '.join(known)} ones only"
+            f"computes only {' and '.join(known)} ones"
         )
     return ""
 

@@ -9,7 +9,7 @@ It runs four trajectories of a few steps, on the block's own mesh, batch and ini
 4. `as timed`: the very program that will be timed, in its own dtypes.
 
 All are compared with one reference: the same steps on the whole batch, on one device, in float64.
-Float64 makes the proof sharp: right programs differ by rounding alone, wrong ones by far more. The
+Float64 makes the proof sharp: right programs differ only by rounding, wrong ones by far more. The
 gate compares updates (parameters after the steps minus parameters before), because the parameters
 themselves are mostly their initial values.
 
@@ -260,7 +260,7 @@ class Gate:
     ) -> float:
         """Return the distance of two trajectories' updates after all steps.
 
-        For `as timed`, the first step's distance counts too, and with `wide` it alone counts.
+        For `as timed`, the first step's distance counts too, and with `wide` only it counts.
         """
         ends = [(a.first, b.first)] if name == AS_TIMED else []
         if not (ends and wide):  # rounding of Adam's moments shows from the second step on
@@ -367,7 +367,7 @@ class Gate:
             ]
         if not sentences:
             sentences = [general_diagnosis(name, right_start=right_start)]
-        # After the first step alone: from the second on, one wrong parameter spoils the others.
+        # Only after the first step: from the second on, one wrong parameter spoils the others.
         wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
         if 0 < len(wrong) <= FEW and len(wrong) < len(first):
             sentences.append(

@@ -117,7 +117,7 @@ def drift_beyond_rounding(
       ours: the trajectory with its drifts.
       check: its comparison with the reference; gets `replica_drift`.
       truth: the reference.
-      alone: the relative size of rounding, if the replicas may differ by rounding alone, as under
+      alone: the relative size of rounding, if the replicas may differ only by rounding, as under
         SGD in float64, which does not amplify it; else 0.
     """
     if not ours.drifts:

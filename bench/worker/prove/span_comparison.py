@@ -115,7 +115,7 @@ class Comparison:
 def nearby_check(gate: Gate, kept: Kept, other: Kept, right: Stepped) -> ProofCheck | None:
     """Compare a span with the reference's update from the start of another one.
 
-    The starts may differ by rounding alone. None if they differ more, or if the errors exceed the
+    The starts may differ only by rounding. None if they differ more, or if the errors exceed the
     tolerances: then only the reference's steps from the span's own start can tell.
     """
     if kept.steps != other.steps or kept.before.held.model_state:

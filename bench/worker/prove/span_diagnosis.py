@@ -45,7 +45,7 @@ def named_update(
         return "the parameters do not change" if wrong else ""
     for number, params in enumerate(right.params[:-1], start=1):
         if makes(params):
-            return f"{kept.steps - number} of {count(kept.steps, 'update')} are left out"
+            return f"{kept.steps - number} of {count(kept.steps, 'update')} were skipped"
     if still:
         return f"{', '.join(still[:FEW])} does not change"
     parts = gate.reference.parts
@@ -118,7 +118,7 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
 
 
 def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
-    """Count the updates left out between two states of an arm; 0 if that is not certain.
+    """Count the updates skipped between two states of an arm; 0 if that is not certain.
 
     It is if the arm is where the reference is after fewer steps, in both orders of summation.
     """
@@ -161,7 +161,7 @@ def named_loss(gate: Gate, kept: Kept, right: float) -> str:
     """Name the mistake that produces the loss, or state the right loss."""
     for steps, loss in kept.arm.losses[:-1]:
         if steps < kept.first_step and not loss.is_deleted() and float(loss) == kept.loss:
-            return f"the loss is that of step {steps}: it is not computed anew"
+            return f"the loss is that of step {steps}: it was not recomputed"
     parts = gate.reference.parts
     for some in subsets(parts) if not close(kept.loss, right, NEAR) else ():
         if close(kept.loss, kept.stepped(gate, only=some).losses[-1], NEAR):

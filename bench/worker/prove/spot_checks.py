@@ -333,14 +333,14 @@ class SpotChecks:
             return ""
         if digest_of(before.params) == left.digest:
             if _moves(before.params, kept.after.held.params) and self._owed.moves(left, steps):
-                where = "before: updates are left out where the step believes itself unchecked"
-                return f"the parameters do not change in the {count(steps, 'step')} {where}"
+                why = "before: the step skips updates when it thinks nobody is checking"
+                return f"the parameters do not change in the {count(steps, 'step')} {why}"
             return ""
         if left.held is None or steps * self._step_s > self._budget_s / 4:  # in two orders
             return ""
         missing = left_out(self.gate, left.held, before, steps)
-        where = "before are left out where the step believes itself unchecked"
-        return f"{missing} of the {count(steps, 'update')} {where}" if missing else ""
+        why = "before are missing: the step skips updates when it thinks nobody is checking"
+        return f"{missing} of the {count(steps, 'update')} {why}" if missing else ""
 
     def _why_wrong_without_state(self, kept: Kept) -> str:
         """Check a single step without optimizer state: its loss, and that parameters change."""

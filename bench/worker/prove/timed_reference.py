@@ -2,7 +2,7 @@
 
 The batch is computed in parts whose gradients are averaged, as on several devices. Parts of
 contiguous rows and parts of strided rows give two orders of summation. Both are right, so their
-distance from each other and from float64 measures rounding alone. Another right step is about as
+distance from each other and from float64 measures only rounding. Another right step is about as
 far away; a step at lower precision is much farther.
 """
 

@@ -226,7 +226,9 @@ def _flops(instruction: Any) -> float:
         # Labels such as b01f_01io->b01f: o is the kernel's output dimension.
         labels = re.search(r"\bdim_labels=\w+_(\w+)->", text)
         out = labels[1].index("o") if labels else 0
-        made_of = math.prod(right) // right[out]
+        inserted = re.search(r"\blhs_dilate=([\dx]+)", text)
+        spread = math.prod(map(int, inserted[1].split("x"))) if inserted else 1
+        made_of = math.prod(right) / right[out] / spread
     else:
         contracted = _CONTRACTED.search(text)
         dimensions = re.findall(r"\d+", contracted[0]) if contracted else ()
@@ -238,9 +240,10 @@ def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
     """Return the FLOPs of one call over all devices, including recomputation and duplicates.
 
     A product of (m, k) and (k, n) matrices counts 2 m k n; a convolution counts 2 per output
-    element and kernel element that contributes to it. Elementwise operations do not count. The
-    largest branch of a conditional counts as always taken, even in a pipeline's idle ticks. A loop
-    of unknown length counts once.
+    element and kernel element that contributes to it, with padding, but without the zeros between
+    the inputs of a dilated one. Elementwise operations do not count. The largest branch of a
+    conditional counts as always taken, even in a pipeline's idle ticks. A Pallas kernel counts once
+    per cell of its grid; loops and grids of unknown length count once.
 
     Raises:
       Exception: whatever tracing the step raises; a Python loop over devices cannot be traced.
@@ -271,7 +274,8 @@ def _of_equation(equation: Any) -> float:
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * products
     if name == "conv_general_dilated":
         kernel, numbers = equation.invars[1].aval.shape, params["dimension_numbers"]
-        made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+        spread = math.prod(params["lhs_dilation"])
+        made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]] / spread
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
     within = [flops_of(jaxpr) for jaxpr in inner_jaxprs(params.values())]
     if name == "cond":
@@ -281,6 +285,8 @@ def _of_equation(equation: Any) -> float:
         times = params["length"]
     elif name == "shard_map":
         times = math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
+    elif name == "pallas_call":
+        times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
     return times * math.fsum(within)
 
 

@@ -170,7 +170,7 @@ def best_rate(
         fitting = [larger for larger in left if work(larger) <= best * CALL_S]
         if not fitting:
             return best
-        size = fitting[-1]  # the largest alone, because every size is compiled
+        size = fitting[-1]  # only the largest, because every size is compiled
 
 
 def fastest(make: Callable[[], Call]) -> float:

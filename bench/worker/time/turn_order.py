@@ -16,7 +16,7 @@ class Orders:
         self.keep(arms)
 
     def keep(self, arms: Sequence[str]) -> None:
-        """Continue with these arms alone."""
+        """Continue with only these arms."""
         self._kept = [name for name in self._arms if name in arms]
         self._balanced = balanced_orders(self._kept, self._rng)
 

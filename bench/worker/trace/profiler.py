@@ -71,7 +71,7 @@ class TracedArm:
     untraced_ns: list[int] = field(default_factory=list)
     """Nanoseconds of steps without a profiler, run just before the traced ones."""
     kept: list[KeptStep] = field(default_factory=list)
-    """The step of median length in each trace, whose operations alone are kept."""
+    """The step of median length in each trace, the only one whose operations are kept."""
 
     def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
         """Trace some steps and read the trace, whose file is kept in `logdir` if that is given.

@@ -97,7 +97,7 @@ def _of_device(plane: Any) -> Iterator[Event]:
             continue
         for event in events:
             stats, start = dict(event.stats), int(event.start_ns)
-            # Of a kernel in a CUDA graph, `hlo_op` is the graph, which is no instruction.
+            # Of a kernel in a CUDA graph, `hlo_op` is the graph, which is not an instruction.
             own = None if _GRAPH in stats else stats.get("hlo_op")
             op = str(own or _named(event.name))
             run = next((run for run in runs if int(run.start_ns) <= start < int(run.end_ns)), None)
