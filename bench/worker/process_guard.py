@@ -21,19 +21,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxlib.xla_client import ArrayImpl
 
 import bench.contract
 from bench.records import numbers
 
-_SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np, jax,
-           jax.monitoring, jax.tree, jax.tree_util)  # fmt: skip
+_SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np)
+_LIBRARIES = {"flax", "jax", "optax"}
+"""Libraries whose public modules are shared too: others' steps would be traced with a substitute."""
+_OWN = {"bench", "__main__"}
 _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
     *("breakpointhook", "displayhook", "excepthook", "unraisablehook"),
@@ -44,14 +47,19 @@ _OTHERS = {
 class HeldFunctions:
     """A snapshot of the functions of shared modules and of all modules of bench.
 
-    It includes their code objects, because a function's code can be replaced in place.
+    It includes their code objects, because a function's code can be replaced in place. Modules that
+    a file imports first are not held.
     """
 
     def __init__(self) -> None:
         for module in pkgutil.iter_modules(bench.contract.__path__, "bench.contract."):
             import_module(module.name)  # otherwise a file could be the first to import it
-        self._held = [(owner, held) for owner in _owners() if (held := _functions(owner))]
-        bare = [_bare(value) for _, held in self._held for value in held.values()]
+        self._held = [
+            (owner, held, read := itemgetter("__doc__", *held), read(vars(owner)))
+            for owner in _owners()
+            if (held := _functions(owner))
+        ]  # the documentation, which all have, because a single name would not give a tuple
+        bare = [_bare(value) for _, held, *_ in self._held for value in held.values()]
         functions = {id(f): f for f in bare if isinstance(f, FunctionType)}
         self._codes = [(f, f.__code__, f.__defaults__) for f in functions.values()]
 
@@ -66,12 +74,15 @@ class HeldFunctions:
           the replacement, empty if unknown.
         """
         replaced = {}
-        for owner, held in self._held:
+        for owner, held, read, values in self._held:
             now = vars(owner)
-            if held.items() <= now.items():
-                continue
+            try:
+                if read(now) == values:  # quick, because identity is compared first
+                    continue
+            except Exception:  # noqa: BLE001, S110 - some are missing, or cannot be compared
+                pass
             for name, value in held.items():
-                if (name, value) in now.items():
+                if now.get(name) is value:
                     continue
                 place = f"{owner.__module__}." if isinstance(owner, type) else ""
                 replaced[f"{place}{owner.__name__}.{name}"] = _file_of(now.get(name))
@@ -87,9 +98,12 @@ class HeldFunctions:
 def _owners() -> Iterator[ModuleType | type]:
     """Yield the modules and classes whose functions are held."""
     yield from _SHARED
-    yield from (json.JSONDecoder, json.JSONEncoder, type(jnp.zeros(())))
+    yield from (json.JSONDecoder, json.JSONEncoder, ArrayImpl)
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "bench" or (name == "__main__" and module.__spec__):
+        package = name.partition(".")[0]
+        if package in _LIBRARIES and "._" not in name:
+            yield module
+        if package == "bench" or (name == "__main__" and module.__spec__):
             yield module
             for value in vars(module).values():
                 if isinstance(value, type) and value.__module__ == name:
@@ -97,17 +111,18 @@ def _owners() -> Iterator[ModuleType | type]:
 
 
 def _functions(owner: ModuleType | type) -> dict[str, Any]:
-    """Return a module's callables and constants, or a class's methods, by name."""
+    """Return a module's callables, and the harness's constants, or a class's methods, by name."""
     kinds = (FunctionType, classmethod, staticmethod, property)
     constants = (bool, int, float, str, tuple)
+    is_own = isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] in _OWN
     return {
         name: value
         for name, value in vars(owner).items()
         if name not in _OTHERS
         and (
-            (callable(value) or isinstance(value, kinds))
-            if isinstance(owner, type) or owner in _SHARED
-            else (callable(value) or isinstance(value, constants)) and not name.startswith("__")
+            (callable(value) or isinstance(value, constants)) and not name.startswith("__")
+            if is_own
+            else callable(value) or isinstance(value, kinds)
         )
     }
 
