@@ -186,6 +186,7 @@ class BlockRounds:
                 self.arms_beside.append(in_all_processes(make))
             except EndedError as error:  # the cell itself stays valid
                 reason = error.reason
+            session.put_back(name)  # before the next arm is traced
             self.missing.setdefault(name, {})[way] = reason
         session.arms += self.arms_beside
 
