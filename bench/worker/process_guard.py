@@ -3,8 +3,7 @@
 Functions are the clock's, jax's and the harness's. They and the settings are held by reference
 before any implementation is loaded, and restored, so that no file can change its own measurement or
 the other arms. A thread belongs to the file that was running when the thread appeared. Threads of
-XLA's pools do not count, even if they call back into Python, nor do those of the harness and of
-jax.
+XLA's pools do not count, even if they call back into Python, nor do those of the harness.
 """
 
 import builtins
@@ -203,7 +202,7 @@ LEAST_S = 0.1
 """CPU seconds up to which it is not refused, because a busy host books other work in between."""
 IDLE_S = 0.01
 """Most CPU seconds of an idle thread."""
-_NOBODYS = ("bench.worker.", "jax", "grain.", "orbax.")
+_HARNESS = f"{Path(__file__).parent}{os.sep}"
 
 
 class FileThreads:
@@ -254,10 +253,18 @@ class FileThreads:
 
 
 def _is_nobodys(thread: threading.Thread) -> bool:
-    """Whether a thread is the harness's or jax's, or a native one that calls back into Python."""
-    target = getattr(thread, "_target", None) or type(thread).run
-    module = str(getattr(target, "__module__", ""))
-    return type(thread).__name__ == "_DummyThread" or module.startswith(_NOBODYS)
+    """Whether a thread is the harness's, or a native one that calls back into Python.
+
+    What a thread says of itself, such as its target's module, may be forged. Its stack tells.
+    """
+    if type(thread) is threading._DummyThread:  # noqa: SLF001 - has no public name
+        return True
+    frame, files = sys._current_frames().get(thread.ident or 0), list[str]()  # noqa: SLF001
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    starting = threading.Thread.run.__code__.co_filename
+    return next((f for f in reversed(files) if f != starting), "").startswith(_HARNESS)
 
 
 def _cpu_ns(thread: threading.Thread) -> int:
