@@ -19,6 +19,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
@@ -31,10 +33,11 @@ from jaxlib.xla_client import ArrayImpl
 
 import bench.contract
 from bench.records import numbers
+from bench.records.host import cores
 
 _SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np)
 _LIBRARIES = {"flax", "jax", "optax"}
-"""Libraries whose public modules are shared too: others' steps would be traced with a substitute."""
+"""Libraries whose public modules are shared too: other steps would be traced with a substitute."""
 _OWN = {"bench", "__main__"}
 _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
@@ -136,6 +139,23 @@ def _file_of(value: Any) -> str:
     return code.co_filename if isinstance(code, CodeType) else ""
 
 
+def _pin(to: set[int]) -> None:
+    """Let all threads run on these cores."""
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            os.sched_setaffinity(int(task.name), to)
+
+
+def _closed() -> list[str]:
+    """Return the names of the process's streams that are closed."""
+    return [name for name in ("stdout", "stderr") if getattr(getattr(sys, name), "closed", False)]
+
+
+def _reopen(_: object) -> None:
+    for name in _closed():
+        setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
+
+
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -145,10 +165,16 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
     "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
+    "os.sched_setaffinity": (cores, _pin),
+    "os.setpriority": (
+        partial(os.getpriority, os.PRIO_PROCESS, 0),
+        partial(os.setpriority, os.PRIO_PROCESS, 0),
+    ),
     "signal.setitimer": (
         lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
         lambda old: [signal.setitimer(timer, 0.0) for timer in _TIMERS if timer not in old],
     ),
+    "sys.stderr.close": (_closed, _reopen),
     "sys.setprofile": (sys.getprofile, sys.setprofile),
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
@@ -185,7 +211,9 @@ class ProcessSettings:
                 self._entered[-1].__enter__()
         for name, (read, write) in _SETTINGS.items():
             if read() != self._settings[name]:
-                write(self._settings[name])
+                with suppress(PermissionError):  # a lower priority, which then holds for all arms
+                    write(self._settings[name])
+                self._settings[name] = read()
                 changed.add(name)
         if dict(os.environ) != self._environment:  # quick, where nothing has changed
             variables = {name for name, _ in os.environ.items() ^ self._environment.items()}

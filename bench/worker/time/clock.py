@@ -289,11 +289,10 @@ def measure(
                 arm = by_name[name]
                 turn_of(name)
                 gc.disable()  # a step may have enabled it
-                at = time.time()
+                at, checked = time.time(), checked_span(arm, number, in_turn)
                 (wash_out, throughput, latency), programs, (board, energy, slot) = take_turn(
-                    arm, spans, checked_span(arm, number, in_turn),
-                    log, lambda: (boards(), used(), watch.slot()),
-                )  # fmt: skip
+                    arm, spans, checked, log, lambda: (boards(), used(), watch.slot())
+                )
                 if programs:
                     compiled[name] = compiled.get(name, 0) + programs
                 turn = Turn(
@@ -311,6 +310,8 @@ def measure(
                 )
                 known = {"energy": energy, "boards": board, "input": arm.waits()}
                 turn.update({k: v for k, v in known.items() if v is not None})  # type: ignore[typeddict-item]
+                if checked is not None:
+                    turn["checked"] = True
                 turns.append(turn)
                 predecessor = name
             turn_of("")
