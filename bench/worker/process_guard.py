@@ -146,16 +146,6 @@ def _pin(to: set[int]) -> None:
             os.sched_setaffinity(int(task.name), to)
 
 
-def _closed() -> list[str]:
-    """Return the names of the process's streams that are closed."""
-    return [name for name in ("stdout", "stderr") if getattr(getattr(sys, name), "closed", False)]
-
-
-def _reopen(_: object) -> None:
-    for name in _closed():
-        setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
-
-
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -174,7 +164,6 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
         lambda old: [signal.setitimer(timer, 0.0) for timer in _TIMERS if timer not in old],
     ),
-    "sys.stderr.close": (_closed, _reopen),
     "sys.setprofile": (sys.getprofile, sys.setprofile),
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
@@ -196,8 +185,12 @@ class ProcessSettings:
     def put_back(self) -> set[str]:
         """Undo all changes since the snapshot, so that no file affects other arms.
 
-        The names of the settings and variables that had changed are returned.
+        The names of the settings and variables that had changed are returned. Output streams that
+        are closed are opened again, without a word, because that affects no time.
         """
+        for name in ("stdout", "stderr"):
+            if getattr(getattr(sys, name), "closed", False):
+                setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
         changed = {
             name
             for name, value in jax.config.values.items()
