@@ -107,7 +107,6 @@ class BlockRounds:
         session.threads.begin()
         try:
             with CompilationLog() as self.log:
-                self.log.check()
                 self.checks.begin(session.arms, self.begin_turn)
                 self.turns_until_asked = job["rounds"] * len(session.arms)
                 steps = steps_per_span(session.arms, job["rounds"], job["seconds"], self.begin_turn)

@@ -207,3 +207,25 @@ def test_a_loss_stays_an_array():
     arm = Arm("liar", lambda state, batch: (state, 1.0), jnp.zeros(()), jnp.zeros(()))
     with pytest.raises(WrongStepError, match="becomes a float"):
         arm.run(1)
+
+
+def test_a_step_that_removes_the_logs_listeners_is_wrong():
+    with pytest.raises(WrongStepError, match="removes the listeners"), CompilationLog():
+        jax.monitoring.clear_event_listeners()
+    log = CompilationLog()
+    with pytest.raises(RuntimeError, match="planted"), log:
+        log.check()
+        jax.monitoring.clear_event_listeners()
+        with pytest.raises(WrongStepError, match="removes the listeners"):
+            log.check()
+        raise RuntimeError("planted")
+
+
+def test_a_step_that_clears_jaxs_caches_is_wrong():
+    with CompilationLog() as log:
+        log.check()
+        jax.clear_caches()
+        with pytest.raises(WrongStepError, match="clears jax's caches"):
+            log.check()
+    with CompilationLog() as log:
+        log.check()

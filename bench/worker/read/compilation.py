@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +18,9 @@ COMPILE = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _ASKED = "/lockstep/asked"
 UNHEARD = "it removes the listeners of jax.monitoring, by which compilation is noticed"
+
+_remembered: Any = jax.jit(lambda x: x)
+"""A function whose program jax remembers until its caches are cleared."""
 
 
 @contextmanager
@@ -56,40 +59,33 @@ class CompilationLog:
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, int] = defaultdict(int)
-        self._kept: Any = None
-        """A compiled function, which jax remembers until its caches are cleared."""
 
     def __enter__(self) -> Self:
+        _remembered(0)
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         jax.monitoring.register_event_listener(self._on_event)
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        hears = self._hears()
-        with suppress(AssertionError):  # they are gone
+        try:
             jax.monitoring.unregister_event_duration_listener(self._on_duration)
             jax.monitoring.unregister_event_listener(self._on_event)
-        if not hears and error is None:
-            raise WrongStepError(UNHEARD)
-
-    def _hears(self) -> bool:
-        heard = self._counts[_ASKED]
-        jax.monitoring.record_event_duration_secs(_ASKED, 0.0)
-        return self._counts[_ASKED] > heard
+        except AssertionError:
+            if error is None:
+                raise WrongStepError(UNHEARD) from None
 
     def check(self) -> None:
-        """Check that a step has neither silenced this log nor forgotten others' programs.
+        """Check that a step has not spoiled the process, so that no arm can be timed any more.
 
         Raises:
-          WrongStepError: it has; no arm of this process can be timed any more.
+          WrongStepError: it has silenced this log, or has made jax forget all programs.
         """
-        if not self._hears():
+        heard = self._counts[_ASKED]
+        jax.monitoring.record_event_duration_secs(_ASKED, 0.0)
+        if self._counts[_ASKED] == heard:
             raise WrongStepError(UNHEARD)
-        if self._kept is not None and not self._kept._cache_size():  # noqa: SLF001 - jax's name
+        if not _remembered._cache_size():  # noqa: SLF001 - jax has no public name
             raise WrongStepError("it clears jax's caches, so that all other arms compile again")
-        if self._kept is None:
-            self._kept = jax.jit(lambda x: x)
-            self._kept(0)
 
     def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         self._seconds[event] += duration_secs
