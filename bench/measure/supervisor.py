@@ -209,10 +209,7 @@ class _Worker:
             report.block["baseline"] = next((name for name in right if name not in gone), "")
 
     def repeat_winner(self) -> str:
-        """Measure a suspicious winner again in isolation, and withdraw times at odds with that.
-
-        Returns the name of the winner if it is withdrawn, otherwise nothing.
-        """
+        """Isolate a suspicious winner; if its times are at odds, withdraw and return it."""
         run, report, settings = self.run, self.report, self.run.settings.worker
         block, right, ceilings = self._timed()
         # A gate compares revisions in the worker, a TPU belongs to one process, and processes of

@@ -38,7 +38,6 @@ from bench.records.host import cores
 _SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np)
 _LIBRARIES = {"flax", "jax", "optax"}
 """Libraries whose public modules are shared too: other steps would be traced with a substitute."""
-_OWN = {"bench", "__main__"}
 _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
     *("breakpointhook", "displayhook", "excepthook", "unraisablehook"),
@@ -116,7 +115,7 @@ def _functions(owner: ModuleType | type) -> dict[str, Any]:
     """Return a module's callables, and the harness's constants, or a class's methods, by name."""
     kinds = (FunctionType, classmethod, staticmethod, property)
     constants = (bool, int, float, str, tuple)
-    is_own = isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] in _OWN
+    is_own = isinstance(owner, ModuleType) and owner.__name__.startswith(("bench", "__main__"))
     return {
         name: value
         for name, value in vars(owner).items()

@@ -212,13 +212,17 @@ def test_a_loss_stays_an_array():
 def test_a_step_that_removes_the_logs_listeners_is_wrong():
     with pytest.raises(WrongStepError, match="removes the listeners"), CompilationLog():
         jax.monitoring.clear_event_listeners()
-    log = CompilationLog()
-    with pytest.raises(RuntimeError, match="planted"), log:
-        log.check()
+
+
+def test_a_log_without_listeners_hides_no_other_failure():
+    def silenced(log):
         jax.monitoring.clear_event_listeners()
         with pytest.raises(WrongStepError, match="removes the listeners"):
             log.check()
         raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"), CompilationLog() as log:
+        silenced(log)
 
 
 def test_a_step_that_clears_jaxs_caches_is_wrong():
