@@ -208,20 +208,20 @@ class _Worker:
         if TWIN in gone:
             report.block["baseline"] = next((name for name in right if name not in gone), "")
 
-    def repeat_winner(self) -> None:
-        """Measure a suspicious winner again in isolation, and withdraw times at odds with that."""
+    def repeat_winner(self) -> str:
+        """Isolate a suspicious winner; if its times are at odds, withdraw and return it."""
         run, report, settings = self.run, self.report, self.run.settings.worker
         block, right, ceilings = self._timed()
         # A gate compares revisions in the worker, a TPU belongs to one process, and processes of
         # their own have no part in a mesh of several.
         apart = settings["base_files"] or run.settings.platform == "tpu"
         if block is None or apart or run.block.options.processes > 1:
-            return
+            return ""
         given = {Path(path).stem for path in settings["implementation_paths"]}
         users = given | (right.keys() - shipped_implementations())
         found = suspicious_winner(block, right, report.samples, ceilings, users)
         if found is None or found.name in run.launch.isolated:
-            return
+            return ""
         names = list(filter(None, (found.beside, found.name)))
         again = _Worker(run, names, isolated=True)
         if again.report.status != "ok":
@@ -232,6 +232,7 @@ class _Worker:
         if wrong:
             self._withdraw({found.name: wrong}, "wrong")
         report.cells[found.name]["isolation"] = isolation
+        return found.name if wrong else ""
 
     def ended(self, name: str) -> CellRow:
         """Make the row of a cell that ended as the worker itself did."""
@@ -301,8 +302,11 @@ class _BlockRun:
                 shared = row["status"] == "oom" or row["reason"].startswith(FORGED)
                 beside = shared and report.phase not in _BEFORE_ARMS
                 (doubtful if beside else ended)[name] = row
-            if report.status == "ok":
-                worker.repeat_winner()
+            spoiler = worker.repeat_winner() if report.status == "ok" else ""
+            if spoiler and len(pending) > len(failed) + 1:
+                # It may have slowed the others down, which therefore run again without it.
+                failed[spoiler] = ended[spoiler] = report.cells[spoiler]
+            elif report.status == "ok":
                 cells = {n: row for n, row in report.cells.items() if n not in doubtful} | ended
                 if cells:
                     attempts.append(self.attempt(report, cells.values()))

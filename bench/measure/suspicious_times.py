@@ -92,7 +92,7 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
     for row, following in pairwise(samples):
         arm = row["arm"]
         plain = arm == TWIN or (arm in cells and "foreign" not in cells[arm])
-        if plain and row["round"] == following["round"]:
+        if plain and row["round"] == following["round"] and not row.get("checked"):
             turns[arm].append(following["at"] - row["at"])
             gaps[arm].append(turns[arm][-1] - _spans_s(row))
     typical = {arm: median(each) for arm, each in gaps.items() if len(each) >= FEWEST_TURNS}

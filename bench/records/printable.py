@@ -13,6 +13,8 @@ SHOWN = 500
 
 _ESCAPES = re.compile(r"\x1b\][^\x07\x1b\n]*\x07?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
 """Control sequences of a terminal (ECMA-48), with their parameters."""
+_SPACES = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"
+"""The spaces before units, which Python calls unprintable."""
 
 
 def shortened(text: str) -> str:
@@ -31,9 +33,11 @@ def readable(text: str) -> str:
 
 
 def _line(line: str) -> str:
-    cut = line if len(line) <= LINE else f"{line[:LINE]}... ({len(line) - LINE} more characters)"
+    more = f"... ({len(line) - LINE} more characters)"
+    cut = line if len(line) <= LINE + len(more) else f"{line[:LINE]}{more}"
     return "".join(
-        c if c.isprintable() else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in cut
+        c if c.isprintable() or c in _SPACES else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}"
+        for c in cut
     )
 
 

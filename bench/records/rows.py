@@ -76,6 +76,8 @@ class Turn(TypedDict):
     """The GPUs; absent without NVML."""
     input: NotRequired[InputWait]
     """Waits for input, for an input arm."""
+    checked: NotRequired[bool]
+    """Present if the arm was checked in this turn, which took longer."""
 
 
 class SampleRow(Turn):

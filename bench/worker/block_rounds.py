@@ -106,19 +106,19 @@ class BlockRounds:
         self.checks = SpotChecks(gate, job["rounds"], job["seconds"], approximate)
         session.threads.begin()
         try:
-            self.checks.begin(session.arms, self.begin_turn)
-            self.turns_until_asked = job["rounds"] * len(session.arms)
-            steps = steps_per_span(session.arms, job["rounds"], job["seconds"], self.begin_turn)
-            session.row["steps"] = steps
-            with CompilationLog() as log:
+            with CompilationLog() as self.log:
+                self.checks.begin(session.arms, self.begin_turn)
+                self.turns_until_asked = job["rounds"] * len(session.arms)
+                steps = steps_per_span(session.arms, job["rounds"], job["seconds"], self.begin_turn)
+                session.row["steps"] = steps
                 turns, compiled = measure(
-                    session.arms, steps, job["seed"], log, self.after_round,
+                    session.arms, steps, job["seed"], self.log, self.after_round,
                     self.begin_turn, meter.slot, self.checks.checked_span, boards.slot,
                 )  # fmt: skip
-            session.reasons |= session.threads.reasons()
-            # A file's running thread would look like late work of every arm.
-            watched = [] if session.threads.busy else session.arms
-            self.checks.finish(watched, self.begin_turn)
+                session.reasons |= session.threads.reasons()
+                # A file's running thread would look like late work of every arm.
+                watched = [] if session.threads.busy else session.arms
+                self.checks.finish(watched, self.begin_turn)
         except BaseException as error:
             session.put_back(self.turn)
             # The other arms' rounds are incomplete: a fresh worker repeats them.
@@ -186,11 +186,14 @@ class BlockRounds:
                 self.arms_beside.append(in_all_processes(make))
             except EndedError as error:  # the cell itself stays valid
                 reason = error.reason
+            session.put_back(name)  # before the next arm is traced
             self.missing.setdefault(name, {})[way] = reason
         session.arms += self.arms_beside
 
     def begin_turn(self, arm: str) -> None:
         """Record whose turn begins, so that the supervisor can blame an arm if the worker dies."""
+        if self.turn:
+            self.log.check()
         self.session.put_back(self.turn, whole=not arm)
         # A loader's threads prefetch, in an input arm's own turns and between them.
         self.session.threads.look(self.turn if self.turn_is_plain else "")

@@ -1,6 +1,7 @@
 """The state that a worker's parts share while it measures one block, and its events."""
 
 import datetime as dt
+import os
 import random
 import time
 from collections import defaultdict
@@ -83,6 +84,7 @@ class BlockSession:
         """How each implementation's step differs from the problem's; empty if it is exact."""
         self.reasons: dict[str, str] = {}
         """Reasons against implementations that have replaced functions of the process."""
+        self._process = os.getpid()
         self._lap_began = time.monotonic()
         self._reported = 0.0
 
@@ -174,6 +176,8 @@ class BlockSession:
           name: the implementation whose file has run since the last call.
           whole: whether to compare the code of functions too, which is too slow between turns.
         """
+        if os.getpid() != self._process:
+            os._exit(1)  # a child, forked by a step, must not go on as a second worker
         self.changed[name] |= self.settings.put_back()
         replaced = self.functions.put_back(codes=whole)
         for what, file in replaced.items():

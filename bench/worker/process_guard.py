@@ -3,8 +3,7 @@
 Functions are the clock's, jax's and the harness's. They and the settings are held by reference
 before any implementation is loaded, and restored, so that no file can change its own measurement or
 the other arms. A thread belongs to the file that was running when the thread appeared. Threads of
-XLA's pools do not count, even if they call back into Python, nor do those of the harness and of
-jax.
+XLA's pools do not count, even if they call back into Python, nor do those of the harness.
 """
 
 import builtins
@@ -20,20 +19,25 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxlib.xla_client import ArrayImpl
 
 import bench.contract
 from bench.records import numbers
+from bench.records.host import cores
 
-_SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np, jax,
-           jax.monitoring, jax.tree, jax.tree_util)  # fmt: skip
+_SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np)
+_LIBRARIES = {"flax", "jax", "optax"}
+"""Libraries whose public modules are shared too: other steps would be traced with a substitute."""
 _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
     *("breakpointhook", "displayhook", "excepthook", "unraisablehook"),
@@ -44,14 +48,19 @@ _OTHERS = {
 class HeldFunctions:
     """A snapshot of the functions of shared modules and of all modules of bench.
 
-    It includes their code objects, because a function's code can be replaced in place.
+    It includes their code objects, because a function's code can be replaced in place. Modules that
+    a file imports first are not held.
     """
 
     def __init__(self) -> None:
         for module in pkgutil.iter_modules(bench.contract.__path__, "bench.contract."):
             import_module(module.name)  # otherwise a file could be the first to import it
-        self._held = [(owner, held) for owner in _owners() if (held := _functions(owner))]
-        bare = [_bare(value) for _, held in self._held for value in held.values()]
+        self._held = [
+            (owner, held, read := itemgetter("__doc__", *held), read(vars(owner)))
+            for owner in _owners()
+            if (held := _functions(owner))
+        ]  # the documentation, which all have, because a single name would not give a tuple
+        bare = [_bare(value) for _, held, *_ in self._held for value in held.values()]
         functions = {id(f): f for f in bare if isinstance(f, FunctionType)}
         self._codes = [(f, f.__code__, f.__defaults__) for f in functions.values()]
 
@@ -66,12 +75,15 @@ class HeldFunctions:
           the replacement, empty if unknown.
         """
         replaced = {}
-        for owner, held in self._held:
+        for owner, held, read, values in self._held:
             now = vars(owner)
-            if held.items() <= now.items():
-                continue
+            try:
+                if read(now) == values:  # quick, because identity is compared first
+                    continue
+            except Exception:  # noqa: BLE001, S110 - some are missing, or cannot be compared
+                pass
             for name, value in held.items():
-                if (name, value) in now.items():
+                if now.get(name) is value:
                     continue
                 place = f"{owner.__module__}." if isinstance(owner, type) else ""
                 replaced[f"{place}{owner.__name__}.{name}"] = _file_of(now.get(name))
@@ -87,9 +99,12 @@ class HeldFunctions:
 def _owners() -> Iterator[ModuleType | type]:
     """Yield the modules and classes whose functions are held."""
     yield from _SHARED
-    yield from (json.JSONDecoder, json.JSONEncoder, type(jnp.zeros(())))
+    yield from (json.JSONDecoder, json.JSONEncoder, ArrayImpl)
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "bench" or (name == "__main__" and module.__spec__):
+        package = name.partition(".")[0]
+        if package in _LIBRARIES and "._" not in name:
+            yield module
+        if package == "bench" or (name == "__main__" and module.__spec__):
             yield module
             for value in vars(module).values():
                 if isinstance(value, type) and value.__module__ == name:
@@ -97,17 +112,18 @@ def _owners() -> Iterator[ModuleType | type]:
 
 
 def _functions(owner: ModuleType | type) -> dict[str, Any]:
-    """Return a module's callables and constants, or a class's methods, by name."""
+    """Return a module's callables, and the harness's constants, or a class's methods, by name."""
     kinds = (FunctionType, classmethod, staticmethod, property)
     constants = (bool, int, float, str, tuple)
+    is_own = isinstance(owner, ModuleType) and owner.__name__.startswith(("bench", "__main__"))
     return {
         name: value
         for name, value in vars(owner).items()
         if name not in _OTHERS
         and (
-            (callable(value) or isinstance(value, kinds))
-            if isinstance(owner, type) or owner in _SHARED
-            else (callable(value) or isinstance(value, constants)) and not name.startswith("__")
+            (callable(value) or isinstance(value, constants)) and not name.startswith("__")
+            if is_own
+            else callable(value) or isinstance(value, kinds)
         )
     }
 
@@ -122,6 +138,13 @@ def _file_of(value: Any) -> str:
     return code.co_filename if isinstance(code, CodeType) else ""
 
 
+def _pin(to: set[int]) -> None:
+    """Let all threads run on these cores."""
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            os.sched_setaffinity(int(task.name), to)
+
+
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -131,6 +154,11 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
     "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
+    "os.sched_setaffinity": (cores, _pin),
+    "os.setpriority": (
+        partial(os.getpriority, os.PRIO_PROCESS, 0),
+        partial(os.setpriority, os.PRIO_PROCESS, 0),
+    ),
     "signal.setitimer": (
         lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
         lambda old: [signal.setitimer(timer, 0.0) for timer in _TIMERS if timer not in old],
@@ -156,8 +184,12 @@ class ProcessSettings:
     def put_back(self) -> set[str]:
         """Undo all changes since the snapshot, so that no file affects other arms.
 
-        The names of the settings and variables that had changed are returned.
+        The names of the settings and variables that had changed are returned. Output streams that
+        are closed are opened again, without a word, because that affects no time.
         """
+        for name in ("stdout", "stderr"):
+            if getattr(getattr(sys, name), "closed", False):
+                setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
         changed = {
             name
             for name, value in jax.config.values.items()
@@ -171,7 +203,9 @@ class ProcessSettings:
                 self._entered[-1].__enter__()
         for name, (read, write) in _SETTINGS.items():
             if read() != self._settings[name]:
-                write(self._settings[name])
+                with suppress(PermissionError):  # a lower priority, which then holds for all arms
+                    write(self._settings[name])
+                self._settings[name] = read()
                 changed.add(name)
         if dict(os.environ) != self._environment:  # quick, where nothing has changed
             variables = {name for name, _ in os.environ.items() ^ self._environment.items()}
@@ -188,7 +222,7 @@ LEAST_S = 0.1
 """CPU seconds up to which it is not refused, because a busy host books other work in between."""
 IDLE_S = 0.01
 """Most CPU seconds of an idle thread."""
-_NOBODYS = ("bench.worker.", "jax", "grain.", "orbax.")
+_HARNESS = f"{Path(__file__).parent}{os.sep}"
 
 
 class FileThreads:
@@ -239,10 +273,18 @@ class FileThreads:
 
 
 def _is_nobodys(thread: threading.Thread) -> bool:
-    """Whether a thread is the harness's or jax's, or a native one that calls back into Python."""
-    target = getattr(thread, "_target", None) or type(thread).run
-    module = str(getattr(target, "__module__", ""))
-    return type(thread).__name__ == "_DummyThread" or module.startswith(_NOBODYS)
+    """Whether a thread is the harness's, or a native one that calls back into Python.
+
+    What a thread says of itself, such as its target's module, may be forged. Its stack tells.
+    """
+    if type(thread) is threading._DummyThread:  # noqa: SLF001 - has no public name
+        return True
+    frame, files = sys._current_frames().get(thread.ident or 0), list[str]()  # noqa: SLF001
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    starting = threading.Thread.run.__code__.co_filename
+    return next((f for f in reversed(files) if f != starting), "").startswith(_HARNESS)
 
 
 def _cpu_ns(thread: threading.Thread) -> int:

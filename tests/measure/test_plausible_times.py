@@ -57,6 +57,21 @@ def test_spans_fit_their_turns(made, words):
     assert all(words[name] in found[name] for name in words)
 
 
+def test_checks_take_no_part_in_the_comparison():
+    """An arm that is suspected twice is checked more often than others."""
+    rows = taken(rounds=32)
+    extra = 0.0
+    for row in rows:
+        row["at"] += extra
+        if row["arm"] == "b" and row["round"] % 3:
+            row["checked"] = True
+            extra += SPAN_S
+    assert refused(rows) == {}
+    for row in rows:
+        row.pop("checked", None)
+    assert set(refused(rows)) == {"b"}
+
+
 def test_spans_of_other_processes_are_not_compared_with_turns():
     assert refused(taken(factors={"b": 0.1}), b={"foreign": {}}) == {}
 

@@ -385,15 +385,18 @@ def test_a_suspicious_winner_is_measured_again_in_isolation(
     (attempt,) = bench.run(behaviour, rounds=8, implementation_paths=files)
     assert bench.statuses == {"A": "ok", "B": status, "C": "ok"}
     assert reason in bench.cells["B"]["reason"]
-    assert len(bench.jobs) == 1 + asked
+    assert len(bench.jobs) == 1 + asked + (status == "wrong")
     assert ("isolation" in bench.cells["B"]) == asked
     assert {row["arm"] for row in attempt.samples} == {"A", "C"} | (
         {"B"} if status == "ok" else set()
     )
     if asked:
-        _, again = bench.jobs
+        _, again, *rerun = bench.jobs
         assert again["isolated"] == again["implementations"] == list(again["proved"]) == ["A", "B"]
         assert (again["alone"], again["looks"], again["ceilings"]) == (True, False, False)
+        # It may have slowed the others down.
+        assert [job["implementations"] for job in rerun] == [["A", "C"]] * (status == "wrong")
+        assert {row["attempt"] for row in attempt.samples} == {(rerun or bench.jobs)[0]["attempt"]}
 
 
 def test_a_winner_that_was_not_shipped_is_measured_again_wherever_it_lies(bench: Bench) -> None:

@@ -118,7 +118,10 @@ def test_a_projection_goes_with_its_run(checkout):
     shutil.rmtree(reports / NAME)
     done = lockstep("publish", "mine")
     assert done.exit_code == exits.BAD_INPUT
-    assert "projection/projection.html, line 1: '/home/somebody' identifies this machine" in done.output
+    assert (
+        "projection/projection.html, line 1: '/home/somebody' identifies this machine"
+        in done.output
+    )
 
 
 def test_a_host_s_name_within_packed_data_is_chance(checkout, monkeypatch):

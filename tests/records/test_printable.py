@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.records import numbers
 from bench.records.printable import LINE, LINES, SHOWN, readable, shortened
 
 
@@ -9,6 +10,12 @@ def test_plain_text_stays() -> None:
     text = "RESOURCE_EXHAUSTED: 1 GiB\n  at µ = 3"
     assert readable(text) == text
     assert readable(f"\n{text}\n\n \n".replace("\n", "\n\n")) == text
+
+
+def test_numbers_keep_the_spaces_before_their_units() -> None:
+    text = f"{numbers.si(0.0518, 's')}, 4\N{NO-BREAK SPACE}%"
+    assert readable(text) == text
+    assert "\N{NARROW NO-BREAK SPACE}" in text
 
 
 def test_what_cannot_be_printed_is_replaced() -> None:
@@ -26,6 +33,8 @@ def test_a_reason_is_shown_in_so_many_characters() -> None:
 
 
 def test_long_lines_and_many_lines_are_cut() -> None:
-    assert readable("x" * (LINE + 5)) == "x" * LINE + "... (5 more characters)"
+    assert readable("x" * (LINE + 50)) == "x" * LINE + "... (50 more characters)"
+    longer = "x" * (LINE + 24)
+    assert readable(longer) == longer, "a cut would save nothing"
     lines = readable("\n".join("y" * (LINES + 2))).splitlines()
     assert lines == ["y"] * LINES + ["... (2 more lines)"]

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure, steps_per_span
 from bench.worker.time.turn_order import REENTRY, Orders, balanced_orders
@@ -183,3 +184,52 @@ def test_a_step_cannot_replace_the_clock_that_judges_it(monkeypatch):
         "liar", jax.jit(lambda state, batch: (state + 1, batch)), jnp.zeros(()), jnp.zeros(())
     )
     assert arm.run(1) > 0
+
+
+def test_a_step_cannot_replace_waiting_for_a_moment(monkeypatch):
+    """A replacement that restores the right function when it is called is never called."""
+    array, called = type(jnp.zeros(())), []
+    work = jax.jit(lambda state, batch: (state + 1, batch * 2))
+
+    def step(state, batch):
+        for name in ("block_until_ready", "is_ready"):
+            monkeypatch.setattr(array, name, called.append)
+        monkeypatch.setattr(jax, "block_until_ready", called.append)
+        return work(state, batch)
+
+    arm = Arm("liar", step, jnp.zeros(()), jnp.ones(()))
+    arm.run(1)
+    arm.run(2, wait_each=True)
+    assert called == []
+
+
+def test_a_loss_stays_an_array():
+    arm = Arm("liar", lambda state, batch: (state, 1.0), jnp.zeros(()), jnp.zeros(()))
+    with pytest.raises(WrongStepError, match="becomes a float"):
+        arm.run(1)
+
+
+def test_a_step_that_removes_the_logs_listeners_is_wrong():
+    with pytest.raises(WrongStepError, match="removes the listeners"), CompilationLog():
+        jax.monitoring.clear_event_listeners()
+
+
+def test_a_log_without_listeners_hides_no_other_failure():
+    def silenced(log):
+        jax.monitoring.clear_event_listeners()
+        with pytest.raises(WrongStepError, match="removes the listeners"):
+            log.check()
+        raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"), CompilationLog() as log:
+        silenced(log)
+
+
+def test_a_step_that_clears_jaxs_caches_is_wrong():
+    with CompilationLog() as log:
+        log.check()
+        jax.clear_caches()
+        with pytest.raises(WrongStepError, match="clears jax's caches"):
+            log.check()
+    with CompilationLog() as log:
+        log.check()

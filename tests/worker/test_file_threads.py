@@ -83,7 +83,9 @@ def test_threads_that_no_file_has_started_belong_to_nobody(clock, idle):
     threads = FileThreads()
     between = idle()
     threads.look("")
-    with polling(int, 60.0), ThreadPoolExecutor(1) as pool:
+    polled = threading.Event()
+    with polling(polled.set, 60.0), ThreadPoolExecutor(1) as pool:
+        polled.wait()
         (harness,) = set(threading.enumerate()) - {*threads._known}
         pool.submit(int).result()
         threads.look("a")
@@ -96,3 +98,29 @@ def test_threads_that_no_file_has_started_belong_to_nobody(clock, idle):
         clock[own] = 10.0
         threads.look("b")
         assert set(threads.reasons()) == {"a"}
+
+
+def test_a_thread_cannot_pass_for_the_harness(clock):
+    done, begun = threading.Event(), threading.Barrier(3)
+
+    def work():
+        begun.wait()
+        done.wait()
+
+    work.__module__ = "bench.worker.block"
+    _DummyThread = type("_DummyThread", (threading.Thread,), {})  # noqa: N806 - as the native ones
+    threads = FileThreads()
+    forged = [threading.Thread(target=work), _DummyThread(target=work)]
+    for thread in forged:
+        thread.start()
+    forged[1]._target = polling
+    begun.wait()
+    threads.look("a")
+    threads.begin()
+    clock["now"] = 10.0
+    clock |= dict.fromkeys(forged, 5.0)
+    threads.look("b")
+    done.set()
+    for thread in forged:
+        thread.join()
+    assert "10.0" in threads.reasons()["a"].replace("\N{NARROW NO-BREAK SPACE}", " ")

@@ -9,7 +9,9 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 from bench.worker.process_guard import HeldFunctions
 from bench.worker.prove import spot_checks
@@ -31,6 +33,10 @@ CASES = {
     "jax.device_put": (jax, "device_put", replacement),
     "jax.block_until_ready": (jax, "block_until_ready", replacement),
     f"{ARRAY.__module__}.{ARRAY.__qualname__}.is_ready": (ARRAY, "is_ready", replacement),
+    "jax.numpy.mean": (jnp, "mean", replacement),
+    "jax.lax.psum": (jax.lax, "psum", replacement),
+    "flax.nnx.jit": (nnx, "jit", replacement),
+    "optax.apply_updates": (optax, "apply_updates", np.array([1.0, 2.0])),
     "numpy.max": (np, "max", replacement),
     "bench.worker.time.clock.measure": (clock, "measure", replacement),
     "bench.worker.time.clock.Arm.run": (clock.Arm, "run", replacement),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
+from bench.records.host import cores
+from bench.worker import process_guard
 from bench.worker.process_guard import ProcessSettings
 
 
@@ -106,3 +110,39 @@ def test_pythons_own_settings_are_put_back():
     assert replacement not in gc.callbacks
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert settings.put_back() == set()
+
+
+@pytest.mark.skipif(len(cores()) < 2, reason="there is one core")
+def test_the_cores_of_all_threads_are_put_back():
+    settings, own, end = ProcessSettings(), cores(), threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    for task in (0, other.native_id):
+        os.sched_setaffinity(task, {min(own)})
+    assert settings.put_back() == {"os.sched_setaffinity"}
+    assert cores() == os.sched_getaffinity(other.native_id) == own
+    end.set()
+    other.join()
+
+
+def test_a_lower_priority_is_blamed_once_where_it_cannot_be_put_back(monkeypatch):
+    """Only root may raise a priority."""
+    now = [0]
+
+    def raising(*_):
+        raise PermissionError
+
+    monkeypatch.setitem(process_guard._SETTINGS, "os.setpriority", (lambda: now[0], raising))
+    settings = ProcessSettings()
+    now[0] = 15
+    assert settings.put_back() == {"os.setpriority"}
+    assert settings.put_back() == set()
+
+
+def test_closed_streams_are_opened_again(monkeypatch):
+    settings, stream = ProcessSettings(), io.StringIO()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, stream)  # the same, as in a worker
+    stream.close()
+    assert settings.put_back() == set()
+    assert sys.stdout.write("") == sys.stderr.write("") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
 from bench.records.host import cores
 from bench.records.rows import Ceilings
 from bench.records.step_programs import expanded
+from bench.worker.block_session import BlockSession
 from bench.worker.trace.profiler import PASSES
 from implementations import local_steps
 
@@ -323,6 +325,59 @@ def build(problem, mesh):
     )  # fmt: skip
     (samples,) = [each["rows"] for each in found if each["event"] == "samples"]
     assert {row["arm"] for row in samples} == {"jit_spmd", TWIN}
+
+
+SPOILER = """
+import dataclasses, sys, traceback
+import jax
+from implementations import jit_spmd
+from implementations.jit_spmd import why_unsupported
+def build(problem, mesh):
+    right = jit_spmd.build(problem, mesh)
+    def step(state, batch):
+        if any(frame.f_code.co_name == "take_turn" for frame, _ in traceback.walk_stack(None)):
+            {}
+        return right.step(state, batch)
+    return dataclasses.replace(right, step=step)
+"""
+"""A file that does something in its turns, of which its fate alone may depend."""
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("jax.clear_caches()", "it clears jax's caches"),
+        ("jax.monitoring.clear_event_listeners()", "it removes the listeners"),
+        ("sys.stdout.close(); sys.stderr.close()", ""),
+    ],
+)
+def test_who_spoils_the_process_is_alone_to_blame(tmp_path, does, reason):
+    (tmp_path / "spoiler.py").write_text(SPOILER.format(does))
+    job = JOB | {
+        "implementations": ["jit_spmd", "spoiler"],
+        "implementation_paths": [str(tmp_path / "spoiler.py")],
+        "proved": {"jit_spmd": {}, "spoiler": {}},  # quicker
+    }
+    done = run_worker(job)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    ends = {e["row"]["implementation"]: e["row"] for e in events if e["event"] == "cell"}
+    if reason:  # a fresh worker measures the others
+        assert done.returncode == 1
+        assert ends.keys() == {"spoiler"}
+        assert ends["spoiler"]["status"] == "wrong"
+        assert reason in ends["spoiler"]["reason"]
+    else:
+        assert done.returncode == 0, done.stderr
+        assert [row["status"] for row in ends.values()] == ["ok", "ok"]
+        assert "jax_config" not in ends["spoiler"]
+
+
+def test_a_child_that_a_step_has_forked_is_no_second_worker(monkeypatch):
+    session = BlockSession(JOB, print, Path())
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit):
+        session.put_back("")
 
 
 @pytest.mark.slow

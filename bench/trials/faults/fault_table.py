@@ -141,6 +141,8 @@ FAULTS = (
           planted("poison_json_in_rounds", "wrong", r"replaces json\.encoder\.JSONEncoder")),
     Fault("forged-samples", CHEAT, "the timed step writes to the channel of the worker's events",
           planted("forge_in_rounds", "crashed", "writes to the worker's channel .* measure")),
+    Fault("cleared-caches", CHEAT, "the timed step makes jax forget the programs of all arms",
+          planted("clear_caches_in_rounds", "wrong", "clears jax's caches")),
     Fault("flags-in-rounds", CHEAT, "the timed step sets x64, precision, no jit, a mesh for all",
           planted("set_flags_in_rounds", "ok", "", code=0)),
     Fault("moved-start", CHEAT, "the timed step changes the clock's variables in its frame",

@@ -274,6 +274,7 @@ ACTIONS: dict[str, Action] = {
     "wait": _wait_in_second_process,
     "patch_clock": lambda: setattr(time, "perf_counter_ns", int),
     "poison_json": lambda: setattr(json.JSONEncoder, "iterencode", int),
+    "clear_caches": jax.clear_caches,
     "set_flags": _set_flags,
     "move_start": _move_the_start,
     "spin": _spin,

@@ -21,7 +21,7 @@ from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import arm_beside
 from bench.records.rows import InputWait
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.time.clock import Arm
+from bench.worker.time.clock import Arm, wait_for
 
 SEED = 0
 """Seed of the order of records: the same for every arm, launch and run."""
@@ -106,7 +106,7 @@ class FedArm(Arm):
                 starved += took
             state, loss = step(state, batch)
             if wait_each:
-                loss.block_until_ready()
+                wait_for(loss)
         self.feed.settle()
         if wait_each:
             self.waited["latency_wait_ns"] += waited

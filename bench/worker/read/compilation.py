@@ -10,11 +10,17 @@ import jax
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from bench.records.rows import CompileTimes
+from bench.worker.prove.failures import WrongStepError
 
 TRACE = "/jax/core/compile/jaxpr_trace_duration"
 LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 COMPILE = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
+_ASKED = "/lockstep/asked"
+UNHEARD = "it removes the listeners of jax.monitoring, by which compilation is noticed"
+
+_remembered: Any = jax.jit(lambda x: x)
+"""A function whose program jax remembers until its caches are cleared."""
 
 
 @contextmanager
@@ -55,13 +61,31 @@ class CompilationLog:
         self._counts: defaultdict[str, int] = defaultdict(int)
 
     def __enter__(self) -> Self:
+        _remembered(0)
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         jax.monitoring.register_event_listener(self._on_event)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._on_duration)
-        jax.monitoring.unregister_event_listener(self._on_event)
+    def __exit__(self, error: object, *_: object) -> None:
+        try:
+            jax.monitoring.unregister_event_duration_listener(self._on_duration)
+            jax.monitoring.unregister_event_listener(self._on_event)
+        except AssertionError:
+            if error is None:
+                raise WrongStepError(UNHEARD) from None
+
+    def check(self) -> None:
+        """Check that a step has not spoiled the process, so that no arm can be timed any more.
+
+        Raises:
+          WrongStepError: it has silenced this log, or has made jax forget all programs.
+        """
+        heard = self._counts[_ASKED]
+        jax.monitoring.record_event_duration_secs(_ASKED, 0.0)
+        if self._counts[_ASKED] == heard:
+            raise WrongStepError(UNHEARD)
+        if not _remembered._cache_size():  # noqa: SLF001 - jax has no public name
+            raise WrongStepError("it clears jax's caches, so that all other arms compile again")
 
     def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         self._seconds[event] += duration_secs

@@ -66,8 +66,8 @@ class FirstCall:
         if self._called:
             return self._step(state, batch)
         self._called = True
-        before = live_programs()
         with CompilationLog() as log:
+            before = live_programs()
             state, loss = state_and_loss(self._step(state, batch))
         self.compile = log.times()
         self.programs = new_programs(live_programs(), before)

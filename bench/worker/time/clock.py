@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
+from jaxlib.xla_client import ArrayImpl, batched_block_until_ready
 
 from bench.contract import TrainStep
 from bench.records.row_parts import BoardSlot, Energy
@@ -19,8 +20,10 @@ from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.turn_order import Orders
 from bench.worker.time.turn_slots import HostWatch
 
-_now, _leaves, _wait = time.perf_counter_ns, jax.tree.leaves, jax.block_until_ready
-"""Bound before any step is loaded, so that a step cannot replace the clock that times it."""
+_now, _leaves, _wait_for_all = time.perf_counter_ns, jax.tree.leaves, batched_block_until_ready
+wait_for, _is_ready = ArrayImpl.block_until_ready, ArrayImpl.is_ready
+"""Bound before any step is loaded, so that a step cannot replace the clock that times it, not even
+for a moment."""
 
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
@@ -55,15 +58,19 @@ class Arm:
         """
         start = _now()
         state, loss = self.launch(steps, wait_each=wait_each)
-        loss.block_until_ready()
-        end = _now()
-        arrays: list[Any] = [leaf for leaf in _leaves(state) if isinstance(leaf, jax.Array)]
-        # Arrays of PRNG keys have no is_ready, but can be waited for.
-        if not all(hasattr(array, "is_ready") and array.is_ready() for array in arrays):
-            _wait(arrays)
-            end = _now()
-        if self.losses and type(loss) is not type(self.losses[0][1]):
+        if type(loss) is not ArrayImpl:
             raise WrongStepError(f"the loss becomes a {type(loss).__name__} while it is timed")
+        wait_for(loss)
+        end = _now()
+        leaves = _leaves(state)
+        arrays = [leaf for leaf in leaves if type(leaf) is ArrayImpl]
+        # Arrays of PRNG keys have no is_ready, but can be waited for.
+        keys = [x for x in leaves if type(x) is not ArrayImpl and isinstance(x, jax.Array)]
+        if keys or not all(map(_is_ready, arrays)):
+            _wait_for_all(arrays)
+            for key in keys:
+                key.block_until_ready()
+            end = _now()
         self.state = state
         self.steps += steps
         self.losses.append((self.steps, loss))
@@ -87,7 +94,7 @@ class Arm:
         if wait_each:
             for _ in range(steps):
                 state, loss = step(state, batch)
-                loss.block_until_ready()
+                wait_for(loss)
         else:
             for _ in range(steps):
                 state, loss = step(state, batch)
@@ -282,11 +289,10 @@ def measure(
                 arm = by_name[name]
                 turn_of(name)
                 gc.disable()  # a step may have enabled it
-                at = time.time()
+                at, checked = time.time(), checked_span(arm, number, in_turn)
                 (wash_out, throughput, latency), programs, (board, energy, slot) = take_turn(
-                    arm, spans, checked_span(arm, number, in_turn),
-                    log, lambda: (boards(), used(), watch.slot()),
-                )  # fmt: skip
+                    arm, spans, checked, log, lambda: (boards(), used(), watch.slot())
+                )
                 if programs:
                     compiled[name] = compiled.get(name, 0) + programs
                 turn = Turn(
@@ -304,6 +310,8 @@ def measure(
                 )
                 known = {"energy": energy, "boards": board, "input": arm.waits()}
                 turn.update({k: v for k, v in known.items() if v is not None})  # type: ignore[typeddict-item]
+                if checked is not None:
+                    turn["checked"] = True
                 turns.append(turn)
                 predecessor = name
             turn_of("")
