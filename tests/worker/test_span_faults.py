@@ -217,8 +217,9 @@ class FakeSpan(Kept):
 
 
 def span(before, after, loss=1.0, drift=NONE, other=None):
-    moments = Moment(before, NONE), Moment(after, drift)
-    return FakeSpan(None, "in round 1", 1, 1, *moments, loss, 0.0, other)
+    made = FakeSpan(None, "in round 1", 1, 1, (), loss, 0.0, other)
+    made.before, made.after = Moment(before, NONE), Moment(after, drift)
+    return made
 
 
 def stepped(loss, value):

@@ -1,0 +1,68 @@
+"""Copies of whole states on the host, from which states can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench.worker.prove.carried_state import is_key, private, words
+from bench.worker.prove.held_state import digest_of
+
+
+class StateCopy:
+    """The arrays of a state, copied to the host shard by shard: replicas may differ.
+
+    Args:
+      state: the state.
+      places: indices of the leaves to copy; all if None.
+    """
+
+    def __init__(self, state: Any, places: Iterable[int] | None = None) -> None:
+        leaves, self._tree = jax.tree.flatten(state)
+        chosen = range(len(leaves)) if places is None else places
+        self.kept = {place: _kept(leaves[place]) for place in chosen}
+        """For each leaf, the checksums of its shards, and a function that makes it again."""
+
+    def equals(self, other: StateCopy) -> bool:
+        """Whether all leaves of this copy are in the other one, and equal."""
+        return all(other.kept[place][0] == digests for place, (digests, _) in self.kept.items())
+
+    def restored(self, state: Any) -> Any:
+        """Make a state of the copies, and of a later state's leaves where none were copied."""
+        later = jax.tree.leaves(state)
+        return jax.tree.unflatten(
+            self._tree,
+            (
+                self.kept[place][1]() if place in self.kept else leaf
+                for place, leaf in enumerate(later)
+            ),
+        )
+
+
+def _kept(leaf: Any) -> tuple[list[int], Callable[[], Any]]:
+    """Copy a leaf, for `StateCopy.kept`."""
+    own = private(leaf) if hasattr(leaf, "shape") else leaf
+    if not isinstance(own, jax.Array):
+        return [digest_of(np.asarray(own))], lambda: own
+    kind = jax.random.key_impl(own) if is_key(own) else None
+    numbers = words(own)
+    shape, sharding, is_committed = numbers.shape, numbers.sharding, own.committed
+    known: dict[int, np.ndarray] = {}  # equal replicas share memory
+    digests, pieces = [], []
+    for shard in numbers.addressable_shards:
+        values = np.asarray(shard.data)
+        digests.append(digest_of(values))
+        pieces.append((known.setdefault(digests[-1], values), shard.data.sharding))
+
+    def make() -> Any:
+        if is_committed:
+            placed = [jax.device_put(*piece) for piece in pieces]
+            array = jax.make_array_from_single_device_arrays(shape, sharding, placed)
+        else:
+            array = jax.device_put(pieces[0][0])
+        return array if kind is None else jax.random.wrap_key_data(array, impl=kind)
+
+    return digests, make
