@@ -167,7 +167,7 @@ def test_a_replica_that_is_not_finite_drifts(mesh):
     check = ProofCheck(
         name=AS_TIMED, loss_error=0, loss_tolerance=1.0, update_error=0, update_tolerance=1.0
     )
-    assert "replicas drift: kernel" in drift_beyond_rounding(ours, check, truth, 0.0)
+    assert "replicas drift: kernel" in drift_beyond_rounding(ours, check, truth, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

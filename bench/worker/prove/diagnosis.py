@@ -188,9 +188,7 @@ def general_diagnosis(name: str, *, right_start: bool) -> str:
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
     if name == OWN:
-        later = (
-            "its first step is right, a later one is not: compare the decay rates of its moments"
-        )
+        later = "its first step is right, a later one is not (check the decay rates of its moments)"
         return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
     if right_start:
         return "the first step is right, but a later one is not"

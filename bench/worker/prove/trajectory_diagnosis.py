@@ -65,10 +65,11 @@ def why_wrong(
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [*found]
-    if found or wrong_state or not right_update or ours.loss_eps <= 2 * gate.timed_eps:
-        sentences += mistakes(gate, name, ours, truth, match, again=again) if under else []
-    elif check["loss_error"] <= ours.loss_eps:
-        sentences += [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
+    coarse = 2 * gate.timed_eps < ours.loss_eps and check["loss_error"] <= ours.loss_eps
+    if coarse and right_update and not found and not wrong_state:
+        sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
+    elif under:
+        sentences += mistakes(gate, name, ours, truth, match, again=again)
     # A wrong optimizer spoils the model state too, which was right under SGD.
     sentences += [wrong_state] if wrong_state and (right_update or under) and not sentences else []
     # After the first step alone: from the second on, one wrong parameter spoils the others.
@@ -114,10 +115,8 @@ def _change(
         elif abs(factor - 1) > 10 * match and close(update, factor * right, match):
             changes.add(f"is {factor:.3g} times what it should be")
         elif decay and close(update - right, decay * start, DECAY):
-            changes.add(
-                f"is off by {decay:.2g} times the parameters: a weight decay is left out, or one "
-                "is added"
-            )
+            how = "is left out" if decay > 0 else "or an L2 penalty is added"
+            changes.add(f"is off by {decay:.2g} times the parameters: a weight decay {how}")
         else:
             return ""
     return changes.pop() if len(changes) == 1 else ""
