@@ -21,7 +21,8 @@ class StateCopy:
     """
 
     def __init__(self, state: Any, places: Iterable[int] | None = None) -> None:
-        leaves, self._tree = jax.tree.flatten(state)
+        flattened: tuple[list[Any], Any] = jax.tree.flatten(state)
+        leaves, self._tree = flattened
         chosen = range(len(leaves)) if places is None else places
         self.kept = {place: _kept(leaves[place]) for place in chosen}
         """For each leaf, the checksums of its shards, and a function that makes it again."""
@@ -30,16 +31,12 @@ class StateCopy:
         """Whether all leaves of this copy are in the other one, and equal."""
         return all(other.kept[place][0] == digests for place, (digests, _) in self.kept.items())
 
-    def restored(self, state: Any) -> Any:
+    def restored(self, later: Any = None) -> Any:
         """Make a state of the copies, and of a later state's leaves where none were copied."""
-        later = jax.tree.leaves(state)
-        return jax.tree.unflatten(
-            self._tree,
-            (
-                self.kept[place][1]() if place in self.kept else leaf
-                for place, leaf in enumerate(later)
-            ),
-        )
+        leaves = jax.tree.leaves(later)
+        places = range(self._tree.num_leaves)
+        made = (self.kept[at][1]() if at in self.kept else leaves[at] for at in places)
+        return jax.tree.unflatten(self._tree, made)
 
 
 def _kept(leaf: Any) -> tuple[list[int], Callable[[], Any]]:
@@ -49,7 +46,7 @@ def _kept(leaf: Any) -> tuple[list[int], Callable[[], Any]]:
         return [digest_of(np.asarray(own))], lambda: own
     kind = jax.random.key_impl(own) if is_key(own) else None
     numbers = words(own)
-    shape, sharding, is_committed = numbers.shape, numbers.sharding, own.committed
+    shape, sharding, is_committed = numbers.shape, numbers.sharding, leaf.committed
     known: dict[int, np.ndarray] = {}  # equal replicas share memory
     digests, pieces = [], []
     for shard in numbers.addressable_shards:

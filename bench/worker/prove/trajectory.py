@@ -1,5 +1,7 @@
 """A few steps from the initial parameters, by an implementation or by the reference."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
@@ -44,6 +46,9 @@ class Trajectory:
     the last."""
     loss_dtype: str = ""
     """Dtype of the losses; empty if they are no floats."""
+
+    repeated: Trajectory | None = None
+    """The same, with the first step as it was when taken again."""
 
     @property
     def loss_eps(self) -> float:
@@ -105,7 +110,7 @@ def run_steps(
     mask: Flat | None = None,
     resolved: Flat | None = None,
     *,
-    rehearsed: bool = False,
+    repeated: bool = False,
 ) -> tuple[Trajectory, Any]:
     """Step through the batches, and compare replicas after the first step and the last.
 
@@ -117,23 +122,25 @@ def run_steps(
       batches: batches on the host.
       mask: selects the elements that count in the size of a parameter's drift.
       resolved: the same for the rest of the state, by the parameters' paths.
-      rehearsed: whether to take the first step once before, from the same state.
+      repeated: whether to take the first step again in the end, from a copy of the first state.
+        This is impossible if the step changes its state in place.
 
     Raises:
       WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
         waited for, parameters are not jax.Arrays, or a loss or parameter is not finite.
     """
     state = train_step.state
-    if rehearsed:
-        first = StateCopy(state)
-        take_step(train_step, state, batches[0])
-        state = first.restored(state)
+    start = StateCopy(state) if repeated else None
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state), np.float32)]
     states = [flat(model_state_of(problem, train_step, state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
-        state, loss = take_step(train_step, state, batch)
+        given = state
+        state, loss = take_step(train_step, given, batch)
+        if state is given and is_part(train_step.params(state), state):
+            start = None
+        del given
         drifts.append(find_drift({LOSS: loss}))
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
@@ -155,7 +162,19 @@ def run_steps(
     )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
+    if start is not None:
+        last = StateCopy(state)
+        del state, params, model_state  # a second state beside it might not fit
+        state, loss = take_step(train_step, start.restored(), batches[0])
+        first = flatten(train_step.params(state), np.float32)
+        again = replace(trajectory, losses=np.array([float(loss), *losses[1:]]), first=first)
+        trajectory, state = replace(trajectory, repeated=again), last.restored()
     return trajectory, state
+
+
+def is_part(tree: Any, state: Any) -> bool:
+    """Whether all leaves of a tree are leaves of a state."""
+    return {*map(id, jax.tree.leaves(tree))} <= {*map(id, jax.tree.leaves(state))}
 
 
 def _drift_of_rest(state: Any, known: Any, resolved: Flat) -> Drift:
