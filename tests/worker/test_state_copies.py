@@ -27,10 +27,12 @@ def test_a_state_outlives_its_donation_with_its_replicas_and_numbers():
     }
     copied = StateCopy(state)
     assert copied.equals(StateCopy(state))
+    first = StateCopy(state, replicas=False).restored()
     later = {name: leaf + 1 for name, leaf in state.items() if name != "key"}
     jax.tree.map(lambda x: x.delete() if isinstance(x, jax.Array) else None, state)
     made = copied.restored()
     assert [float(shard.data) for shard in made["replicas"].addressable_shards] == [0.0, 1.0]
+    assert [float(shard.data) for shard in first["replicas"].addressable_shards] == [0.0, 0.0]
     assert made["shards"].sharding == divided
     np.testing.assert_array_equal(made["shards"], np.arange(4.0))
     assert jax.random.key_data(made["key"]).tolist() == [0, 3]

@@ -18,13 +18,16 @@ class StateCopy:
     Args:
       state: the state.
       places: indices of the leaves to copy; all if None.
+      replicas: whether to copy every replica; otherwise the first stands for all.
     """
 
-    def __init__(self, state: Any, places: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, state: Any, places: Iterable[int] | None = None, *, replicas: bool = True
+    ) -> None:
         flattened: tuple[list[Any], Any] = jax.tree.flatten(state)
         leaves, self._tree = flattened
         chosen = range(len(leaves)) if places is None else places
-        self.kept = {place: _kept(leaves[place]) for place in chosen}
+        self.kept = {place: _kept(leaves[place], replicas=replicas) for place in chosen}
         """For each leaf, the checksums of its shards, and a function that makes it again."""
 
     def equals(self, other: StateCopy) -> bool:
@@ -39,7 +42,7 @@ class StateCopy:
         return jax.tree.unflatten(self._tree, made)
 
 
-def _kept(leaf: Any) -> tuple[list[int], Callable[[], Any]]:
+def _kept(leaf: Any, *, replicas: bool) -> tuple[list[int], Callable[[], Any]]:
     """Copy a leaf, for `StateCopy.kept`."""
     own = private(leaf) if hasattr(leaf, "shape") else leaf
     if not isinstance(own, jax.Array):
@@ -48,11 +51,16 @@ def _kept(leaf: Any) -> tuple[list[int], Callable[[], Any]]:
     numbers = words(own)
     shape, sharding, is_committed = numbers.shape, numbers.sharding, leaf.committed
     known: dict[int, np.ndarray] = {}  # equal replicas share memory
+    first: dict[str, int] = {}
     digests, pieces = [], []
     for shard in numbers.addressable_shards:
-        values = np.asarray(shard.data)
-        digests.append(digest_of(values))
-        pieces.append((known.setdefault(digests[-1], values), shard.data.sharding))
+        digest = None if replicas else first.get(str(shard.index))
+        if digest is None:
+            values = np.asarray(shard.data)
+            digest = first[str(shard.index)] = digest_of(values)
+            known.setdefault(digest, values)
+        digests.append(digest)
+        pieces.append((known[digest], shard.data.sharding))
 
     def make() -> Any:
         if is_committed:

@@ -130,7 +130,7 @@ def run_steps(
         waited for, parameters are not jax.Arrays, or a loss or parameter is not finite.
     """
     state = train_step.state
-    start = StateCopy(state) if repeated else None
+    start = StateCopy(state, replicas=False) if repeated else None
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state), np.float32)]
     states = [flat(model_state_of(problem, train_step, state))]
@@ -163,7 +163,7 @@ def run_steps(
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
     if start is not None:
-        last = StateCopy(state)
+        last = StateCopy(state, replicas=False)
         del state, params, model_state  # a second state beside it might not fit
         state, loss = take_step(train_step, start.restored(), batches[0])
         first = flatten(train_step.params(state), np.float32)
