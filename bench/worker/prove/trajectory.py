@@ -130,6 +130,7 @@ def run_steps(
         waited for, parameters are not jax.Arrays, or a loss or parameter is not finite.
     """
     state = train_step.state
+    repeated = repeated and not is_elsewhere(train_step)
     start = StateCopy(state, replicas=False) if repeated else None
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state), np.float32)]
@@ -170,6 +171,11 @@ def run_steps(
         again = replace(trajectory, losses=np.array([float(loss), *losses[1:]]), first=first)
         trajectory, state = replace(trajectory, repeated=again), last.restored()
     return trajectory, state
+
+
+def is_elsewhere(train_step: TrainStep) -> bool:
+    """Whether a step's state and batch are in other processes."""
+    return hasattr(train_step, "children")
 
 
 def is_part(tree: Any, state: Any) -> bool:
@@ -213,7 +219,7 @@ def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax
     """
     # A copy, so that a `place` that writes to its argument spares the next implementation's.
     placed = train_step.place(jax.tree.map(np.array, batch))
-    if not hasattr(train_step, "children"):  # a foreign step places its batch elsewhere
+    if not is_elsewhere(train_step):
         check_placed(batch, placed)
     state, loss = state_and_loss(train_step.step(state, placed))
     check_waitable(state, loss)
