@@ -182,8 +182,9 @@ def _wrong_times(
 
 def _others(gate: Gate, problem: Problem, batch: Batch, update: np.ndarray) -> str:
     """Name another optimizer or batch that makes an update under SGD; empty if none does."""
-    own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
-    if close(update, _multiple(update, own) * own, DECAY):
+    own, sgd = (vector(gate.truth[name].first, gate.truth[name].start) for name in (OWN, SGD))
+    differs = not close(own, _multiple(own, sgd) * sgd, 10 * DECAY)
+    if differs and close(update, _multiple(update, own) * own, DECAY):
         return (
             "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
             "optimizer would"
