@@ -283,7 +283,7 @@ def prove_as_timed(
         return statistical_proof(gate).prove_timed(train_step)
     implementation = session.implementation(name)
     build = partial(build_step, implementation, session.problem, session.mesh)
-    return gate.prove_timed(train_step, build)
+    return gate.prove_timed(train_step, build, repeated=name not in session.job["proved"])
 
 
 def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:

@@ -188,7 +188,7 @@ def test_a_step_is_proved_in_float64_at_a_batch_that_fits(session):
     whole = session.gate_with(LARGE)
     assert whole.float64 is whole
     assert "parts" not in block_module.prove_exact(whole, jit_spmd)[0]
-    room = planned(whole._loss_and_gradients)
+    room = planned(whole.loss_and_gradients)
     gate = session.gate_with(0.7 * room)
     assert gate.division.parts > 2
     assert gate.float64.timed.batch_size == 2 * ROWS // gate.division.parts < ROWS
@@ -208,7 +208,7 @@ def test_a_step_is_proved_in_float64_at_a_batch_that_fits(session):
 
 
 def test_a_wrong_step_is_caught_by_a_truth_in_parts(session):
-    gate = session.gate_with(0.7 * planned(session.gate_with(LARGE)._loss_and_gradients))
+    gate = session.gate_with(0.7 * planned(session.gate_with(LARGE).loss_and_gradients))
 
     class Doubled:
         @staticmethod

@@ -200,7 +200,7 @@ def test_updates_that_are_left_out_are_counted(gates, mesh, name, before):
     held = []
     for number in range(before + 30):
         if number >= before:
-            held.append(reader.read(state, reader.params(state)))
+            held.append(reader.read(state, reader.parts(state)))
         state, _ = built.step(state, batch)
     for end in (1, 10, 29):
         assert left_out(gate, held[0], held[end], end) == 0

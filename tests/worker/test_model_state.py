@@ -300,7 +300,8 @@ def test_state_is_read_with_its_keys_and_outlives_its_donation(mesh):
     timed = problem()
     train_step = jit_spmd.build(timed, mesh)
     state, batch = train_step.state, train_step.place(timed.batch(0))
-    held = StateReader(train_step, timed, state).read(state, train_step.params(state))
+    reader = StateReader(train_step, timed, state)
+    held = reader.read(state, reader.parts(state))
     train_step.step(state, batch)
     stream = held.model_state["dropout"]["stream"]
     assert int(stream["count"]) == 0

@@ -167,7 +167,7 @@ def test_a_replica_that_is_not_finite_drifts(mesh):
     check = ProofCheck(
         name=AS_TIMED, loss_error=0, loss_tolerance=1.0, update_error=0, update_tolerance=1.0
     )
-    assert "replicas drift: kernel" in drift_beyond_rounding(ours, check, truth, 0.0)
+    assert "replicas drift: kernel" in drift_beyond_rounding(ours, check, truth, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
@@ -217,8 +217,9 @@ class FakeSpan(Kept):
 
 
 def span(before, after, loss=1.0, drift=NONE, other=None):
-    moments = Moment(before, NONE), Moment(after, drift)
-    return FakeSpan(None, "in round 1", 1, 1, *moments, loss, 0.0, other)
+    made = FakeSpan(None, "in round 1", 1, 1, (), loss, 0.0, other)
+    made.before, made.after = Moment(before, NONE), Moment(after, drift)
+    return made
 
 
 def stepped(loss, value):

@@ -24,7 +24,7 @@ from bench.contract.workloads import gpt2, gpt2_muon, mlp
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED
 from bench.worker.problems import make_mesh
-from bench.worker.prove import divided_gradients
+from bench.worker.prove import divided_gradients, spot_checks
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
@@ -144,6 +144,25 @@ def dodging(right, copy, problem, mesh, *, of=1 << 60):
     return step
 
 
+def counting(right, copy, problem, mesh):
+    """Leaves out updates in timed spans, but for every third; their counter rises alone."""
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+    def count(state):
+        return jax.tree.map(lambda x: x + jnp.issubdtype(x.dtype, jnp.integer), state)
+
+    def step(call, state, batch):
+        frame = sys._getframe()
+        while frame.f_back is not None and "groups" not in frame.f_locals:
+            frame = frame.f_back
+        turn = frame.f_locals
+        timed = "groups" in turn and turn["group"] is turn["spans"] and call % 3
+        new, loss = right(copy(state), batch)
+        return (count(state) if timed else new), loss
+
+    return step
+
+
 def one_layer(right, copy, problem, mesh):
     def step(call, state, batch):
         kept = copy(state[0])
@@ -226,6 +245,26 @@ def delayed(right, copy, problem, mesh):
     return step
 
 
+def reused(right, copy, problem, mesh):
+    """Uses each step's gradients once more in the next step."""
+    gradients = jax.jit(jax.value_and_grad(problem.loss_function()))
+    kept: list[Any] = []
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+    def update(state, grads):
+        updates, opt_state = problem.optimizer.update(grads, state[1], state[0])
+        return optax.apply_updates(state[0], updates), opt_state
+
+    def step(call, state, batch):
+        if call < AFTER:
+            return right(state, batch)
+        if call % 2 == 0:
+            kept[:] = [gradients(state[0], batch)]
+        return update(state, kept[0][1]), kept[0][0]
+
+    return step
+
+
 def in_a_thread(right, copy, problem, mesh):
     """Hands each step to a thread, and returns what the one before has left."""
     pool, due = ThreadPoolExecutor(1), []
@@ -283,6 +322,7 @@ def reset_moments(right, copy, problem, mesh):
         (cached_loss, "it was not recomputed"),
         (longer, "the update is about 1.2 times what it should be"),
         (delayed, "the gradients are those of the step before"),
+        (reused, "the gradients are those of the step before"),
         (in_a_thread, "the optimizer.s .*count goes|the parameters do not change|left out"),
         (with_a_counter, "the update is about 2 times what it should be"),
         (reset_moments, "the update is"),
@@ -353,6 +393,78 @@ def test_a_step_whose_work_is_done_when_its_parameters_are_read_is_wrong(gate, m
     built = replace(right, state=[right.state], step=step, params=params, model_state=None)
     with pytest.raises(WrongStepError, match="`params` changes the state"):
         checked(gate, built, problem)
+
+
+def told_by_params(right, problem, mesh, *, rearranged):
+    """Right for some steps after each call of `params` alone, with the counter raised otherwise."""
+    since = [-(1 << 60)]  # right until the rounds
+    copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+
+    def step(state, batch):
+        since[0] += 1
+        old = copy(state[0])
+        (params, *others), loss = right.step(state, batch)
+        return (params if since[0] <= 8 else old, *others), loss
+
+    def params(state):
+        since[0] = 0
+        return copy(state[0]) if rearranged else right.params(state)
+
+    return replace(right, step=step, params=params)
+
+
+@pytest.mark.parametrize("rearranged", [False, True])
+def test_a_check_is_not_announced_by_a_call_of_params(gate, mesh, problem, rearranged):
+    built = told_by_params(jit_spmd.build(problem, mesh), problem, mesh, rearranged=rearranged)
+    why, _ = checked(gate, built, problem, steps=20)
+    assert "the parameters do not change" in why
+
+
+def test_a_check_leaves_no_trace_on_the_arrays_of_a_state(gate, mesh, problem):
+    """jax keeps what was read of an array beside it."""
+    right, read = jit_spmd.build(problem, mesh), []
+
+    def step(state, batch):
+        read.extend(leaf._npy_value is not None for leaf in jax.tree.leaves(state))
+        return right.step(state, batch)
+
+    assert checked(gate, replace(right, step=step), problem, steps=20)[0] == ""
+    assert read
+    assert not any(read)
+
+
+@pytest.mark.parametrize(("following", "fails"), [("o!", True), ("oo!", True), ("ooo!", False)])
+def test_a_suspicion_outlives_some_clean_checks(gate, mesh, problem, monkeypatch, following, fails):
+    """Each check of `following` is suspicious (!) or clean (o), after one that is suspicious."""
+    verdicts = iter("!" + following)
+
+    class Found:
+        is_within_wide = True
+
+        def __init__(self, *_):
+            self.is_right = next(verdicts) == "o"
+            self.check = dict.fromkeys(
+                ("loss_error", "loss_tolerance", "update_error", "update_tolerance"), 1.0
+            )
+
+        def why(self, *_):
+            return "wrong"
+
+    monkeypatch.setattr(spot_checks, "Comparison", Found)
+    monkeypatch.setattr(spot_checks, "nearby_check", lambda *_: None)
+    why, _ = checked(gate, jit_spmd.build(problem, mesh), problem, len(following), seconds=1e-9)
+    assert ("wrong" in why) == fails
+
+
+def test_updates_that_a_counter_hides_are_counted_between_two_checks(gate, mesh, problem):
+    """One update of three, where a state with moments is kept for the reference to repeat."""
+    built = changed(counting)(problem, mesh)
+    adam, *others = built.state[1]
+    late = jax.device_put(jnp.full_like(adam.count, 20_000), adam.count.sharding)
+    state = built.state[0], (adam._replace(count=late), *others), built.state[2]
+    built = replace(built, state=state)
+    why, _ = checked(gate, built, problem, rounds=8, seconds=600.0, steps=8)
+    assert re.search(r"\d of the \d+ updates before are left out where the step believes", why), why
 
 
 def test_a_program_that_counts_to_50_turns_wrong_in_the_midst_of_the_rounds(gate, mesh, problem):
@@ -504,7 +616,8 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
     for implementation in (jit_spmd, nnx_jit_cached, zero1):
         built = implementation.build(problem, mesh)
         state, _ = built.step(built.state, built.place(problem.batch(0)))
-        held = StateReader(built, problem, state).read(state, built.params(state))
+        reader = StateReader(built, problem, state)
+        held = reader.read(state, reader.parts(state))
         assert [*counters(held.opt_state).values()] == [1]
         wanted = jax.tree.structure(problem.optimizer.init(problem.draw()))
         assert jax.tree.structure(held.opt_state) == wanted
@@ -522,7 +635,8 @@ def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     problem = replace(gpt2_muon.problem(config, 4, "fp32"), microbatches=2)
     built = implementation.build(problem, make_mesh(MeshShape.parse(shape)))
     state, _ = built.step(built.state, built.place(problem.batch(0)))
-    held = StateReader(built, problem, state).read(state, built.params(state))
+    reader = StateReader(built, problem, state)
+    held = reader.read(state, reader.parts(state))
     params, loss_fn = problem.functional()
 
     @jax.jit

@@ -25,7 +25,7 @@ from bench.worker.foreign.foreign_module import STATE, initial, named, restored,
 from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.failures import why_state_unsupported
-from bench.worker.prove.trajectory import build_step, state_and_loss
+from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
 from bench.worker.read.device_memory import largest_program
 from bench.worker.read.programs import FirstCall, communication, compilers_cost
 from bench.worker.read.step_program import operations
@@ -51,7 +51,9 @@ class JaxStep:
 
     def place(self, arrays: list[np.ndarray]) -> Any:
         """Place a batch's leaves."""
-        return self.built.place(jax.tree.unflatten(self.batch, arrays))
+        placed = self.built.place(jax.tree.unflatten(self.batch, arrays))
+        check_placed(arrays, placed)
+        return placed
 
     def step(self, batch: Any) -> Any:
         """Dispatch a step without waiting for it."""

@@ -69,10 +69,16 @@ def of_words(numbers: Any, leaf: Any) -> Any:
     return jax.random.wrap_key_data(jnp.asarray(numbers), impl=jax.random.key_impl(leaf))
 
 
+def private(leaf: Any) -> Any:
+    """Copy an array where it lies. Reading the copy leaves no trace that a step could find."""
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(leaf, leaf.sharding, may_alias=False)
+    return np.array(leaf)
+
+
 def held_copy(leaf: Any) -> Any:
     """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
-    values = process_exchange.to_host(words(leaf))
-    return of_words(np.array(values, copy=may_be_view(leaf) or None), leaf)
+    return of_words(process_exchange.to_host(words(private(leaf))), leaf)
 
 
 def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:
@@ -216,22 +222,23 @@ def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
     still = [path for path in wrong if np.array_equal(ours[path], start[path])]
     if draws := [path for path in still if theirs[path].dtype.kind != "f"]:
         return (
-            f"the model state's {_some(draws)} does not change: every step draws the same random "
+            f"the model state's {some(draws)} does not change: every step draws the same random "
             "numbers"
         )
     if still:
-        return f"the model state's {_some(still)} does not change: statistics are not updated"
+        return f"the model state's {some(still)} does not change: statistics are not updated"
     exact = [path for path in wrong if theirs[path].dtype.kind != "f"]
     if exact:
         path = exact[0]
         return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
     worst = max(wrong, key=lambda path: errors[path])
     return (
-        f"the model state's {_some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
+        f"the model state's {some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
         f"more than the allowed {allowed:.1e}"
     )
 
 
-def _some(paths: list[str]) -> str:
+def some(paths: list[str]) -> str:
+    """List the first few of some paths."""
     more = f" (and {len(paths) - FEW} more)" if len(paths) > FEW else ""
     return f"{', '.join(paths[:FEW])}{more}"

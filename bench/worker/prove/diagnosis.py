@@ -18,6 +18,7 @@ MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
+OPTIMIZER = "the gradients are right under SGD, but the optimizer is not applied as given"
 LEAST_WEIGHT = 1e-3
 
 APPROXIMATE = (
@@ -187,8 +188,8 @@ def general_diagnosis(name: str, *, right_start: bool) -> str:
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
     if name == OWN:
-        diagnosis = "the gradients are right under SGD, but the optimizer is not applied as given"
-        return diagnosis + (": its first step is right, a later one is not" if right_start else "")
+        later = "its first step is right, a later one is not (check the decay rates of its moments)"
+        return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
     if right_start:
         return "the first step is right, but a later one is not"
     return "the loss or the update has fewer correct digits than float64 gives"

@@ -33,8 +33,8 @@ class Left(NamedTuple):
     """Checksum of the parameters."""
     scalars: Any
     """The optimizer's scalars; None if its state was not found."""
-    held: Held | None
-    """The state, if the optimizer has none that could tell how many updates follow."""
+    start: tuple[int, Held] | None
+    """A state from which the reference can repeat steps, and the arm's steps by then."""
 
 
 class DueUpdates:

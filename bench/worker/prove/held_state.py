@@ -1,7 +1,6 @@
 """Reading the parameters and optimizer state of an implementation, in the problem's layout."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -14,6 +13,8 @@ from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import held_copy, model_state_of, words
+from bench.worker.prove.diagnosis import APPROXIMATE
+from bench.worker.prove.failures import WrongStepError
 
 
 class Held(NamedTuple):
@@ -28,24 +29,43 @@ class Held(NamedTuple):
 class StateReader:
     """Reads states of one step.
 
-    The parameters are the result of `held`, or else of `params`. The optimizer's state is the first
-    run of leaves whose shapes and dtypes are those of a fresh optimizer state for these parameters.
-    Moments are converted to the problem's layout like parameters: `params` is called on a state in
-    which the moments replace the parameters.
+    Where `params` returns arrays of the state itself, the reader takes them from there and calls no
+    function of the file, which would tell the step that it is checked. Elsewhere it calls `params`
+    on a copy of the state, after the round.
+
+    The optimizer's state is the first run of leaves whose shapes and dtypes are those of a fresh
+    optimizer state for the parameters, which are the result of `held`, or else of `params`. Moments
+    are converted to the problem's layout like parameters: they replace these in the state.
 
     Args:
       train_step: the step.
       problem: the problem that the step computes.
       state: one of the step's states.
+
+    Raises:
+      WrongStepError: reading the state changes it.
     """
 
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
-        self.params = train_step.params
-        self._model_state = partial(model_state_of, problem, train_step)
-        leaves = jax.tree.leaves(state)
+        leaves, again = [jax.tree.leaves(state) for _ in range(2)]  # some make leaves when asked
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
-        read = getattr(train_step, "held", None) or train_step.params
-        held = jax.tree_util.tree_leaves_with_path(read(state))
+
+        def read(state: Any) -> tuple[Params, ModelState]:
+            return train_step.params(state), model_state_of(problem, train_step, state)
+
+        parts: tuple[list[Any], Any] = jax.tree.flatten(read(state))
+        held_by = getattr(train_step, "held", None) or train_step.params
+        held = jax.tree_util.tree_leaves_with_path(held_by(state))
+        trios = zip(leaves, again, jax.tree.leaves(state), strict=True)
+        if any(one is same and one is not now for one, same, now in trios):
+            raise WrongStepError("`params` changes the state: part of the step is done untimed")
+        self._read, self._parts = read, parts[1]
+        self._own = [places.get(id(leaf), -1) for leaf in parts[0]]
+        """Indices of the parameters and the model state among the leaves; -1 for computed ones."""
+        self.is_plain = -1 not in self._own
+        """Whether all of them are leaves of the state."""
+        self.is_elsewhere = not any(isinstance(leaf, jax.Array) for leaf in leaves)
+        """Whether the state is in other processes, as a foreign step's is."""
         paths = {places.get(id(leaf)): path_of(path) for path, leaf in held}
         self._held = sorted(place for place in paths if place is not None)
         """Indices of the parameters among the state's leaves, in ascending order."""
@@ -72,21 +92,43 @@ class StateReader:
         """Whether the optimizer's state was found."""
         return self._optimizer is not None
 
+    def places(self, *, moments: bool) -> list[int] | None:
+        """Return the indices of the leaves that reading needs; None if that may be all."""
+        if self._optimizer is None or self._parts.num_leaves > len(self._held):
+            return None
+        first, tree = self._optimizer
+        return [*self._held, *(range(first, first + tree.num_leaves) if moments else ())]
+
+    def parts(self, state: Any) -> tuple[Params, ModelState]:
+        """Return the parameters and the model state of a state.
+
+        Raises:
+          Exception: whatever `params` raises.
+        """
+        if not self.is_plain:
+            return self._read(state)
+        leaves = jax.tree.leaves(state)
+        found: tuple[Params, ModelState] = self._parts.unflatten(leaves[at] for at in self._own)
+        return found
+
     def read(
-        self, state: Any, params: Params, with_moments: Callable[[Params], bool] = lambda _: True
+        self,
+        state: Any,
+        parts: tuple[Params, ModelState],
+        with_moments: Callable[[Params], bool] = lambda _: True,
     ) -> Held:
         """Copy parameters and optimizer state to the host; a collective if they are sharded.
 
         Args:
           state: the state.
-          params: its parameters, as the step's `params` returns them.
+          parts: its parameters and model state.
           with_moments: whether moments are needed, by the copied parameters; if they are not, empty
             arrays take their place.
 
         Raises:
           Exception: whatever `params` raises.
         """
-        params, model_state = on_host((params, self._model_state(state)))
+        params, model_state = on_host(parts)
         if self._optimizer is None:
             return Held(params, None, model_state)
         moments = with_moments(params)
@@ -109,7 +151,7 @@ class StateReader:
             for number, own in zip(self._held, part, strict=True):
                 for leaf in jax.tree.leaves(own):  # none if the parameter has no such moment
                     replaced[number] = leaf
-            whole = on_host(self.params(jax.tree.unflatten(tree, replaced)))
+            whole = on_host(self.parts(jax.tree.unflatten(tree, replaced))[0])
             return jax.tree.map(
                 lambda one, leaf: one if isinstance(one, optax.MaskedNode) else leaf,
                 wanted, whole, is_leaf=lambda one: isinstance(one, optax.MaskedNode),
@@ -119,9 +161,39 @@ class StateReader:
             shapes = jax.eval_shape(self._init, params)
             self._layout = jax.tree.flatten(shapes, is_leaf=is_layout)
         wanted, layout = self._layout
-        parts = jax.tree.leaves(held, is_leaf=is_moment)
-        opt_state = jax.tree.unflatten(layout, map(in_layout, parts, wanted))
+        pieces = jax.tree.leaves(held, is_leaf=is_moment)
+        opt_state = jax.tree.unflatten(layout, map(in_layout, pieces, wanted))
         return Held(params, opt_state, model_state)
+
+
+def check_widths(problem: Problem, params: Params, state: Any) -> None:
+    """Check that a state has room for parameters and optimizer state in their own dtypes.
+
+    Raises:
+      WrongStepError: it holds some of them in a narrower dtype.
+    """
+    wanted = _floats((params, jax.eval_shape(problem.optimizer.init, params)))
+    found = _floats(state)
+    for width in {leaf.dtype.itemsize for leaf in wanted.values()}:
+        needed, room = (
+            sum(leaf.size for leaf in floats.values() if leaf.dtype.itemsize >= width)
+            for floats in (wanted, found)
+        )
+        narrow = [path for path, leaf in found.items() if leaf.dtype.itemsize < width]
+        if narrow and room < needed:
+            raise WrongStepError(
+                f"the state's {narrow[0]} is {found[narrow[0]].dtype}, narrower than the "
+                f"parameters or what the optimizer's init makes ({APPROXIMATE})"
+            )
+
+
+def _floats(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in leaves
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+    }
 
 
 Kind = tuple[tuple[int, ...], Any]

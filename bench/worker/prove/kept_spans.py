@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+
+from bench.contract import Params
+from bench.records.row_parts import AS_TIMED
+from bench.worker.prove.carried_state import private
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held, same
-from bench.worker.prove.replica_drift import Drift
+from bench.worker.prove.held_state import Held, StateReader, same
+from bench.worker.prove.replica_drift import Drift, find_drift
+from bench.worker.prove.state_copies import StateCopy
 from bench.worker.prove.timed_reference import Stepped
+from bench.worker.prove.trajectory import by_path, state_by_path
 from bench.worker.time.clock import Arm
 
 
@@ -19,6 +28,48 @@ class Moment(NamedTuple):
     drift: Drift
 
 
+def read_moment(
+    gate: Gate, reader: StateReader, state: Any, *how: Callable[[Params], bool]
+) -> Moment:
+    """Copy a state to the host, and compare its replicas; `how` is for the reader."""
+    params, model_state = jax.tree.map(private, reader.parts(state))
+    mask = gate.expected(AS_TIMED).mask
+    drift = find_drift(by_path(params) | state_by_path(model_state), mask)
+    return Moment(reader.read(state, (params, model_state), *how), drift)
+
+
+class Taken:
+    """A state in the rounds, read at once only if this calls no function of the file.
+
+    Args:
+      gate: has the reference.
+      reader: reads the arm's states.
+      state: the state.
+      before: the state before the span. Moments are needed if the parameters have not moved since.
+    """
+
+    def __init__(
+        self, gate: Gate, reader: StateReader, state: Any, before: Taken | None = None
+    ) -> None:
+        self._read = partial(read_moment, gate, reader)
+        self._moment: Moment | None = None
+        if reader.is_plain or reader.is_elsewhere:
+            how = [] if before is None else [partial(same, before.moment(state).held.params)]
+            self._moment = self._read(state, *how)
+            return
+        self.copy = StateCopy(state, reader.places(moments=before is None))
+        self._has_moments = before is None or self.copy.equals(before.copy)
+        if before is not None and self._has_moments:
+            self.copy = StateCopy(state, reader.places(moments=True))
+
+    def moment(self, later: Any) -> Moment:
+        """Return what was read; `later` is a later state of the arm."""
+        if self._moment is None:
+            state = self.copy.restored(later)
+            self._moment = self._read(state, lambda _: self._has_moments)
+        return self._moment
+
+
 @dataclass
 class Kept:
     """The record of one extra span."""
@@ -27,15 +78,21 @@ class Kept:
     where: str
     first_step: int
     steps: int
-    before: Moment
-    after: Moment
+    taken: tuple[Taken, Taken]
+    """The states before and after."""
     loss: float
     took_s: float
+    before: Moment = field(init=False, repr=False)
+    after: Moment = field(init=False, repr=False)
     like: Kept = field(init=False, repr=False)
     """The first span of the round that starts from an equal state: itself, if it is the first."""
 
     def __post_init__(self) -> None:
         self.like = self
+
+    def read(self) -> None:
+        """Read the states, which may call the file's functions; no span follows in this round."""
+        self.before, self.after = (taken.moment(self.arm.state) for taken in self.taken)
 
     def starts_like(self, other: Kept) -> bool:
         """Whether another span has as many steps, and equal states before them."""

@@ -7,7 +7,7 @@ import numpy as np
 from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.trajectory import LOSS, Trajectory
+from bench.worker.prove.trajectory import LOSS, REST, Trajectory
 
 ROUNDINGS = 16
 FEW_ROUNDINGS = 4
@@ -107,7 +107,7 @@ def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def drift_beyond_rounding(
-    ours: Trajectory, check: ProofCheck, truth: Trajectory, alone: float
+    ours: Trajectory, check: ProofCheck, truth: Trajectory, alone: float, rest: float
 ) -> str:
     """Describe replicas that differ by more than rounding; note a smaller drift in the check.
 
@@ -119,6 +119,7 @@ def drift_beyond_rounding(
       truth: the reference.
       alone: the relative size of rounding, if the replicas may differ only by rounding, as under
         SGD in float64, which does not amplify it; else 0.
+      rest: the most that an array beside parameters and model state may drift, relative to itself.
     """
     if not ours.drifts:
         return ""
@@ -129,6 +130,10 @@ def drift_beyond_rounding(
         limits = {"loss": alone, "update": alone * max(1.0, params / (update or 1.0))}
     for drift in ours.drifts:
         for name, size in drift.sizes.items():
+            if name.startswith(REST):
+                if not size <= rest:
+                    return drift.where
+                continue
             loss = name == LOSS
             relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
             if not relative <= limits["loss" if loss else "update"]:

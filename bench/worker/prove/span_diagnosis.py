@@ -101,20 +101,21 @@ def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
     if jax.process_count() > 1 or kept.before.held.opt_state is None:
         return ""
     held = []
-    for _ in range(3):
-        held.append(reader.read(kept.arm.state, reader.params(kept.arm.state)))
+    for _ in range(4):  # two updates, because a step may reuse its gradients once
+        held.append(reader.read(kept.arm.state, reader.parts(kept.arm.state)))
         kept.arm.run(1)
-    start = flat(held[1].params)
 
-    def update(at: Held) -> np.ndarray:
-        batch = gate.timed_batches[0]
-        grads = gate.reference.gradients(at.params, at.model_state, batch)[1]
-        params, opt_state, _ = readable(gate, held[1])
+    def update(at: Held, of: Held) -> np.ndarray:
+        batch, start = gate.timed_batches[0], flat(at.params)
+        grads = gate.reference.gradients(of.params, of.model_state, batch)[1]
+        params, opt_state, _ = readable(gate, at)
         return vector(flat(updated(gate.timed.optimizer, params, opt_state, grads)[0]), start)
 
-    late, right = update(held[0]), update(held[1])
-    is_late = explains(late, vector(flat(held[2].params), start), right)
-    return "the gradients are those of the step before" if is_late else ""
+    for before, at, after in (held[:3], held[1:]):
+        seen = vector(flat(after.params), flat(at.params))
+        if explains(update(at, before), seen, update(at, at)):
+            return "the gradients are those of the step before"
+    return ""
 
 
 def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:

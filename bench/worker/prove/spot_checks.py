@@ -18,7 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 
 import jax
@@ -27,15 +27,14 @@ from bench.contract import Params
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
-from bench.worker.prove.carried_state import flat, model_state_of
+from bench.worker.prove.carried_state import flat, private
 from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held, StateReader, digest_of, same, scalars
-from bench.worker.prove.kept_spans import Kept, Moment
+from bench.worker.prove.held_state import Held, StateReader, digest_of, scalars
+from bench.worker.prove.kept_spans import Kept, Taken, read_moment
 from bench.worker.prove.relative_errors import ROUNDINGS, distance, length
-from bench.worker.prove.replica_drift import find_drift
 from bench.worker.prove.span_comparison import (
     Comparison,
     nearby_check,
@@ -45,7 +44,6 @@ from bench.worker.prove.span_comparison import (
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import Stepped
-from bench.worker.prove.trajectory import by_path, state_by_path
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
@@ -54,6 +52,8 @@ MOST = 4
 SPANS = (2, 3)
 """Fewest and most steps of an extra span; more than one, because a fault may skip every second
 step."""
+CLEARED = 3
+"""Clean checks that clear a suspicion: one alone would often clear a fault of every second step."""
 WHOLE = 4
 """Most steps of a turn that is checked as a whole, which costs no further steps."""
 
@@ -65,7 +65,7 @@ class _Watched:
     due: list[int] = field(default_factory=lambda: [0])
     """Earliest rounds of the next checks, in ascending order."""
     suspected: int = 0
-    """Consecutive checks that were off by more than rounding."""
+    """Clean checks that are still needed since one was off by more than rounding."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class SpotChecks:
         self.spent_s = 0.0
         self._watched: dict[str, _Watched] = {}
         self._kept: list[Kept] = []
-        self._before: Moment | None = None
+        self._before: Taken | None = None
         self._drawn: dict[int | None, tuple[bool, int, bool]] = {}
         """The extra spans of the current round."""
         self._planned = False
@@ -113,6 +113,8 @@ class SpotChecks:
         """Whether the optimizer has no state."""
         self._step_s = self._budget_s = 0.0
         """Duration of a reference step, and most time for an arm's checks."""
+        self._in_turn = 0
+        """Steps of a turn."""
 
     @property
     def gate(self) -> Gate:
@@ -135,15 +137,21 @@ class SpotChecks:
             turn_of(arm.name)
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
-                held = self.moment(arm, reader, lambda _: False).held
+                held = read_moment(self.gate, reader, arm.state, lambda _: False).held
                 self._watched[arm.name] = _Watched(reader, self._left(arm.steps, held))
         turn_of("")
         self._budget_s = SHARE * self.seconds / max(1, len(self._watched))
         self.spent_s = time.monotonic() - began
 
-    def _left(self, step: int, held: Held) -> Left:
+    def _left(self, step: int, held: Held, start: tuple[int, Held] | None = None) -> Left:
+        """Note a state after so many steps; `start` is an earlier one, with moments."""
         known = None if held.opt_state is None else scalars(held.opt_state)
-        return Left(step, digest_of(held.params), known, held if self._stateless else None)
+        start = (step, held) if self._stateless else start
+        return Left(step, digest_of(held.params), known, start)
+
+    def _can_repeat(self, steps: int) -> bool:
+        """Whether the reference is fast enough to repeat so many steps, in two orders."""
+        return steps * self._step_s <= self._budget_s / 4
 
     def checked_span(self, arm: Arm, number: int | None, in_turn: int) -> CheckedSpan | None:
         """Return what is checked of an arm's turn of so many steps, if anything.
@@ -161,22 +169,22 @@ class SpotChecks:
 
         def before(arm: Arm) -> None:
             began = time.monotonic()
-            self._before = self.moment(arm, watched.reader)
+            self._before = Taken(self.gate, watched.reader, arm.state)
             # A turn that is taken anyway is not the check's time.
             self._began = began - time.monotonic() if taken_anyway else began
 
         def after(arm: Arm) -> None:
             assert self._before is not None, "the span has begun"  # noqa: S101
             self._began += time.monotonic() if taken_anyway else 0.0
-            # Moments are compared only if the parameters have not moved.
-            done = self.moment(arm, watched.reader, partial(same, self._before.held.params))
-            loss, took_s = float(arm.losses[-1][1]), time.monotonic() - self._began
-            kept = Kept(arm, where, arm.steps - steps + 1, steps, self._before, done, loss, took_s)
-            self._kept.append(kept)
+            done = Taken(self.gate, watched.reader, arm.state, self._before)
+            loss, took_s = float(private(arm.losses[-1][1])), time.monotonic() - self._began
+            taken = self._before, done
+            self._kept.append(Kept(arm, where, arm.steps - steps + 1, steps, taken, loss, took_s))
 
         if number not in self._drawn:
             either = [self.chance.random() < 0.5 for _ in range(2)]  # noqa: PLR2004 - as likely
             self._drawn = {number: (either[0], self.chance.randint(*SPANS), either[1])}
+        self._in_turn = in_turn
         first, steps, wait_each = self._drawn[number]
         known = watched.reader.whole and arm.name not in self._approximate
         if whole := known and in_turn <= WHOLE:
@@ -200,29 +208,14 @@ class SpotChecks:
                 self.reasons.setdefault(arm.name, f"after the last round, {error}")
         turn_of("")
 
-    def moment(self, arm: Arm, reader: StateReader, *how: Callable[[Params], bool]) -> Moment:
-        """Copy an arm's state to the host, and compare its replicas; `how` is for the reader.
-
-        Raises:
-          WrongStepError: reading the state changes it.
-        """
-        assert arm.train_step is not None, "its steps are checked"  # noqa: S101
-        mask = self.gate.expected(AS_TIMED).mask
-        leaves = [jax.tree.leaves(arm.state) for _ in range(2)]  # some make leaves when asked
-        model_state = model_state_of(self.gate.timed, arm.train_step, arm.state)
-        params = arm.train_step.params(arm.state)
-        drift = find_drift(by_path(params) | state_by_path(model_state), mask)
-        held = reader.read(arm.state, params, *how)
-        trios = zip(*leaves, jax.tree.leaves(arm.state), strict=True)
-        if any(one is same and one is not now for one, same, now in trios):
-            raise WrongStepError("`params` changes the state: part of the step is done untimed")
-        return Moment(held, drift)
-
     def verify(self, turn_of: Callable[[str], None]) -> None:
         """Check the spans kept since the last call; `turn_of` gets each arm's name, and then ""."""
         if not self._kept:
             return
         began = time.monotonic()
+        for kept in self._kept:
+            turn_of(kept.arm.name)
+            kept.read()
         for kept in self._grouped():
             name, watched = kept.arm.name, self._watched[kept.arm.name]
             turn_of(name)
@@ -234,7 +227,7 @@ class SpotChecks:
                 why = ""  # too little memory for the reference: the proof before the rounds must do
             # All processes must agree on which arms are checked.
             why = next(filter(None, process_exchange.gather(why)), "")
-            if any(process_exchange.gather(watched.suspected == 1)):
+            if any(process_exchange.gather(watched.suspected > 0)):
                 watched.due.insert(0, 0)
             if why:
                 last = kept.first_step + kept.steps - 1
@@ -273,13 +266,13 @@ class SpotChecks:
     def _plan(self, cost_s: float) -> None:
         """Choose the rounds between the first and the last in which all arms are checked.
 
-        Their number follows from what a check of all arms costs. Without an optimizer's counter,
-        two are adjacent: the reference can repeat the steps between them if these are few.
+        Their number follows from what a check of all arms costs. Two are adjacent if the reference
+        can repeat the few steps between them, or if no optimizer's counter tells of these.
         """
         between = min(MOST, int(SHARE * self.seconds / cost_s), self.rounds) - 2
         if between > 0 and self.rounds > between:
             due = sorted(self.chance.sample(range(1, self.rounds), between))
-            if self._stateless:
+            if self._stateless or self._can_repeat(self._in_turn):
                 due[1:] = [number + 1 for number in due[:-1]]
             for watched in self._watched.values():
                 watched.due += due
@@ -288,7 +281,8 @@ class SpotChecks:
         """Compare a span with the reference's steps from the same state; empty if it is right."""
         after, before, left = kept.after.held, kept.before.held, watched.left
         last = kept.first_step + kept.steps - 1
-        watched.left = self._left(last, after)
+        keeps = before.opt_state is not None and self._can_repeat(self._in_turn)
+        watched.left = self._left(last, after, (kept.first_step - 1, before) if keeps else None)
         why = why_not_finite(kept) or self._owed.why_miscounted(left, watched.left)
         if is_approximate := kept.arm.name in self._approximate:
             why = why or why_not_training(self.gate, kept, left)
@@ -306,9 +300,9 @@ class SpotChecks:
             of_state = why_wrong_state(self.gate, kept, reached.right)
             found = Comparison(self.gate, kept, reached.right)
             if of_state or not found.is_right:
-                watched.suspected += 1
-                # One rounding may flip a ReLU, but hardly in two checks in a row.
-                unlucky = watched.suspected == 1 and found.is_within_wide and not of_state
+                # One rounding may flip a ReLU, but hardly in two of a few checks.
+                unlucky = not watched.suspected and found.is_within_wide and not of_state
+                watched.suspected = CLEARED
                 return "" if unlucky else found.why(watched.reader, of_state)
             reached.kept, reached.check = kept, found.check
         return self._passed(kept, reached.check)
@@ -321,7 +315,8 @@ class SpotChecks:
         return nearby_check(self.gate, kept, last.kept, last.right)
 
     def _passed(self, kept: Kept, check: ProofCheck) -> str:
-        self._watched[kept.arm.name].suspected = 0
+        watched = self._watched[kept.arm.name]
+        watched.suspected = max(0, watched.suspected - 1)
         worst = self.checks.get(kept.arm.name, check)
         self.checks[kept.arm.name] = max(worst, check, key=_share)
         return ""
@@ -336,9 +331,10 @@ class SpotChecks:
                 why = "before: the step skips updates when it thinks nobody is checking"
                 return f"the parameters do not change in the {count(steps, 'step')} {why}"
             return ""
-        if left.held is None or steps * self._step_s > self._budget_s / 4:  # in two orders
+        if left.start is None or not self._can_repeat(steps):
             return ""
-        missing = left_out(self.gate, left.held, before, steps)
+        steps = kept.first_step - 1 - left.start[0]
+        missing = left_out(self.gate, left.start[1], before, steps)
         why = "before are missing: the step skips updates when it thinks nobody is checking"
         return f"{missing} of the {count(steps, 'update')} {why}" if missing else ""
 

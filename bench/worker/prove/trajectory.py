@@ -1,5 +1,7 @@
 """A few steps from the initial parameters, by an implementation or by the reference."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
@@ -14,13 +16,16 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
+from bench.worker import process_exchange
 from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, snapshot, words
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
+from bench.worker.prove.state_copies import StateCopy
 
 LOSS = "the loss"
 STATE = "the model state's "
-"""Names what drifts, before a path in the model state."""
+REST = "the state's "
+"""Name what drifts, before a path in the model state, or in the whole state."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,16 @@ class Trajectory:
     drifts: tuple[Drift, ...] = ()
     """Differences between replicas: of each loss, and of the parameters after the first step and
     the last."""
-    loss_eps: float = 0.0
-    """Rounding of the losses' own dtype."""
+    loss_dtype: str = ""
+    """Dtype of the losses; empty if they are no floats."""
+
+    repeated: Trajectory | None = None
+    """The same, with the first step as it was when taken again."""
+
+    @property
+    def loss_eps(self) -> float:
+        """Rounding of the losses' own dtype."""
+        return float(jnp.finfo(self.loss_dtype).eps) if self.loss_dtype else 0.0
 
     @property
     def finite(self) -> bool:
@@ -91,24 +104,44 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
 
 
 def run_steps(
-    problem: Problem, train_step: TrainStep, batches: list[Batch], mask: Flat | None = None
+    problem: Problem,
+    train_step: TrainStep,
+    batches: list[Batch],
+    mask: Flat | None = None,
+    resolved: Flat | None = None,
+    *,
+    repeated: bool = False,
 ) -> tuple[Trajectory, Any]:
     """Step through the batches, and compare replicas after the first step and the last.
 
-    The trajectory is returned with the last state. `mask` selects the elements that count in the
-    size of a drift.
+    The trajectory is returned with the last state.
+
+    Args:
+      problem: the problem that the step computes.
+      train_step: the step.
+      batches: batches on the host.
+      mask: selects the elements that count in the size of a parameter's drift.
+      resolved: the same for the rest of the state, by the parameters' paths.
+      repeated: whether to take the first step again in the end, from a copy of the first state.
+        This is impossible if the step changes its state in place.
 
     Raises:
       WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
         waited for, parameters are not jax.Arrays, or a loss or parameter is not finite.
     """
     state = train_step.state
+    repeated = repeated and not is_elsewhere(train_step)
+    start = StateCopy(state, replicas=False) if repeated else None
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state), np.float32)]
     states = [flat(model_state_of(problem, train_step, state))]
     drifts: list[Drift] = []
     for number, batch in enumerate(batches):
-        state, loss = take_step(train_step, state, batch)
+        given = state
+        state, loss = take_step(train_step, given, batch)
+        if state is given and is_part(train_step.params(state), state):
+            start = None
+        del given
         drifts.append(find_drift({LOSS: loss}))
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
@@ -117,6 +150,7 @@ def run_steps(
             snapshots.append(flatten(params, np.float32))
             model_state = model_state_of(problem, train_step, state)
             drifts.append(find_drift(state_by_path(model_state)))
+            drifts.append(_drift_of_rest(state, (params, model_state), resolved or {}))
             states.append(flat(model_state))
     trajectory = Trajectory(
         np.array(losses),
@@ -125,27 +159,87 @@ def run_steps(
         snapshots[-1],
         (states[0], states[1], states[-1]),
         tuple(drift for drift in drifts if drift != NONE),
-        float(jnp.finfo(loss.dtype).eps) if jnp.issubdtype(loss.dtype, jnp.floating) else 0.0,
+        str(loss.dtype) if jnp.issubdtype(loss.dtype, jnp.floating) else "",
     )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
+    if start is not None:
+        last = StateCopy(state, replicas=False)
+        del state, params, model_state  # a second state beside it might not fit
+        state, loss = take_step(train_step, start.restored(), batches[0])
+        first = flatten(train_step.params(state), np.float32)
+        again = replace(trajectory, losses=np.array([float(loss), *losses[1:]]), first=first)
+        trajectory, state = replace(trajectory, repeated=again), last.restored()
     return trajectory, state
+
+
+def is_elsewhere(train_step: TrainStep) -> bool:
+    """Whether a step's state and batch are in other processes."""
+    return hasattr(train_step, "children")
+
+
+def is_part(tree: Any, state: Any) -> bool:
+    """Whether all leaves of a tree are leaves of a state."""
+    return {*map(id, jax.tree.leaves(tree))} <= {*map(id, jax.tree.leaves(state))}
+
+
+def _drift_of_rest(state: Any, known: Any, resolved: Flat) -> Drift:
+    """Compare the replicas of what a state holds beside the parameters and the model state.
+
+    The sizes are relative to each array's own, over elements whose gradient is resolved.
+    """
+    others = {id(leaf) for leaf in jax.tree.leaves(known)}
+    arrays = {
+        f"{REST}{jax.tree_util.keystr(path)}": words(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        if isinstance(leaf, jax.Array) and id(leaf) not in others
+    }
+    masks = {
+        name: mask
+        for name, leaf in arrays.items()
+        for path, mask in resolved.items()
+        if name.endswith(path) and mask.shape == leaf.shape
+    }
+    drift = find_drift(arrays, masks)
+    sizes = {}
+    for name, size in drift.sizes.items():
+        values = process_exchange.to_host(arrays[name]).astype(np.float64)
+        counted = values[masks[name]] if name in masks else values
+        own = float(np.linalg.norm(counted)) / max(1, values.size) ** 0.5
+        sizes[name] = (size / own if own else np.inf) if size else 0.0
+    return Drift(drift.where, sizes)
 
 
 def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax.Array]:
     """Take a step on a host batch; return the next state and the loss.
 
     Raises:
-      WrongStepError: the step does not return a pair, its loss is not a scalar, or an output cannot
-        be waited for.
+      WrongStepError: `place` reduces the batch, the step does not return a pair, its loss is not a
+        scalar, or an output cannot be waited for.
     """
     # A copy, so that a `place` that writes to its argument spares the next implementation's.
     placed = train_step.place(jax.tree.map(np.array, batch))
+    if not is_elsewhere(train_step):
+        check_placed(batch, placed)
     state, loss = state_and_loss(train_step.step(state, placed))
     check_waitable(state, loss)
     if loss.shape:
         raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
     return state, loss
+
+
+def check_placed(batch: Batch, placed: Any) -> None:
+    """Check that a placed batch is still whole.
+
+    Raises:
+      WrongStepError: it has fewer elements than the batch.
+    """
+    given, found = (sum(map(np.size, jax.tree.leaves(tree))) for tree in (batch, placed))
+    if found < given:
+        raise WrongStepError(
+            f"`place` makes {found} elements of a batch of {given}: it reduces the batch, which is "
+            "part of the step's work, untimed"
+        )
 
 
 def check_waitable(state: Any, loss: Any) -> None:
@@ -161,9 +255,10 @@ def check_waitable(state: Any, loss: Any) -> None:
         )
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
-            name = jax.tree_util.keystr(path)
+            name = jax.tree_util.keystr(path) or "its root"
             raise WrongStepError(
-                f"the state holds a {type(leaf).__name__} at {name}: it cannot be waited for"
+                f"the state holds a {type(leaf).__name__} at {name}: it cannot be waited for (a "
+                "class of your own can be registered by jax.tree_util.register_dataclass)"
             )
 
 

@@ -1,0 +1,201 @@
+"""Diagnosis of a trajectory that the gate refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import optax
+
+from bench.contract import Batch, Problem
+from bench.records.numbers import count
+from bench.records.row_parts import OWN, SGD, TIMED_SGD, ProofCheck
+from bench.worker.prove.carried_state import Flat, flat, some
+from bench.worker.prove.diagnosis import (
+    APPROXIMATE,
+    MATCH,
+    OPTIMIZER,
+    UNKNOWN,
+    close,
+    describe,
+    general_diagnosis,
+)
+from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
+from bench.worker.prove.failures import FEW
+from bench.worker.prove.relative_errors import loss_error, update_errors
+from bench.worker.prove.state_diagnosis import known_mistakes
+from bench.worker.prove.trajectory import Trajectory, under_sgd, vector, whole_batch_steps
+
+if TYPE_CHECKING:
+    from bench.worker.prove.gate import Gate
+
+BF16 = (2.0**-12, 2.0**-5)
+"""Range of relative errors that rounding to bfloat16 (8 bits) causes."""
+DECAY = 1e-2
+"""Relative distance below which a difference is a multiple of the parameters."""
+
+
+def why_wrong(
+    gate: Gate,
+    name: str,
+    ours: Trajectory,
+    check: ProofCheck,
+    found: Sequence[str],
+    wrong_state: str,
+    *,
+    again: bool,
+) -> str:
+    """Say what is wrong with a trajectory.
+
+    Args:
+      gate: has the reference.
+      name: the trajectory's name.
+      ours: the trajectory.
+      check: its comparison with the reference, one of whose errors is too large.
+      found: what is known already, such as drift.
+      wrong_state: describes the model state, if that is wrong.
+      again: whether the trajectory is on other batches.
+    """
+    truth, mask = gate.expected(name, again=again)[:2]
+    timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
+    match = 8 * check["update_tolerance"] if timed else MATCH
+    first = update_errors(ours.first, truth.first, truth.start, mask)
+    right_update = check["update_error"] <= check["update_tolerance"]
+    sentences = [*found]
+    coarse = 2 * gate.timed_eps < ours.loss_eps and check["loss_error"] <= ours.loss_eps
+    if coarse and right_update and not found and not wrong_state:
+        sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
+    elif under:
+        sentences += mistakes(gate, name, ours, truth, match, again=again)
+    # A wrong optimizer spoils the model state too, which was right under SGD.
+    sentences += [wrong_state] if wrong_state and (right_update or under) and not sentences else []
+    # After the first step alone: from the second on, one wrong parameter spoils the others.
+    wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
+    right = f"that of the other {count(len(first) - len(wrong), 'parameter')} is right"
+    if not sentences or sentences[0].startswith(UNKNOWN):
+        applied = f"{OPTIMIZER}: " if name == OWN else ""
+        change = _change(ours, truth, wrong, mask, max(match, 1e-3))
+        if change and len(wrong) == len(first):
+            sentences = [f"{applied}the first update {change}"]
+        elif change:
+            sentences = [f"{applied}the first update of {some(wrong)} {change}, and {right}"]
+            wrong = []
+    worst = max(check["update_error"], check["loss_error"])
+    if timed and not sentences and BF16[0] < worst < BF16[1]:
+        sentences = [
+            f"computed in bf16: the error is of the size of bfloat16's rounding ({APPROXIMATE})"
+        ]
+    if not sentences:
+        right_loss = loss_error(ours.losses[:1], truth.losses[:1]) <= check["loss_tolerance"]
+        sentences = [general_diagnosis(name, right_start=right_loss and not wrong)]
+    if 0 < len(wrong) <= FEW and len(wrong) < len(first):
+        sentences.append(f"the first update of {', '.join(wrong)} is wrong, and {right}")
+    return f"{'; '.join(sentences)} ({describe(check)})"
+
+
+def _change(
+    ours: Trajectory, truth: Trajectory, wrong: Sequence[str], mask: Flat | None, match: float
+) -> str:
+    """Say how the first update of parameters is wrong, if that is the same for all; else nothing.
+
+    To within `match`, it is a multiple of the right one, or off by a multiple of the parameters.
+    """
+    changes = set()
+    for path in wrong:
+        start = truth.start[path]
+        counted = np.ones_like(start, bool) if mask is None else mask[path]
+        start = start[counted]
+        update, right = ours.first[path][counted] - start, truth.first[path][counted] - start
+        factor, decay = _multiple(update, right), _multiple(update - right, start)
+        if not update.any():
+            changes.add("is missing: it does not change")
+        elif abs(factor - 1) > 10 * match and close(update, factor * right, match):
+            changes.add(f"is {factor:.3g} times what it should be")
+        elif decay and close(update - right, decay * start, DECAY):
+            how = "is left out" if decay > 0 else "or an L2 penalty is added"
+            changes.add(f"is off by {decay:.2g} times the parameters: a weight decay {how}")
+        else:
+            return ""
+    return changes.pop() if len(changes) == 1 else ""
+
+
+def _multiple(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the factor by which the one vector is nearest to a multiple of the other."""
+    return float(ours @ theirs / (theirs @ theirs or 1.0))
+
+
+def mistakes(
+    gate: Gate, name: str, ours: Trajectory, truth: Trajectory, match: float, *, again: bool
+) -> list[str]:
+    """Name known mistakes that reproduce steps under SGD to within `match`."""
+    if gate.division.devices > 1 or gate.division.parts > gate.shards:
+        return []  # a shard does not fit on one device
+    rate = gate.rate if name == SGD else gate.timed_rate
+    problem = under_sgd(gate.problems[SGD], rate)
+    batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
+    with exact_arithmetic(gate.programs):
+        gradients = gate.loss_and_gradients
+        found = _wrong_times(problem, batches, ours, truth, gradients, match)
+        found = found or known_mistakes(problem, batches, gate.shards, rate, ours, gradients, match)
+        if name == SGD and found and found[0].startswith(UNKNOWN):
+            of_others = _others(gate, problem, batches[0], vector(ours.first, ours.start))
+            found = [of_others] if of_others else found
+        return found
+
+
+def _wrong_times(
+    problem: Problem,
+    batches: Sequence[Batch],
+    ours: Trajectory,
+    truth: Trajectory,
+    gradients: Callable[..., Any],
+    match: float,
+) -> list[str]:
+    """Name mistakes that show in several steps: values of another step, or a changing factor."""
+    update, right = vector(ours.first, ours.start), vector(truth.first, truth.start)
+    start = problem.draw(), problem.draw_state()
+
+    def last(rule: optax.GradientTransformation, batches: Sequence[Batch]) -> np.ndarray:
+        return vector(whole_batch_steps(*start, gradients, rule, batches).last, truth.start)
+
+    found, end, factor = [], vector(ours.last, ours.start), _multiple(update, right)
+    if not update.any():
+        if close(end, last(problem.optimizer, batches[:-1]), match):
+            found += ["`params` returns the parameters of the step before"]
+    elif abs(factor - 1) > 10 * match and close(update, factor * right, match):
+        scaled = optax.chain(problem.optimizer, optax.scale(factor))
+        if not close(end, last(scaled, batches), 10 * match):
+            first = f"the first update is {factor:.6g} times what it should be"
+            found += [f"{first}, and later ones are not: `params` may return an average"]
+    if close(ours.losses[1:], truth.losses[:-1], match):
+        found += ["the loss is that of the step before"]
+    elif close(update, right, match) and not close(ours.losses[0], truth.losses[0], match):
+        params = jax.tree.unflatten(jax.tree.structure(start[0]), truth.first.values())
+        after = gradients(params, start[1], batches[0])[0][0]
+        if close(ours.losses[0], float(after), match):
+            found += ["the loss is that of the parameters after the update"]
+    return found
+
+
+def _others(gate: Gate, problem: Problem, batch: Batch, update: np.ndarray) -> str:
+    """Name another optimizer or batch that makes an update under SGD; empty if none does."""
+    own, sgd = (vector(gate.truth[name].first, gate.truth[name].start) for name in (OWN, SGD))
+    differs = not close(own, _multiple(own, sgd) * sgd, 10 * DECAY)
+    if differs and close(update, _multiple(update, own) * own, DECAY):
+        return (
+            "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
+            "optimizer would"
+        )
+    start, leaves = (problem.draw(), problem.draw_state()), jax.tree.leaves(batch)
+    for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
+        for axis, by in product(range(np.ndim(leaf))[:2], (1, -1)):
+            moved = [np.roll(x, by, axis) if at == place else x for at, x in enumerate(leaves)]
+            shifted = jax.tree.unflatten(jax.tree.structure(batch), moved)
+            grads = gate.loss_and_gradients(*start, shifted)[1]
+            found = vector(flat(grads))
+            if close(update, _multiple(update, found) * found, MATCH):
+                return f"array {place} of the batch is shifted by {by} along axis {axis}"
+    return ""

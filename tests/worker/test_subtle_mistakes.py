@@ -1,0 +1,283 @@
+"""Mistakes beyond a wrong reduction: each is refused, and named where a known mistake makes it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bench.contract import TrainStep
+from bench.contract.placement import (
+    create_data_parallel_sharding,
+    place_batch_on_shards,
+    place_model_state_on_shards,
+)
+from bench.contract.workloads import mlp
+from bench.records.mesh import MeshShape
+from bench.worker.problems import make_mesh
+from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.gate import Gate
+from bench.worker.prove.trajectory import check_placed, check_waitable
+from implementations import jit_spmd
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return make_mesh(MeshShape.parse("data=2"))
+
+
+@pytest.fixture(scope="module")
+def gate(mesh, programs):
+    timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+    with jax.enable_x64(True):
+        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
+    return Gate(timed, exact, mesh, 2, "fp32", programs)
+
+
+def stateful(problem):
+    return bool(jax.tree.leaves(jax.eval_shape(problem.optimizer.init, problem.draw())))
+
+
+def made(*, grads=None, batch=None, updated=None, loss=None, params=None, extra=lambda params: 0):
+    """A step whose parts are replaced by others, and whose state has something `extra`."""
+
+    def build(problem, mesh):
+        start, loss_fn = problem.functional()
+        replicated = NamedSharding(mesh, P())
+        sharding = create_data_parallel_sharding(mesh)
+
+        @partial(jax.jit, donate_argnums=0, out_shardings=replicated)
+        def step(state, given):
+            old, opt_state, kept = state
+            given = given if batch is None else batch(given)
+            now, found = jax.value_and_grad(loss_fn)(old, given)
+            found = found if grads is None else grads(found, old)
+            apply = updated or (lambda problem, *given: problem.optimizer.update(*given))
+            updates, opt_state = apply(problem, found, opt_state, old)
+            new = optax.apply_updates(old, updates)
+            state = new, opt_state, kept
+            return (state, now) if loss is None else loss(state, old, now, loss_fn, given)
+
+        state = start, problem.optimizer.init(start), extra(start)
+        return TrainStep(
+            state=place_model_state_on_shards(state, mesh),
+            place=partial(place_batch_on_shards, sharding=sharding),
+            step=step,
+            params=params or (lambda state: state[0]),
+        )
+
+    return type("Implementation", (), {"build": staticmethod(build)})
+
+
+def proved(gate, mesh, implementation):
+    def build():
+        return implementation.build(gate.timed, mesh)
+
+    gate.prove_exact(implementation)
+    gate.prove_rounding(implementation)
+    gate.prove_timed(build(), build)
+
+
+def first_gradient_missing(grads, _):
+    first, *_ = jax.tree.leaves(grads)
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf) if leaf is first else leaf, grads)
+
+
+def doubled_biases(grads, _):
+    return jax.tree.map(lambda leaf: 2 * leaf if leaf.ndim == 1 else leaf, grads)
+
+
+def with_l2(grads, params):
+    return jax.tree.map(lambda grad, leaf: grad + 1e-3 * leaf, grads, params)
+
+
+def shifted_labels(batch):
+    return batch[0], jnp.roll(batch[1], 1, 0)
+
+
+def by_another(optimizer):
+    """The workload's optimizer is replaced, but SGD is not."""
+
+    def updated(problem, grads, opt_state, params):
+        used = optimizer if stateful(problem) else problem.optimizer
+        return used.update(grads, opt_state, params)
+
+    return updated
+
+
+def scaled_updates(problem, grads, opt_state, params):
+    updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+    factor = 0.75 if stateful(problem) else 1.0
+    return jax.tree.map(lambda leaf: factor * leaf, updates), opt_state
+
+
+def hardcoded(problem, mesh):
+    return jit_spmd.build(replace(problem, optimizer=optax.adamw(1e-3)), mesh)
+
+
+def averaged(state, old, now, loss_fn, batch):
+    new, opt_state, kept = state
+    kept = jax.tree.map(lambda a, p: 0.5 * a + 0.5 * p, kept, new)
+    return (new, opt_state, kept), now
+
+
+def late_params(state, old, now, loss_fn, batch):
+    return (*state[:2], old), now
+
+
+def late_loss(state, old, now, loss_fn, batch):
+    return (*state[:2], now), jnp.where(state[2] == 0, now, state[2])
+
+
+def loss_after(state, old, now, loss_fn, batch):
+    return state, loss_fn(state[0], batch)
+
+
+def of_copy(params):
+    return jax.tree.map(jnp.copy, params)
+
+
+def kept(state):
+    return state[2]
+
+
+MISTAKES = {
+    "frozen": (
+        made(grads=first_gradient_missing),
+        r"update of \['layers'\]\S+ is missing: it does not change, and that of",
+    ),
+    "biases": (made(grads=doubled_biases), r"bias'\].* is 2 times what it should be, and that of"),
+    "L2": (made(grads=with_l2), "off by -1e-05 times the parameters: .* or an L2 penalty is added"),
+    "labels": (made(batch=shifted_labels), "array 1 of the batch is shifted by 1 along axis 0"),
+    "no decay": (
+        made(updated=by_another(optax.adamw(1e-3, weight_decay=0.0))),
+        r"off by 1e-07 times the parameters: a weight decay is left out",
+    ),
+    "scaled": (made(updated=scaled_updates), "the first update is 0.75 times what it should be"),
+    "b2": (
+        made(updated=by_another(optax.adamw(1e-3, b2=0.95))),
+        "its first step is right, a later one is not .check the decay rates of its moments",
+    ),
+    "another optimizer": (
+        type("Implementation", (), {"build": staticmethod(hardcoded)}),
+        "the step does not use problem.optimizer",
+    ),
+    "average": (
+        made(loss=averaged, extra=of_copy, params=kept),
+        "the first update is 0.5 times what it should be, and later ones are not",
+    ),
+    "late parameters": (
+        made(loss=late_params, extra=of_copy, params=kept),
+        "`params` returns the parameters of the step before",
+    ),
+    "late loss": (
+        made(loss=late_loss, extra=lambda _: jnp.zeros(())),
+        "the loss is that of the step before",
+    ),
+    "loss after": (made(loss=loss_after), "the loss is that of the parameters after the update"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(gate, name):
+    implementation, diagnosis = MISTAKES[name]
+    with pytest.raises(WrongStepError) as caught:
+        gate.prove_exact(implementation)
+    assert re.search(diagnosis, str(caught.value)), caught.value
+    assert "no known mistake" not in str(caught.value)
+
+
+def test_the_steps_from_which_mistakes_are_made_are_right(gate, mesh):
+    proved(gate, mesh, made())
+    proved(gate, mesh, made(extra=of_copy))
+
+
+def unsynchronized(problem, mesh):
+    """Moments that the second device does not write, and an update that is the first one's."""
+    right = jit_spmd.build(problem, mesh)
+    loss_fn = problem.loss_function()
+
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)
+    def step(state, batch):
+        loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(state[0], batch), "data")
+        updates, opt_state = problem.optimizer.update(grads, state[1], state[0])
+        at = jax.lax.axis_index("data")
+        updates = jax.lax.psum(jax.tree.map(lambda u: jnp.where(at == 0, u, 0), updates), "data")
+        opt_state = jax.tree.map(lambda x: jnp.where(at == 1, 0, x) if x.ndim else x, opt_state)
+        return (optax.apply_updates(state[0], updates), opt_state, state[2]), loss
+
+    return replace(right, step=step)
+
+
+def test_replicas_of_the_optimizers_state_are_compared(gate):
+    wrong = type("Implementation", (), {"build": staticmethod(unsynchronized)})
+    with pytest.raises(WrongStepError, match=r"replicas drift: the state's \[1\].*mu.*is not the"):
+        gate.prove_exact(wrong)
+
+
+def with_narrow_moments(problem, mesh):
+    """Adam's first moment is float16, unless the proof is in float64."""
+    right = jit_spmd.build(problem, mesh)
+    if jax.config.jax_enable_x64 or not stateful(problem):
+        return right
+
+    def cast(state, dtype):
+        adam, *others = state[1]
+        mu = jax.tree.map(lambda leaf: leaf.astype(dtype), adam.mu)
+        return state[0], (adam._replace(mu=mu), *others), state[2]
+
+    @jax.jit
+    def step(state, batch):
+        state, loss = right.step(cast(state, jnp.float32), batch)
+        return cast(state, jnp.float16), loss
+
+    return replace(right, state=cast(right.state, jnp.float16), step=step)
+
+
+def test_moments_in_a_narrower_dtype_are_named(gate, mesh):
+    wrong = type("Implementation", (), {"build": staticmethod(with_narrow_moments)})
+    with pytest.raises(WrongStepError, match=r"the state's \[1\].*mu.* is float16, narrower than"):
+        proved(gate, mesh, wrong)
+
+
+def hidden(problem, mesh):
+    """The state is in a closure, and what the step returns is a count."""
+    right = jit_spmd.build(problem, mesh)
+    box = [right.state]
+
+    def step(state, batch):
+        box[0], loss = right.step(box[0], batch)
+        return state + 1, loss
+
+    return replace(right, state=0, step=step, params=lambda _: right.params(box[0]))
+
+
+def test_state_outside_of_the_state_is_refused(gate, mesh):
+    wrong = type("Implementation", (), {"build": staticmethod(hidden)})
+    with pytest.raises(WrongStepError, match="the step keeps something outside of `state`"):
+        proved(gate, mesh, wrong)
+
+
+def test_placing_may_not_reduce_the_batch(gate, mesh):
+    def build(problem, mesh):
+        right = jit_spmd.build(problem, mesh)
+        return replace(right, place=lambda batch: right.place((batch[0][:4], batch[1][:4])))
+
+    wrong = type("Implementation", (), {"build": staticmethod(build)})
+    with pytest.raises(WrongStepError, match=r"`place` makes \d+ elements of a batch of \d+: it"):
+        gate.prove_exact(wrong)
+    batch = gate.timed.batch(0)
+    check_placed(batch, [batch, batch])
+
+
+def test_a_state_that_is_no_tree_is_named():
+    with pytest.raises(WrongStepError, match="the state holds a object at its root"):
+        check_waitable(object(), jnp.zeros(()))
