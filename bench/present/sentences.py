@@ -33,6 +33,9 @@ WIDE = 1.25
 
 NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
 
+TENTH = 0.1
+"""Shares from here on have three digits, as rounding them to two would widen bounds visibly."""
+
 TWICE = 2.0
 """Ratios from here on are written as factors, because percentages above 100 are hard to read."""
 
@@ -164,10 +167,10 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
 
 
 def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
-    """Return a bound with two digits, `4.2 %`, rounded so that it remains true: by default up."""
+    """Return a bound, `4.2 %` or `25.1 %`, rounded so that it remains true: by default up."""
     if share <= 0 or math.isinf(share):
         return f"{numbers.INFINITY if share > 0 else 0}{numbers.NARROW}%"
-    return f"{_digits(100 * share, rounded)}{numbers.NARROW}%"
+    return f"{_digits(100 * share, rounded, 2 if share < TENTH else 3)}{numbers.NARROW}%"
 
 
 def _share(times: float) -> str:
@@ -175,9 +178,9 @@ def _share(times: float) -> str:
     return outward(times - 1) if times < TWICE else f"a factor of {_digits(times)}"
 
 
-def _digits(value: float, rounded: Callable[[float], int] = math.ceil) -> str:
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return numbers.significant(rounded(round(value / unit, 6)) * unit, 2)
+def _digits(value: float, rounded: Callable[[float], int] = math.ceil, digits: int = 2) -> str:
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return numbers.significant(rounded(round(value / unit, 6)) * unit, digits)
 
 
 def within(most: float) -> str:

@@ -137,7 +137,7 @@ def test_a_slower_head_is_a_regression(gate: Gate) -> None:
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:3] == ["0.00100", "0.00150"]
     assert re.fullmatch(r"1\.500 \(1\.\d+.1\.\d+\)", cells[3])
-    assert re.fullmatch(r"\*\*slower\*\*: 4\d\s% to 5\d\s%", cells[4])
+    assert re.fullmatch(r"\*\*slower\*\*: 4\d\.\d\s% to 5\d\.\d\s%", cells[4])
     assert any(line.startswith(f"| `{CELL}/other`") for line in lines), "so is an improvement"
     assert "<details>" not in gate.summary, "nothing is left for it"
     base = git(gate.repository, "rev-parse", "main")
