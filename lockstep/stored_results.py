@@ -26,7 +26,7 @@ COLUMNS = {
     "baseline": "what the ratio is taken against",
     "status": "ok, wrong, implausible, unsupported, oom, timeout or crashed",
     "reason": "why there is no time; empty if the status is ok",
-    "step_s": "seconds per step: the baseline's median over spans that end with one wait, times the ratio",
+    "step_s": "seconds a step: the baseline's median over spans with one wait, times the ratio",
     "step_q1_s": "seconds a step, lower quartile",
     "step_q3_s": "seconds a step, upper quartile",
     "latency_s": "seconds a step, the median where every step is waited for",
@@ -36,6 +36,7 @@ COLUMNS = {
     "verdict": "faster, slower, same (within the margin) or undecided; None of the baseline",
     "verdict_low": "lower end of the interval that the verdict rests on; no unit",
     "verdict_high": "upper end of the interval that the verdict rests on; no unit",
+    "proved_same": "whether the verdict follows from equal programs, not from that interval",
     "tier": "0 of the block's leaders, 1 of the next, which is surely slower; no unit",
     "behind_low": "at least so many times the time of the block's fastest; no unit",
     "behind_high": "at most so many times the time of the block's fastest; no unit",
@@ -63,7 +64,8 @@ other columns of `cells`, and `bench.records.rows` those of `samples`."""
 
 _VERDICTS = (
     *("block", "implementation", "baseline", "status", "reason", "verdict", "ratio", "ratio_low"),
-    *("ratio_high", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high", "step_s"),
+    *("ratio_high", "verdict_low", "verdict_high", "proved_same"),
+    *("tier", "behind_low", "behind_high", "step_s"),
 )
 
 
@@ -206,7 +208,7 @@ def _title(block: Comparison) -> str:
 
 def _row(cell: dict[str, Any]) -> list[str]:
     from bench.present.columns import between, formatted  # noqa: PLC0415
-    from bench.present.sentences import sure  # noqa: PLC0415
+    from bench.present.sentences import sure_of  # noqa: PLC0415
 
     if cell["status"] != "ok":
         return [cell["implementation"], "", "", "", f"{cell['status']}: {cell['reason']}"]
@@ -215,7 +217,7 @@ def _row(cell: dict[str, Any]) -> list[str]:
         low, high = cell["verdict_low"], cell["verdict_high"]
         ends = between(low, high, "ratio")
         apart = bool(ends) and not low <= 1 <= high
-        verdict = f"{cell['verdict']}: {f'{ends} times' if apart else sure(low, high)}"
+        verdict = f"{cell['verdict']}: {f'{ends} times' if apart else sure_of(cell)}"
     return [
         cell["implementation"],
         formatted(cell["step_s"], "s"),

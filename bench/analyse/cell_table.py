@@ -66,7 +66,8 @@ class Tables:
       reached (`roof`). The compiler counts every operand of every instruction as accessed bytes,
       cached or not, and the body of a loop once, so the share may exceed 1.
     - `baseline`, `ratio`, `ratio_low`, `ratio_high`, `paired`, `verdict`, and the interval behind
-      the verdict, `verdict_low`, `verdict_high`.
+      the verdict, `verdict_low`, `verdict_high`; `proved_same` if the verdict follows from equal
+      programs rather than from it.
     - `tier`, 0 for leaders, and an interval of the time relative to the block's fastest,
       `behind_low`, `behind_high`: see bench.analyse.standings.
     - bench.analyse.energy_per_step.FIGURES.

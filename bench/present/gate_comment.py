@@ -36,7 +36,7 @@ FINDINGS: dict[Word, str] = {
     "undecided": "the measurement shows neither a difference nor its absence",
     "faster": "the head takes less time, possibly by more than the margin",
     "fixed": "the cell is right now and was not right at the base",
-    "same": "any difference is smaller than the margin",
+    "same": "any difference is smaller than the margin, or head and base run the same program",
     "neither": "the cell was wrong or unsupported at the base, and is not right now either",
 }
 """Meaning of each outcome of a comparison."""
@@ -175,7 +175,10 @@ def _note(case: Case) -> str:
 
 
 def _sure(case: Case) -> str:
-    return sentences.sure(case.verdict.low, case.verdict.high) if case.verdict else ""
+    if case.verdict is None:
+        return ""
+    proved = case.verdict.proved
+    return sentences.EQUAL if proved else sentences.sure(case.verdict.low, case.verdict.high)
 
 
 def _changes(outcome: Outcome) -> Iterator[str]:

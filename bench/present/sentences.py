@@ -36,6 +36,9 @@ NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
 TENTH = 0.1
 """Shares from here on have three digits, as rounding them to two would widen bounds visibly."""
 
+EQUAL = "the program is equal"
+"""Reason for a verdict that follows from no times."""
+
 TWICE = 2.0
 """Ratios from here on are written as factors, because percentages above 100 are hard to read."""
 
@@ -210,6 +213,11 @@ def sure(low: float, high: float) -> str:
         return within(bound_of(low, high))
     near, far = sorted(abs(end - 1) for end in (low, high))
     return f"{outward(near, math.floor)} to {outward(far)}"
+
+
+def sure_of(cell: Mapping[Any, Any]) -> str:
+    """Return what is sure of a cell with a verdict: as `sure`, or that its program is equal."""
+    return EQUAL if cell["proved_same"] else sure(cell["verdict_low"], cell["verdict_high"])
 
 
 def bound_of(low: float, high: float) -> float:

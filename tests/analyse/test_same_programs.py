@@ -42,6 +42,9 @@ def test_a_proof_outweighs_times_and_the_contradiction_is_told(tmp_path: Path) -
     assert dict(verdicts.dropna()) == {
         "nnx_jit": "slower", "renamed": "same", "other": "slower", "tuned": "same",
     }  # fmt: skip
+    cells = {row["implementation"]: row for row in found.rows}
+    assert sentences.sure_of(cells["renamed"]) == "the program is equal"
+    assert sentences.sure_of(cells["tuned"]).startswith("within ")
     (block,) = found.comparisons
     assert block.claims["renamed"].ratio.value == pytest.approx(1.1, abs=0.01)
     (said,) = program_sentences.facts(block)

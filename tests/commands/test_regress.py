@@ -315,6 +315,16 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
     ]
 
 
+def test_same_by_equal_programs_states_no_bound(tmp_path: Path) -> None:
+    """Times that differ by more than the margin would contradict the word beside them."""
+    directory = planted(tmp_path, alike=1.3)
+    program = {"fingerprint": "1", "dispatch": "a", "host_calls": 1, "operations": ""}
+    synthetic.rewrite(directory, "cells", lambda row: row.update(program=program))
+    text = gate_comment.markdown(outcomes.judge(store.load(directory)))
+    assert "| same: the program is equal |" in text
+    assert "smaller than the margin, or head and base run the same program." in text
+
+
 def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
     directory = planted(tmp_path, same=1.0, flaky=1.0)
 
