@@ -207,8 +207,8 @@ def _title(block: Comparison) -> str:
 
 
 def _row(cell: dict[str, Any]) -> list[str]:
+    from bench.present.bounds import sure_of  # noqa: PLC0415
     from bench.present.columns import between, formatted  # noqa: PLC0415
-    from bench.present.sentences import sure_of  # noqa: PLC0415
 
     if cell["status"] != "ok":
         return [cell["implementation"], "", "", "", f"{cell['status']}: {cell['reason']}"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.analyse.outcomes import Fared, record
-from bench.present import program_sentences, sentences
+from bench.present import bounds, program_sentences
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import WIDTH, Plot, compose, spec_of
 from bench.present.rendering import write_pages
@@ -34,7 +34,7 @@ def sentence(attempt: Attempt) -> str:
         why = "too few rounds for an interval" if "decision" in attempt else "interrupted"
         return f"{text}: {attempt.get('reason') or why}"
     word = "faster" if high < 1 else "slower" if low > 1 else "of the same time"
-    sure = f"{sentences.sure(low, high)} {word}"
+    sure = f"{bounds.sure(low, high)} {word}"
     reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
     return f"{text}: {sure}, ratio {numbers.ratio(ratio)}{reason}"
 

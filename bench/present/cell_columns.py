@@ -8,9 +8,9 @@ from typing import Any
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
+from bench.present.bounds import outward, sure_of
 from bench.present.cause_sentences import Reason
 from bench.present.columns import Column, Table, between, formatted, missing
-from bench.present.sentences import outward, sure_of
 from bench.records import numbers
 from bench.records.rows import Manifest
 

@@ -14,7 +14,8 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
 from bench.present import phase_tables, run_tables, sentences
-from bench.present.sentences import Summary, bound_of, within
+from bench.present.bounds import bound_of, within
+from bench.present.sentences import Summary
 from bench.present.terminal import table
 from bench.records import numbers
 from bench.records.paths import PROGRAM

@@ -12,7 +12,7 @@ from bench.analyse.arms_beside import ablation_shares
 from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
-from bench.present import phase_tables, program_sentences, sentences
+from bench.present import bounds, phase_tables, program_sentences
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
 from bench.present.charts import PARTS
 from bench.present.terminal import table
@@ -140,8 +140,8 @@ def show_times(
         if claim is not None and claim.ratio.paired:
             low, high = claim.verdict.low, claim.verdict.high
             side = " more" if low > 1 else " less" if high < 1 else ""
-            sure = f" (surely {sentences.sure(low, high)}{side})"
-            known = sure if math.isfinite(sentences.bound_of(low, high)) else ""
+            sure = f" (surely {bounds.sure(low, high)}{side})"
+            known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took}{known}.")
     for row in ablation_shares(blocks, traces):

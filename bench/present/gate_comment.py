@@ -16,7 +16,7 @@ from rich.text import Text
 from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
-from bench.present import program_sentences, sentences
+from bench.present import bounds, program_sentences, sentences
 from bench.present.run_environment import chips
 from bench.present.terminal import table
 from bench.records import files, numbers
@@ -178,7 +178,7 @@ def _sure(case: Case) -> str:
     if case.verdict is None:
         return ""
     proved = case.verdict.proved
-    return sentences.EQUAL if proved else sentences.sure(case.verdict.low, case.verdict.high)
+    return bounds.EQUAL if proved else bounds.sure(case.verdict.low, case.verdict.high)
 
 
 def _changes(outcome: Outcome) -> Iterator[str]:

@@ -15,7 +15,7 @@ from bench.analyse import placings
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.placings import Placing, Row
-from bench.present import sentences
+from bench.present import bounds, sentences
 from bench.present.columns import Figure, missing
 from bench.present.plots.plot_plan import some
 from bench.present.plots.vega_plot import Plot, compose, spec_of
@@ -169,7 +169,7 @@ def _field(place: Placing, subject: str) -> Field:
         apart = "approximate" if place.approximate else "measured apart"
         return Field(behind(place.behind), "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
-    sure = f"{sentences.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
+    sure = f"{bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
     look = f"shade{sum(place.behind >= least for least in SHADES)}"
     look += " fastest" if place.fastest else " leads" if place.leads else ""
     text = "fastest" if place.fastest else behind(place.behind)
@@ -180,7 +180,7 @@ def behind(times: float) -> str:
     """Return `+4 %`, or `2.1x` from 2 on; a minus below 1; a dash for NaN."""
     if math.isnan(times):
         return numbers.MISSING
-    if times >= sentences.TWICE:
+    if times >= bounds.TWICE:
         return f"{times:.1f}{numbers.TIMES}"
     sign = "+" if times >= 1 else numbers.MINUS
     return f"{sign}{100 * abs(times - 1):.0f}{numbers.NARROW}%"

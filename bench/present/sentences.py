@@ -14,7 +14,16 @@ from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
-from bench.analyse.standings import Standings
+from bench.present.bounds import (
+    TWICE,
+    behind,
+    bound_of,
+    digits_of,
+    longer,
+    outward,
+    share_of,
+    within,
+)
 from bench.present.cause_sentences import reason
 from bench.present.columns import Figure
 from bench.records import numbers
@@ -29,18 +38,9 @@ AVOIDED = 1.1
 So are others within this factor of the worst."""
 
 WIDE = 1.25
-"""A bound from which on the sentence says that too little was measured."""
+"""A larger bound means that too little was measured, unless the margin is larger still."""
 
 NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
-
-TENTH = 0.1
-"""Shares from here on have three digits, as rounding them to two would widen bounds visibly."""
-
-EQUAL = "the program is equal"
-"""Reason for a verdict that follows from no times."""
-
-TWICE = 2.0
-"""Ratios from here on are written as factors, because percentages above 100 are hard to read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +83,32 @@ class Summary:
     def leaders(self) -> Figure:
         """The leaders, and how far apart they may be."""
         standings = self.comparison.standings
+        if not self.first:
+            return Figure(numbers.MISSING, self._endings)
         if not self.compared:
-            return Figure(self.first or numbers.MISSING, "nothing to compare it with")
-        return Figure(some(standings.leaders), _spread(standings))
+            return Figure(self.first, "nothing to compare it with")
+        return Figure(some(standings.leaders), self._spread())
+
+    @property
+    def _endings(self) -> str:
+        """The statuses of the block's cells without a time: `out of memory and crashed`."""
+        return listing(STATUSES[word].label for word in STATUSES if word in self.comparison.failed)
+
+    @property
+    def wide(self) -> float:
+        """The largest bound that says enough."""
+        return max(WIDE, 1 + self.comparison.margin)
+
+    def _spread(self) -> str:
+        """Say how far apart the leaders may be."""
+        standings = self.comparison.standings
+        bound = standings.largest_ratio
+        if math.isinf(bound):
+            return "too few rounds to tell them apart"
+        if bound > self.wide:
+            return f"differences below {share_of(bound)} could not be resolved"
+        alike = "they run the same program" if len(standings.leaders) > 1 else ""
+        return f"equal {within(bound)}" if bound > 1 else alike
 
     @property
     def slower(self) -> str:
@@ -130,99 +153,33 @@ class Summary:
         """Everything that is sure; `names` lists implementations, by default as `some`."""
         block, listed = self.comparison, names or some
         if not block.ranked:
-            return "Nothing has a time."
+            return f"Nothing has a time: {self._endings}."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         rest += "".join(f" {text}" for text in approximate([self])) + self._utilization()
         if not self.compared:
             return f"There is nothing to compare {self.first} with.{rest}"
-        leaders, how = listed(block.standings.leaders), _spread(block.standings)
+        leaders, how = listed(block.standings.leaders), self._spread()
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
         return f"{'; '.join([lead, *_behind(block, listed)])}.{rest}"
 
 
-def _spread(standings: Standings) -> str:
-    bound = standings.largest_ratio
-    if math.isinf(bound):
-        return "too few rounds to tell them apart"
-    if bound >= WIDE:
-        return f"differences below {_share(bound)} could not be resolved"
-    alike = "they run the same program" if len(standings.leaders) > 1 else ""
-    return f"equal {within(bound)}" if bound > 1 else alike
-
-
 def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterator[str]:
-    behind, verb = block.standings.behind, " take"
+    ends, verb = block.standings.behind, " take"
     fastest = " the fastest" if len(block.standings.leaders) > 1 else ""
     for tier in block.standings.tiers:
-        known = [arm for arm in tier if behind[arm][0] > 1]
+        known = [arm for arm in tier if ends[arm][0] > 1]
         if rest := [arm for arm in tier if arm not in known]:
             # Leaders may be far apart, and the arm is surely behind one of them.
-            far = max(behind[arm][1] for arm in rest)
+            far = max(ends[arm][1] for arm in rest)
             how = f", by at most {outward(far - 1)}" if far < WIDE else ""
             how = how or ", but it is not yet known how far"
             yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind{how}"
         if known:
             one = "s" if len(known) == 1 else ""
-            least = longer(min(behind[arm][0] for arm in known), fastest)
-            yield f"{names(known)}{verb and verb + one} at least {least}"
+            span = min(ends[arm][0] for arm in known), max(ends[arm][1] for arm in known)
+            yield f"{names(known)}{verb and verb + one} {longer(*span, fastest)}"
             verb = fastest = ""
-
-
-def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
-    """Return a bound, `4.2 %` or `25.1 %`, rounded so that it remains true: by default up."""
-    if share <= 0 or math.isinf(share):
-        return f"{numbers.INFINITY if share > 0 else 0}{numbers.NARROW}%"
-    return f"{_digits(100 * share, rounded, 2 if share < TENTH else 3)}{numbers.NARROW}%"
-
-
-def _share(times: float) -> str:
-    """Return a bound as a percentage, or as a factor where that is easier to read."""
-    return outward(times - 1) if times < TWICE else f"a factor of {_digits(times)}"
-
-
-def _digits(value: float, rounded: Callable[[float], int] = math.ceil, digits: int = 2) -> str:
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
-    return numbers.significant(rounded(round(value / unit, 6)) * unit, digits)
-
-
-def within(most: float) -> str:
-    """Return `within 4.2 %` or `within a factor of 2.4`, rounded up."""
-    return f"within {_share(most)}"
-
-
-def longer(least: float, whom: str = "") -> str:
-    """Return `41 % longer` or `2.3 times as long`, rounded down; than or as `whom`, if any."""
-    if least < TWICE:
-        return f"{outward(least - 1, math.floor)} longer{whom and ' than' + whom}"
-    return f"{_digits(least, math.floor)} times as long{whom and ' as' + whom}"
-
-
-def _far(least: float) -> str:
-    """Return `71 % behind`, or `2.3 times the fastest`, rounded down."""
-    if least < TWICE:
-        return f"{outward(least - 1, math.floor)} behind"
-    return f"{_digits(least, math.floor)} times the fastest"
-
-
-def sure(low: float, high: float) -> str:
-    """Return an interval as words: `within 4.2 %`, or `3.1 % to 5.2 %` on one side of 1."""
-    if math.isinf(bound_of(low, high)):
-        return "no interval"
-    if low <= 1 <= high:
-        return within(bound_of(low, high))
-    near, far = sorted(abs(end - 1) for end in (low, high))
-    return f"{outward(near, math.floor)} to {outward(far)}"
-
-
-def sure_of(cell: Mapping[Any, Any]) -> str:
-    """Return what is sure of a cell with a verdict: as `sure`, or that its program is equal."""
-    return EQUAL if cell["proved_same"] else sure(cell["verdict_low"], cell["verdict_high"])
-
-
-def bound_of(low: float, high: float) -> float:
-    """Return the largest ratio of either side to the other; infinite without an interval."""
-    return max(high, 1 / low) if low > 0 and high < math.inf else math.inf
 
 
 def summaries(content: Tables) -> list[Summary]:
@@ -254,18 +211,18 @@ def advice(own: Sequence[Summary]) -> list[str]:
         at = f" with {worst.among(own)}" if len(where) > 1 else ""
         avoid = _avoid(best, worst, at) if worst in where else ""
         said.append((best, places, max(bounds[best]), avoid))
-    return [*_advised(said), *approximate(own)]
+    return [*_advised(said, own[0].wide), *approximate(own)]
 
 
-def _advised(said: Sequence[tuple[str, str, float, str]]) -> Iterator[str]:
+def _advised(said: Sequence[tuple[str, str, float, str]], wide: float) -> Iterator[str]:
     """Yield a sentence for each best implementation; those that need no more words share one."""
-    plain = [one for one in said if one[2] < WIDE and not one[3]]
+    plain = [one for one in said if one[2] <= wide and not one[3]]
     for best, places, bound, avoid in (one for one in said if one not in plain or len(plain) == 1):
-        yield f"{_use(best, places, bound)}{avoid}."
+        yield f"{_use(best, places, bound, wide)}{avoid}."
     if len(plain) > 1:
         names = listing(f"{best}{places}" for best, places, *_ in plain)
         bound = max(bound for *_, bound, _ in plain)
-        yield f"{_use(names, '', bound)}." if bound > 1 else f"Fastest are {names}."
+        yield f"{_use(names, '', bound, wide)}." if bound > 1 else f"Fastest are {names}."
 
 
 def _places(places: Sequence[str]) -> str:
@@ -297,12 +254,12 @@ def approximate(own: Sequence[Summary]) -> list[str]:
     return [f"Approximate steps are ranked apart. Times relative to {baselines}: {listing(times)}."]
 
 
-def _use(name: str, places: str, bound: float) -> str:
+def _use(name: str, places: str, bound: float, wide: float) -> str:
     if math.isinf(bound):
         return f"Too few rounds for a bound{places}; {name} came out fastest"
     if bound == 1:
         return f"Use {name}{places}: it is fastest"
-    if bound >= WIDE:
+    if bound > wide:
         return (
             f"{name} is among the leaders{places}, but the data do not decide: another may be "
             f"{_faster(bound)}, and {NARROWER}"
@@ -311,18 +268,18 @@ def _use(name: str, places: str, bound: float) -> str:
 
 
 def _faster(bound: float) -> str:
-    return f"{outward(bound - 1)} faster" if bound < TWICE else f"{_digits(bound)} times as fast"
+    return f"{outward(bound - 1)} faster" if bound < TWICE else f"{digits_of(bound)} times as fast"
 
 
 def _avoid(best: str, place: Summary, at: str) -> str:
     """Name the implementations farthest behind in a block; empty if none is far."""
-    behind = {name: low for name, (low, _) in place.comparison.standings.behind.items()}
-    far = {name: low for name, low in behind.items() if low * AVOIDED > max(behind.values())}
-    if max(behind.values()) < AVOIDED:
+    least = {name: low for name, (low, _) in place.comparison.standings.behind.items()}
+    far = {name: low for name, low in least.items() if low * AVOIDED > max(least.values())}
+    if max(least.values()) < AVOIDED:
         return ""
     common, *others = {place.cause(name, best) for name in far}
     why = f", mainly for {common}" if common and not others else ""
-    return f"; avoid {some([*far])}: at least {_far(min(far.values()))}{at}{why}"
+    return f"; avoid {some([*far])}: at least {behind(min(far.values()))}{at}{why}"
 
 
 def answers(every: Sequence[Summary]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from bench.analyse.cell_table import Tables, build
 from bench.analyse.same_programs import LineDifference, differences, relation
 from bench.analyse.standings import rank
 from bench.commands.explain import explain
-from bench.present import caveats, program_sentences, sentences
+from bench.present import bounds, caveats, program_sentences, sentences
 from bench.records import store
 from bench.records.step_programs import Operation, StepProgram
 from tests import synthetic
@@ -43,8 +43,8 @@ def test_a_proof_outweighs_times_and_the_contradiction_is_told(tmp_path: Path) -
         "nnx_jit": "slower", "renamed": "same", "other": "slower", "tuned": "same",
     }  # fmt: skip
     cells = {row["implementation"]: row for row in found.rows}
-    assert sentences.sure_of(cells["renamed"]) == "the program is equal"
-    assert sentences.sure_of(cells["tuned"]).startswith("within ")
+    assert bounds.sure_of(cells["renamed"]) == "the program is equal"
+    assert bounds.sure_of(cells["tuned"]).startswith("within ")
     (block,) = found.comparisons
     assert block.claims["renamed"].ratio.value == pytest.approx(1.1, abs=0.01)
     (said,) = program_sentences.facts(block)
