@@ -118,7 +118,7 @@ def test_what_is_not_decided_has_a_bound(tmp_path: Path) -> None:
     assert re.fullmatch(
         r"Against the baselines: 1 within \d+\.\d\s%\. 2 cells: 2 ok\.", found["summary"]["counts"]
     )
-    assert re.search(r"\| close \| undecided \(within \d+\s%\) \|", text)
+    assert re.search(r"\| close \| undecided \(within \d+\.\d\s%\) \|", text)
 
 
 def test_the_summary_of_a_standard_run_fits_a_comment(tmp_path: Path) -> None:
