@@ -235,7 +235,7 @@ def _equal(ours: Flat, theirs: Flat, path: str) -> bool:
 def _percent(share: float) -> str:
     if share > MANY:
         return f"{share:.0e} times"
-    return f"{numbers.significant(100 * share, 2)}{numbers.NARROW}%"
+    return f"{numbers.significant(100 * share, 2)} %"
 
 
 def _some(paths: list[str]) -> str:

@@ -128,7 +128,8 @@ class Results:
         A run that is already stored there stays in its folder.
 
         Raises:
-          ValueError: the name is taken, or is not a plain folder name.
+          ValueError: the name is taken, is not a plain folder name, or is not that of the folder
+            in which the run is already stored.
         """
         from bench.present.report_files import build  # noqa: PLC0415 (it loads drawing libraries)
 
@@ -139,6 +140,8 @@ class Results:
             place = store.create(REPORTS, {**self.run.manifest, "run": name or ""})
             store.add_launch(place, *self._rows)
             self.run, self._rows = store.load(place), None
+        elif name and name != self.run.directory.name:
+            raise ValueError(f"{name!r}: the run is already stored as {self.run.directory.name!r}")
         return build(self.run)
 
     def plot(self, kind: str = "ratios", of: str = "", axes: Axes | None = None) -> Axes:

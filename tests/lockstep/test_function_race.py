@@ -122,6 +122,10 @@ def test_a_report_says_what_was_proved_and_can_be_loaded(raced, start, tmp_path,
     assert "python -m bench" not in text
     loaded = lockstep.load("given")
     assert loaded.to_frame().equals(before)
+    for other in ("other", "../bad"):
+        with pytest.raises(ValueError, match="the run is already stored as 'given'"):
+            found.report(other)
+    assert found.report("given") == page
     with pytest.raises(ValueError, match="given exists in reports"):
         raced.report("given")
     assert json.loads((REPORTS / "given" / "manifest.json").read_text())["run"] == "given"
@@ -231,7 +235,9 @@ def test_a_function_that_changes_in_the_rounds_gets_no_time(lazy):
 
 
 def test_a_reference_that_changes_in_the_rounds_is_refused():
-    with pytest.raises(ValueError, match="the reference changes after many calls: integers or keys"):
+    with pytest.raises(
+        ValueError, match="the reference changes after many calls: integers or keys"
+    ):
         lockstep.compare({"a": Lazy(), "b": jax.jit(small_step)}, SMALL, jnp.arange(4.0), **QUICK)
 
 
