@@ -62,7 +62,7 @@ def build(ledger: Ledger) -> Path:
       OSError: nothing can be written there.
     """
     curve = record(ledger.question, ledger.attempts)
-    unknown = dict.fromkeys(column.key for column in _COLUMNS)
+    unknown = dict.fromkeys([*(column.key for column in _COLUMNS), "tested"])
     table = Table("Attempts", _COLUMNS, [
         {**unknown, **one, "record": best}
         for one, best in zip(ledger.attempts, curve, strict=True)
@@ -83,11 +83,12 @@ _COLUMNS = (
     Column("ratio", "Ratio", "to its incumbent", "ratio"),
     Column("low", "Sure", "at least", "ratio"),
     Column("high", "Sure", "at most", "ratio"),
-    Column("level", "Error", "of the verdict", "scientific"),
+    Column("level", "Error", "of the verdict", "scientific",
+           value=lambda one: one["level"] if one["tested"] is not False else None),
     Column("record", "Record", "over the first", "ratio"),
-    Column("seconds", "Time", "of its batch", "seconds"),
+    Column("seconds", "Duration", "of its command", "seconds"),
     Column("reason", "Reason"),
-)
+)  # fmt: skip
 
 
 def _plot(ledger: Ledger, curve: Sequence[float]) -> Plot:
