@@ -56,16 +56,17 @@ def explain(
         a, b = whole_name(a, known), whole_name(b, known)
         compiled = a != b and {a, b} <= programs.keys()
         separate = a != b and {a, b} <= known and {a, b} & apart
-        if compiled:
-            explanation.show_programs(console, (a, b), (programs[a], programs[b]))
+        traced = not separate and {a, b} <= traces.keys()
         tables = None
         if compiled or separate:
             tables = cell_table.build(stored)
-            explanation.show_times(console, (a, b), tables.comparisons, traces)
+            explanation.show_times(console, (a, b), tables.comparisons, traces, traced=traced)
+        if compiled and (every or not traced):
+            explanation.show_programs(console, (a, b), (programs[a], programs[b]))
         if separate:
             explanation.show_parts(console, (a, b), traces)
             return
-        if compiled and not {a, b} <= traces.keys():
+        if compiled and not traced:
             typer.echo("Traces would tell how long each takes: record them with --profile.")
             return
         found, path = explain_cells(a, b, stored, tables)

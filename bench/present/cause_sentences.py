@@ -85,19 +85,15 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
             numbers.signed_percent(found.untraced - 1),
             numbers.signed_percent(found.gap),
         )
-        text = f"({untraced} just before tracing, {traced} in the trace)"
+        text = f"(the difference was {untraced} just before tracing, and {traced} in the trace)"
         return Reason(f"{start}, but the traces do not show why {text}.")
     text = f"{start}. The main causes: {'; '.join(_phrase(a, b, *item) for item in along)}."
     if against:
         text += f" This is partly offset by {_phrase(a, b, *against[0])}."
     explained = numbers.percent(round(share, 3))
-    untraced, named = (
-        numbers.signed_percent(found.untraced - 1),
-        numbers.signed_percent(found.named),
-    )
     text += (
-        f" Together with all smaller causes, this explains {explained} of the difference "
-        f"({untraced} just before tracing, {named} in named causes)."
+        f" Together with all smaller causes, this explains {explained} of the difference, which "
+        f"was {numbers.signed_percent(found.untraced - 1)} just before tracing."
     )
     theme, causes = along[0]
     main = called(causes[0].key) + (" that transpose" if theme.transposes else "")
