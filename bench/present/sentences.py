@@ -278,7 +278,7 @@ def _avoid(best: str, place: Summary, at: str) -> str:
     if max(least.values()) < AVOIDED:
         return ""
     common, *others = {place.cause(name, best) for name in far}
-    why = f", mainly for {common}" if common and not others else ""
+    why = f", mainly because of {common}" if common and not others else ""
     return f"; avoid {some([*far])}: at least {behind(min(far.values()))}{at}{why}"
 
 

@@ -24,16 +24,20 @@ MEMORY = (
 EXACT = 5e-6
 """Errors below this are rounding errors."""
 
+ALL = 0.9999
+"""Shares above this are shown as everything."""
+
 
 def calibration(fitted: Calibration) -> str:
     """Describe the parameters of a calibration."""
     shares = sorted(fitted.shares.values()) or [fitted.share]
     low, high = (numbers.percent(share) for share in (shares[0], shares[-1]))
+    hidden = numbers.percent(1 - fitted.exposed) if fitted.exposed < ALL else "none"
     each = "" if low == high else f" ({low} to {high} by implementation)"
     return (
         f"Steps reach {numbers.percent(fitted.share)}{each} of the FLOP/s of the best matrix "
-        f"products; {numbers.percent(fitted.exposed)} of the communication that could be hidden "
-        f"is not; every step has a fixed overhead of {numbers.si(fitted.overhead_s, 's')}."
+        f"products; {hidden} of the communication that could be hidden is; "
+        f"every step has a fixed overhead of {numbers.si(fitted.overhead_s, 's')}."
     )
 
 

@@ -185,8 +185,8 @@ def test_a_cause_from_traces_is_said(tmp_path: Path) -> None:
     built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
     (said,) = sentences.advice(sentences.summaries(built))
     assert re.search(
-        r"; avoid slow: at least 4\d\.\d\s% behind with data=\d, mainly for elementwise operations "
-        r"in the update that transpose\.$",
+        r"; avoid slow: at least 4\d\.\d\s% behind with data=\d, mainly because of elementwise "
+        r"operations in the update that transpose\.$",
         said,
     )
 

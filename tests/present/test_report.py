@@ -521,7 +521,7 @@ def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> N
             row["proof"] = [check | {"name": "as timed"} for check in row["proof"]]
 
     directory = synthetic.write(tmp_path, SMALL)
-    title = "The proof and the devices' memory"
+    title = "Steps too large for a whole proof"
     run = store.load(directory)
     assert title not in {c.title for c in caveats.caveats(cell_table.build(run), run.manifest)}
     synthetic.rewrite(directory, "cells", mark)

@@ -533,7 +533,7 @@ def test_a_single_wrong_parameter_is_named(gate):
         return step
 
     with pytest.raises(
-        WrongStepError, match=r"first update of \['[^,]*'\] is wrong, and that of the other"
+        WrongStepError, match=r"of \d+ parameters, the first update of \['[^,]*'\] alone is wrong"
     ):
         gate.prove_exact(data_parallel(step_of, check_vma=False))
 

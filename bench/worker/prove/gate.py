@@ -37,7 +37,6 @@ import optax
 from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Problem, TrainStep
-from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.carried_state import (
     Flat,
@@ -371,8 +370,7 @@ class Gate:
         wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
         if 0 < len(wrong) <= FEW and len(wrong) < len(first):
             sentences.append(
-                f"the first update of {', '.join(wrong)} is wrong, and that of the other "
-                f"{count(len(first) - len(wrong), 'parameter')} is right"
+                f"of {len(first)} parameters, the first update of {', '.join(wrong)} alone is wrong"
             )
         raise WrongStepError(f"{'; '.join(sentences)} ({describe(check)})")
 
