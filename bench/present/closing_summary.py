@@ -18,7 +18,7 @@ from bench.present.bounds import bound_of, within
 from bench.present.sentences import Summary
 from bench.present.terminal import table
 from bench.records import numbers
-from bench.records.paths import PROGRAM
+from bench.records.paths import typed
 from bench.records.printable import shortened
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
@@ -113,7 +113,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     sure = "some without any bound" if math.isinf(bound) else f"but {within(bound)}"
     count = numbers.count(len(every), "comparison is", "comparisons are")
     yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
-    resume = f"{INDENT}{PROGRAM} run --resume {run.directory.name}"
+    resume = f"{INDENT}{typed('run')} --resume {run.directory.name}"
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
         yield "To decide more, by an estimate of the time that it takes:"
