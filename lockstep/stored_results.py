@@ -57,7 +57,7 @@ COLUMNS = {
     "throughput_ns": "nanoseconds of that span",
     "latency_steps": "steps of the span in which each is waited for",
     "latency_ns": "nanoseconds of that span",
-    "wash_out_ns": "nanoseconds of the discarded step before the spans",
+    "wash_out_ns": "nanoseconds of the step before the spans, which ratios of single steps may use",
 }
 """Meaning and unit of the columns of the frames. `bench.analyse.cell_table.Tables` documents the
 other columns of `cells`, and `bench.records.rows` those of `samples`."""
