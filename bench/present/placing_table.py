@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import truediv
 from typing import Any, NamedTuple
 
 from bench.analyse import placings
@@ -31,8 +32,8 @@ SHADES = (1.02, 1.1, 1.25, 1.6)
 SLIDE = 1920, 1080
 """Width and height of a slide in pixels, which the picture's PNG fills in one direction."""
 
-LINE = 135
-"""Characters per line of the answer in the picture."""
+LINE, PER_COLUMN = 50, 9
+"""Characters per line of the picture's text beside no column, and more of them for each."""
 
 CAPTION = (
     "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
@@ -136,15 +137,20 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
     values = {"rows": rows, "panels": panels, "meshes": meshes, "lines": lines, "yTitle": None}
     spec = spec_of("heatmap", {**values, "columns": len(panels)})
     spec["resolve"]["scale"] = {"x": "independent"}
-    answers = [
-        line
-        for subject, texts in sentences.answers(sentences.summaries(found)).items()
-        for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
-    ]
     legend = "Bluer: farther behind the fastest; white: the fastest, or possibly as fast."
-    plot = compose("share", spec, title, [*answers, "", f"{machine}. {legend}"])
-    width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
-    return replace(plot, scale=min(SLIDE[0] / width, SLIDE[1] / height))
+    said = [
+        f"{subject}: {' '.join(texts)}"
+        for subject, texts in sentences.answers(sentences.summaries(found)).items()
+    ]
+    width = LINE + PER_COLUMN * len(subjects)
+    lines = [
+        line
+        for text in (*said, "", f"{machine}. {legend}")
+        for line in textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    ]
+    plot = compose("share", spec, textwrap.wrap(title, width * 3 // 4), lines)
+    size = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
+    return replace(plot, scale=min(map(truediv, SLIDE, size)))
 
 
 def _line(row: Row, blocks: list[Comparison], count: int) -> Line:

@@ -180,6 +180,15 @@ def test_the_picture_has_the_answer_and_the_matrix(found: cell_table.Tables) -> 
     assert all(text in said for text in sentences.advice(sentences.summaries(found)))
 
 
+def test_the_picture_of_few_situations_is_no_wide_strip(tmp_path: Path) -> None:
+    """Its text is wrapped to the matrix, or a long name of the machine would set its width."""
+    built = cell_table.build(store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,)))))
+    picture = placing_table.picture(built, "Which is fastest?", "a machine " * 15)
+    assert picture is not None
+    width, height = (int.from_bytes(picture.png[at : at + 4]) for at in (16, 20))
+    assert width < 2 * height
+
+
 def test_a_cause_from_traces_is_said(tmp_path: Path) -> None:
     plan = synthetic.Plan(devices=(1, 2), ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
     built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
