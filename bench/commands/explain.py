@@ -60,7 +60,7 @@ def explain(
         tables = None
         if compiled or separate:
             tables = cell_table.build(stored)
-            explanation.show_times(console, (a, b), tables.comparisons, traces, traced=traced)
+            explanation.show_times(console, (a, b), tables.comparisons, traces)
         if compiled and (every or not traced):
             explanation.show_programs(console, (a, b), (programs[a], programs[b]))
         if separate:

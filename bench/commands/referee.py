@@ -170,8 +170,6 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
         for one, why in zip(attempts, told, strict=True):
             typer.echo("\n  ".join([attempt_record.sentence(one), *why]))
         typer.echo(attempt_record.summary(ledger))
-        if len(curve) > 1:
-            typer.echo(f"record after each attempt: {attempt_record.bars(curve)}")
         typer.echo(f"attempts: {page.as_posix()}")
     if any(incumbent in state.failed for state in engine.schedule.blocks.values()):
         refuse(next(how.reason for how in fared.values()))

@@ -12,9 +12,6 @@ from bench.records import numbers
 from bench.records.attempts import Attempt, Ledger
 from bench.records.step_programs import StepProgram
 
-_BARS = "▁▂▃▄▅▆▇█"
-_BAR_COLUMNS = 60
-
 
 def diagnosis(
     fared: Fared, name: str, other: str, programs: Mapping[str, StepProgram]
@@ -47,12 +44,6 @@ def summary(ledger: Ledger) -> str:
         f"record: {numbers.ratio(curve[-1] if curve else 1.0)} times the first incumbent, "
         f"{ledger.question['name']}, after {numbers.count(len(curve), 'attempt')}, {kept} kept"
     )
-
-
-def bars(curve: Sequence[float]) -> str:
-    """Draw the record after each attempt as bars; if there are many, evenly chosen ones."""
-    chosen = curve[:: -(-len(curve) // _BAR_COLUMNS)] if curve else []
-    return "".join(_BARS[round(value * (len(_BARS) - 1))] for value in chosen)
 
 
 def build(ledger: Ledger) -> Path:

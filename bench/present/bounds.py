@@ -57,6 +57,11 @@ def behind(least: float) -> str:
     return f"{digits_of(least, math.floor)} times the fastest"
 
 
+def faster(most: float) -> str:
+    """Return `4.2 % faster` or `2.4 times as fast`, rounded up."""
+    return f"{outward(most - 1)} faster" if most < TWICE else f"{digits_of(most)} times as fast"
+
+
 def sure(low: float, high: float) -> str:
     """Return an interval as words: `within 4.2 %`, or `3.1 % to 5.2 %` on one side of 1."""
     if math.isinf(bound_of(low, high)):

@@ -67,10 +67,13 @@ def print_summary(console: Console, run: Run, found: Tables) -> None:
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
     """Yield the answer for each subject; if there are few blocks, the statements about each."""
-    subjects = [list(same) for _, same in groupby(every, key=lambda each: each.subject)]
+    subjects = [list(same) for _, same in groupby(every, key=lambda each: each.comparison.subject)]
     for own in subjects[:MOST]:
         first, *others = {each.comparison.block.batch for each in own}
-        yield Text(own[0].subject if others else f"{own[0].subject}, batch {first}", "bold")
+        yield Text(
+            own[0].comparison.subject if others else f"{own[0].comparison.subject}, batch {first}",
+            "bold",
+        )
         for sentence in sentences.advice(own) if len(own) > 1 else ():
             yield Padding(Text(sentence), (0, 0, 0, 2))
         if len(own) == 1 or len(every) <= FEW_BLOCKS:

@@ -131,18 +131,16 @@ def show_times(
     cells: tuple[str, str],
     blocks: Sequence[Comparison],
     traces: Mapping[str, TraceRow],
-    *,
-    traced: bool,
 ) -> None:
     """Print the ratio of two cells that ran side by side, and the shares of their ablated parts.
 
-    The ratio's interval holds for all pairs of arms of the block simultaneously. Of `traced` steps
-    that were timed one by one, the sentence that follows tells the ratio.
+    The ratio's interval holds for all pairs of arms of the block simultaneously. Of traced steps
+    that were timed one by one, the sentence on their causes tells it.
     """
     for block in blocks:
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in cells)
         claim = block.claims_of(arm).get(other) if arm in block.arms else None
-        if traced and block.span_steps == (1,):
+        if block.span_steps == (1,) and traces.keys() >= {*cells}:
             continue
         if claim is not None and claim.ratio.paired:
             low, high = claim.verdict.low, claim.verdict.high

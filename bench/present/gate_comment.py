@@ -17,6 +17,7 @@ from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import bounds, program_sentences, sentences
+from bench.present.columns import between
 from bench.present.run_environment import chips
 from bench.present.terminal import table
 from bench.records import files, numbers
@@ -165,9 +166,8 @@ def _figures(case: Case) -> list[str]:
     ]
     if case.ratio is None:
         return [*times, numbers.MISSING]
-    value, low, high = case.ratio.value, case.ratio.low, case.ratio.high
-    interval = "" if low is None else f" ({numbers.interval(low, high)})"
-    return [*times, f"{numbers.ratio(value)}{interval}"]
+    interval = between(case.ratio.low, case.ratio.high, "ratio")
+    return [*times, numbers.ratio(case.ratio.value) + (interval and f" ({interval})")]
 
 
 def _note(case: Case) -> str:

@@ -89,7 +89,9 @@ def make(found: Tables) -> PlacingTable | None:
         return None
     names = {block.name for block in shown}
     subjects, situations = [], []
-    for subject, same in groupby(sentences.summaries(found), key=lambda each: each.subject):
+    for subject, same in groupby(
+        sentences.summaries(found), key=lambda each: each.comparison.subject
+    ):
         own = [each for each in same if each.compared]
         columns = [each for each in own if each.comparison.name in names]
         batches = {each.comparison.block.batch for each in own}

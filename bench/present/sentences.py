@@ -14,16 +14,7 @@ from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
-from bench.present.bounds import (
-    TWICE,
-    behind,
-    bound_of,
-    digits_of,
-    longer,
-    outward,
-    share_of,
-    within,
-)
+from bench.present import bounds
 from bench.present.cause_sentences import reason
 from bench.present.columns import Figure
 from bench.records import numbers
@@ -50,16 +41,6 @@ class Summary:
     comparison: Comparison
     traces: Mapping[str, TraceRow] = field(default_factory=dict)
     """Traces by cell, for the causes."""
-
-    @property
-    def subject(self) -> str:
-        """The workload and the options of the step."""
-        return self.comparison.subject
-
-    @property
-    def place(self) -> str:
-        """The mesh and the batch."""
-        return self.comparison.place
 
     def among(self, own: Sequence[Self]) -> str:
         """Return the mesh, without axes of length 1 beside others; add the batch if they differ."""
@@ -106,9 +87,9 @@ class Summary:
         if math.isinf(bound):
             return "too few rounds to tell them apart"
         if bound > self.wide:
-            return f"differences below {share_of(bound)} could not be resolved"
+            return f"differences below {bounds.share_of(bound)} could not be resolved"
         alike = "they run the same program" if len(standings.leaders) > 1 else ""
-        return f"equal {within(bound)}" if bound > 1 else alike
+        return f"equal {bounds.within(bound)}" if bound > 1 else alike
 
     @property
     def slower(self) -> str:
@@ -172,13 +153,13 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
         if rest := [arm for arm in tier if arm not in known]:
             # Leaders may be far apart, and the arm is surely behind one of them.
             far = max(ends[arm][1] for arm in rest)
-            how = f", by at most {outward(far - 1)}" if far < WIDE else ""
+            how = f", by at most {bounds.outward(far - 1)}" if far < WIDE else ""
             how = how or ", but it is not yet known how far"
             yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind{how}"
         if known:
             one = "s" if len(known) == 1 else ""
             span = min(ends[arm][0] for arm in known), max(ends[arm][1] for arm in known)
-            yield f"{names(known)}{verb and verb + one} {longer(*span, fastest)}"
+            yield f"{names(known)}{verb and verb + one} {bounds.longer(*span, fastest)}"
             verb = fastest = ""
 
 
@@ -198,19 +179,19 @@ def advice(own: Sequence[Summary]) -> list[str]:
     worst = max(compared, key=lambda each: max(each.comparison.standings.behind.values()))
     said: list[tuple[str, str, float, str]] = []
     while left:
-        bounds: dict[str, list[float]] = {}
+        reach: dict[str, list[float]] = {}
         for each in left:
             standings = each.comparison.standings
             for name in standings.leaders:
-                bounds.setdefault(name, []).append(standings.behind[name][1])
-        best = min(bounds, key=lambda name: (-len(bounds[name]), max(bounds[name])))
+                reach.setdefault(name, []).append(standings.behind[name][1])
+        best = min(reach, key=lambda name: (-len(reach[name]), max(reach[name])))
         where = [each for each in left if best in each.comparison.standings.leaders]
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])
         places = "" if len(where) == len(compared) else f" with {places}"
         at = f" with {worst.among(own)}" if len(where) > 1 else ""
         avoid = _avoid(best, worst, at) if worst in where else ""
-        said.append((best, places, max(bounds[best]), avoid))
+        said.append((best, places, max(reach[best]), avoid))
     return [*_advised(said, own[0].wide), *approximate(own)]
 
 
@@ -262,13 +243,9 @@ def _use(name: str, places: str, bound: float, wide: float) -> str:
     if bound > wide:
         return (
             f"{name} is among the leaders{places}, but the data do not decide: another may be "
-            f"{_faster(bound)}, and {NARROWER}"
+            f"{bounds.faster(bound)}, and {NARROWER}"
         )
-    return f"Use {name}{places}; nothing else is more than {_faster(bound)}"
-
-
-def _faster(bound: float) -> str:
-    return f"{outward(bound - 1)} faster" if bound < TWICE else f"{digits_of(bound)} times as fast"
+    return f"Use {name}{places}; nothing else is more than {bounds.faster(bound)}"
 
 
 def _avoid(best: str, place: Summary, at: str) -> str:
@@ -279,14 +256,13 @@ def _avoid(best: str, place: Summary, at: str) -> str:
         return ""
     common, *others = {place.cause(name, best) for name in far}
     why = f", mainly because of {common}" if common and not others else ""
-    return f"; avoid {some([*far])}: at least {behind(min(far.values()))}{at}{why}"
+    return f"; avoid {some([*far])}: at least {bounds.behind(min(far.values()))}{at}{why}"
 
 
 def answers(every: Sequence[Summary]) -> dict[str, list[str]]:
     """Return the answers of `advice` by subject: a workload with its options."""
-    return {
-        subject: advice(list(own)) for subject, own in groupby(every, key=lambda each: each.subject)
-    }
+    subjects = groupby(every, key=lambda each: each.comparison.subject)
+    return {subject: advice(list(own)) for subject, own in subjects}
 
 
 def headline(every: Sequence[Summary]) -> str:
@@ -303,7 +279,7 @@ def headline(every: Sequence[Summary]) -> str:
 def decisions(cells: pd.DataFrame) -> str:
     """Return `Against the baselines: 2 faster, 3 within 4.2 %.`; empty if nothing was compared.
 
-    Undecided comparisons are given by the smallest and the largest of their bounds.
+    Undecided comparisons are given by the smallest and the largest of their known.
     """
     compared = cells
     if len(cells):
@@ -314,13 +290,13 @@ def decisions(cells: pd.DataFrame) -> str:
     parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
     if counts["undecided"]:
         undecided = compared[compared["verdict"] == "undecided"]
-        ends = map(bound_of, undecided["verdict_low"], undecided["verdict_high"])
-        bounds = [*filter(math.isfinite, ends)]
-        least, most = (within(end(bounds, default=1)) for end in (min, max))
+        pairs = map(bounds.bound_of, undecided["verdict_low"], undecided["verdict_high"])
+        known = [*filter(math.isfinite, pairs)]
+        least, most = (bounds.within(end(known, default=1)) for end in (min, max))
         between = least if least == most else f"{least} to {most.removeprefix('within ')}"
-        parts[-1:] = [f"{len(bounds)} {between}"] if bounds else []
-        if len(bounds) < len(undecided):
-            parts.append(f"{len(undecided) - len(bounds)} without an interval")
+        parts[-1:] = [f"{len(known)} {between}"] if known else []
+        if len(known) < len(undecided):
+            parts.append(f"{len(undecided) - len(known)} without an interval")
     return f"Against the baselines: {', '.join(parts)}."
 
 

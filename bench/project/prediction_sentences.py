@@ -24,15 +24,13 @@ MEMORY = (
 EXACT = 5e-6
 """Errors below this are rounding errors."""
 
-ALL = 0.9999
-"""Shares above this are shown as everything."""
-
 
 def calibration(fitted: Calibration) -> str:
     """Describe the parameters of a calibration."""
     shares = sorted(fitted.shares.values()) or [fitted.share]
     low, high = (numbers.percent(share) for share in (shares[0], shares[-1]))
-    hidden = numbers.percent(1 - fitted.exposed) if fitted.exposed < ALL else "none"
+    share = round(1 - fitted.exposed, 4)
+    hidden = numbers.percent(share) if share else "none"
     each = "" if low == high else f" ({low} to {high} by implementation)"
     return (
         f"Steps reach {numbers.percent(fitted.share)}{each} of the FLOP/s of the best matrix "

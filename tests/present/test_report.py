@@ -179,7 +179,7 @@ def test_blocks_of_another_answer_have_a_sentence_of_their_own(tmp_path: Path) -
         endings=endings, workloads=("mlp-base", "linear-base"),
     )  # fmt: skip
     every = sentences.summaries(built)
-    of_mlp = sentences.advice([each for each in every if each.subject.startswith("mlp")])
+    of_mlp = sentences.advice([each for each in every if each.comparison.subject.startswith("mlp")])
     assert len(of_mlp) == 2
     assert {said.partition(": ")[0] for said in of_mlp} == {
         "Use jit_spmd with data=4 (batch 64), data=4 (batch 256), data=8 (batch 64) and 1 more",
