@@ -219,7 +219,7 @@ def _row(cell: dict[str, Any]) -> list[str]:
     if cell["implementation"] != cell["baseline"]:
         low, high = cell["verdict_low"], cell["verdict_high"]
         ends = between(low, high, "ratio")
-        apart = bool(ends) and not low <= 1 <= high
+        apart = bool(ends) and not low <= 1 <= high and not cell["proved_same"]
         verdict = f"{cell['verdict']}: {f'{ends} times' if apart else sure_of(cell)}"
     return [
         cell["implementation"],

@@ -72,8 +72,9 @@ class Summary:
 
     @property
     def _endings(self) -> str:
-        """The statuses of the block's cells without a time: `out of memory and crashed`."""
-        return listing(STATUSES[word].label for word in STATUSES if word in self.comparison.failed)
+        """The statuses of the block's cells without a time: `crashed, out of memory`."""
+        failed = self.comparison.failed
+        return ", ".join(one.label for word, one in STATUSES.items() if word in failed)
 
     @property
     def wide(self) -> float:
@@ -134,7 +135,7 @@ class Summary:
         """Everything that is sure; `names` lists implementations, by default as `some`."""
         block, listed = self.comparison, names or some
         if not block.ranked:
-            return f"Nothing has a time: {self._endings}."
+            return f"Nothing has a time{self._endings and ': ' + self._endings}."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         rest += "".join(f" {text}" for text in approximate([self])) + self._utilization()
@@ -279,7 +280,7 @@ def headline(every: Sequence[Summary]) -> str:
 def decisions(cells: pd.DataFrame) -> str:
     """Return `Against the baselines: 2 faster, 3 within 4.2 %.`; empty if nothing was compared.
 
-    Undecided comparisons are given by the smallest and the largest of their known.
+    Undecided comparisons are given by the smallest and the largest of their bounds.
     """
     compared = cells
     if len(cells):
