@@ -93,10 +93,8 @@ def changes(
         one, other = new[column], old[column]
         if other and abs(one / other - 1) > _NOTICED:  # not where either is NaN
             yield f"{words}: {formatted(one, format_)}, {word} {formatted(other, format_)}"
-    known = [
-        unpacked(programs[row["cell"]]["operations"]) for row in rows if row["cell"] in programs
-    ]
-    if len(known) == len(rows):
+    if {new["cell"], old["cell"]} <= programs.keys():
+        known = (unpacked(programs[row["cell"]]["operations"]) for row in rows)
         for where, one, other in shown(differences(*known)[:_MOST_CHANGES]):
             yield f"{where}: {one or 'nothing'}; {word}: {other or 'nothing'}"
 
