@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.records import numbers
 from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths, flat
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.relative_errors import loss_error, rms
+from bench.worker.prove.relative_errors import rms
 from bench.worker.prove.trajectory import check_waitable, state_and_loss
+from bench.worker.time.clock import Arm
 
 State = Any
 Step = Callable[[State, Any], tuple[State, jax.Array]]
@@ -23,6 +25,9 @@ NAME = "functions"
 
 NUMERIC = (jax.Array, np.ndarray, np.generic, int, float, complex)
 """Leaves that a step changes; all others, such as an Equinox module's functions, stay the same."""
+
+MANY = 100.0
+"""Differences above are written as powers of ten."""
 
 AMPLIFIED = 10.0
 """A leaf's error may be this many times the effect of rounding the starting state once, because
@@ -54,8 +59,8 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
     """Take the steps without modifying the arguments; also return the final state.
 
     Raises:
-      WrongStepError: a step does not return a pair, its loss is not a scalar jax.Array, something
-        cannot be waited for, or a loss or state is not finite.
+      WrongStepError: a step does not return a pair, its loss is not a scalar jax.Array, its state
+        has other leaves, something cannot be waited for, or a loss or state is not finite.
     """
     start, state, losses = flat(state), copied(state), []
     fixed = {id(leaf): leaf for leaf in jax.tree.leaves(state) if not isinstance(leaf, NUMERIC)}
@@ -68,6 +73,11 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
         losses.append(float(loss))
+        if other := start.keys() ^ _paths(state):
+            raise WrongStepError(
+                "the step returns a state of another structure; new or missing leaves: "
+                f"{_some([*other])}"
+            )
     last = flat(state)
     if not all(np.isfinite(values).all() for values in (np.array(losses), *_floats(last).values())):
         raise WrongStepError(f"after {STEPS} steps, the loss or the state is not finite")
@@ -86,6 +96,7 @@ class Agreement:
         rounding by default.
       update_tolerance: largest difference of a leaf's update, relative to its size (both as root
         mean squares); four times that of losses by default.
+      least_loss: differences of smaller losses are taken relative to this one.
     """
 
     def __init__(
@@ -96,7 +107,10 @@ class Agreement:
         precision: str,
         loss_tolerance: float | None = None,
         update_tolerance: float | None = None,
+        least_loss: float = 0.0,
     ) -> None:
+        self.reference, self.state, self.batch, self.precision = reference, state, batch, precision
+        self.least_loss = least_loss
         self.eps = eps = rounding(precision, jax.default_backend())
         self.loss_tolerance = eps**0.5 if loss_tolerance is None else loss_tolerance
         self.update_tolerance = 4 * eps**0.5 if update_tolerance is None else update_tolerance
@@ -118,6 +132,44 @@ class Agreement:
             found[path] = rms(ours.last[path] - right) / scale
         return found
 
+    def _loss_error(self, ours: Trace, steps: int) -> float:
+        right = self.truth.losses[:steps]
+        scale = np.maximum(np.abs(right), max(self.least_loss, 1e-30))
+        return float(np.max(np.abs(ours.losses[:steps] - right) / scale))
+
+    def _wrong_loss(self, which: str, off: float) -> str:
+        return (
+            f"the loss of {which} step differs from the reference's by {_percent(off)} "
+            f"(allowed: {_percent(self.loss_tolerance)})"
+        )
+
+    def check_reference(self) -> None:
+        """Check that the reference does anything, and that it does it again.
+
+        Raises:
+          WrongStepError: it does not.
+        """
+        start, last = self.truth.start, self.truth.last
+        if not self.truth.losses.any() and all(_equal(start, last, path) for path in last):
+            raise WrongStepError("it leaves the state as it is, and its loss is 0")
+        self.check(trace(self.reference, self.state, self.batch)[0])
+
+    def why_changed(self, arm: Arm) -> str:
+        """Say how a function no longer agrees after its rounds; empty if it still does.
+
+        It is compared from the starting state, and from the state that it has reached.
+        """
+        try:
+            self.check(trace(arm.step, self.state, self.batch)[0])
+            late = Agreement(
+                self.reference, arm.state, self.batch, self.precision,
+                self.loss_tolerance, self.update_tolerance, abs(float(self.truth.losses[0])),
+            )  # fmt: skip
+            late.check(trace(arm.step, arm.state, self.batch)[0])
+        except WrongStepError as error:
+            return f"after the rounds, {error}"
+        return ""
+
     def check(self, ours: Trace) -> ProofCheck:
         """Compare the steps of another function with the reference's.
 
@@ -131,13 +183,9 @@ class Agreement:
                 f"the state differs from the reference's in its leaves or their shapes: "
                 f"{_some(differing)}"
             )
-        off = loss_error(ours.losses, self.truth.losses)
-        if off > self.loss_tolerance:
-            first = loss_error(ours.losses[:1], self.truth.losses[:1]) > self.loss_tolerance
-            raise WrongStepError(
-                f"the loss of {'the first' if first else 'a later'} step differs from the "
-                f"reference's by {off:.2g} of it, and {self.loss_tolerance:.2g} is allowed"
-            )
+        first, off = (self._loss_error(ours, steps) for steps in (1, STEPS))
+        if first > self.loss_tolerance:
+            raise WrongStepError(self._wrong_loss("the first", first))
         errors = self._errors(ours)
         exact = [path for path in right.keys() - errors if not _equal(ours.last, right, path)]
         if exact:
@@ -148,10 +196,12 @@ class Agreement:
         if far:
             worst, *others = sorted(far, key=lambda path: -errors[path] / self.allowed[path])
             raise WrongStepError(
-                f"the update of state{worst} differs from the reference's by {errors[worst]:.2g} "
-                f"of its size, and {self.allowed[worst]:.2g} is allowed"
+                f"the update of state{worst} differs from the reference's by "
+                f"{_percent(errors[worst])} of its size (allowed: {_percent(self.allowed[worst])})"
                 + (f"; also wrong: {_some(others)}" if others else "")
             )
+        if off > self.loss_tolerance:
+            raise WrongStepError(self._wrong_loss("a later", off))
         share = max((errors[path] / self.allowed[path] for path in errors), default=0.0)
         return ProofCheck(
             name=NAME,
@@ -174,8 +224,18 @@ def _floats(leaves: Flat) -> Flat:
     return {path: leaf for path, leaf in leaves.items() if leaf.dtype.kind == "f"}
 
 
+def _paths(tree: Any) -> set[str]:
+    return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def _equal(ours: Flat, theirs: Flat, path: str) -> bool:
     return bool(np.array_equal(ours[path], theirs[path]))
+
+
+def _percent(share: float) -> str:
+    if share > MANY:
+        return f"{share:.0e} times"
+    return f"{numbers.significant(100 * share, 2)} %"
 
 
 def _some(paths: list[str]) -> str:

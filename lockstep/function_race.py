@@ -37,6 +37,7 @@ from bench.worker.block import program_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.process_guard import FileThreads
+from bench.worker.prove.divergence import why_diverged
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.device_memory import high_water
 from bench.worker.read.programs import FirstCall
@@ -112,13 +113,14 @@ def compare(
         function is, rather than when the verdicts are decided.
       rounds: turns of every function, on average. Functions that are decided leave theirs to the
         others.
-      seconds: planned duration of these rounds.
+      seconds: planned duration of these rounds; slow steps take longer, at least one a turn.
       name: name of the comparison, used in the names of cells.
       seed: seed of the order of turns.
 
     Raises:
       ValueError: a name is unknown or not usable, a number is out of range, there is nothing to
-        compare, or the reference is not finite or does not return (state, loss).
+        compare, or the reference is not finite, does nothing, does not return (state, loss), or
+        changes from one call to the next.
       TypeError: a step is not a function, or is async or a generator.
       Exception: whatever the reference raises, or a function while it is timed.
     """
@@ -139,12 +141,14 @@ def compare(
     precision = precision or precision_of(state)
     try:
         agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
+        agreement.check_reference()
     except WrongStepError as error:
         who = f"the reference {reference!r}" if isinstance(reference, str) else "the reference"
         raise ValueError(f"compare: {who} is not a train step: {error}") from None
     session, plan = _session(tuple(steps), baseline, state, batch, precision, margin, name, rounds,
                              seconds, seed)  # fmt: skip
     schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
+    session.agreement = agreement
     looks, asked = LaunchLooks(schedule, session.block), cast("list[LookEvent]", session.asked)
     with TemporaryDirectory(prefix="lockstep-") as programs:
         session.programs = Path(programs)
@@ -163,6 +167,8 @@ def compare(
 class _Session(BlockSession):
     """A session without a supervisor: it keeps the last look that its rounds reported."""
 
+    agreement: Agreement
+
     def __init__(self, job: Job) -> None:
         self.asked: list[Event] = []
         super().__init__(job, self._keep, Path())
@@ -170,6 +176,19 @@ class _Session(BlockSession):
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Leave the process as it is: it belongs to the caller."""
+
+    def found_after_rounds(self) -> dict[str, str]:
+        """Add the functions that no longer agree with the reference, to which NaNs say nothing."""
+        agreement, found = self.agreement, super().found_after_rounds()
+        first_loss = float(agreement.truth.losses[0])
+        try:
+            agreement.check_reference()
+        except WrongStepError as error:
+            raise ValueError(f"compare: the reference changes after many calls: {error}") from None
+        for arm in self.arms:
+            if not why_diverged(arm, first_loss) and (why := agreement.why_changed(arm)):
+                found[arm.name] = why
+        return found
 
     def _keep(self, event: Event) -> None:
         if event["event"] == "look":

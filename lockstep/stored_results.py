@@ -26,7 +26,8 @@ of `samples`."""
 
 _VERDICTS = (
     *("block", "implementation", "baseline", "status", "reason", "verdict", "ratio", "ratio_low"),
-    *("ratio_high", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high", "step_s"),
+    *("ratio_high", "verdict_low", "verdict_high", "proved_same"),
+    *("tier", "behind_low", "behind_high", "step_s"),
 )
 
 
@@ -89,7 +90,8 @@ class Results:
         A run that is already stored there stays in its folder.
 
         Raises:
-          ValueError: the name is taken, or is not a plain folder name.
+          ValueError: the name is taken, is not a plain folder name, or is not that of the folder
+            in which the run is already stored.
         """
         from bench.present.report_files import build  # noqa: PLC0415 (it loads drawing libraries)
 
@@ -99,6 +101,8 @@ class Results:
             place = store.create(REPORTS, {**self.run.manifest, "run": name or ""})
             store.add_launch(place, *self._rows)
             self.run, self._rows = store.load(place), None
+        elif name and name != self.run.directory.name:
+            raise ValueError(f"{name!r}: the run is already stored as {self.run.directory.name!r}")
         return build(self.run)
 
     def plot(self, kind: str = "ratios", of: str = "", axes: Axes | None = None) -> Axes:
@@ -167,8 +171,8 @@ def _title(block: Comparison) -> str:
 
 
 def _row(cell: dict[str, Any]) -> list[str]:
+    from bench.present.bounds import sure_of  # noqa: PLC0415
     from bench.present.columns import between, formatted  # noqa: PLC0415
-    from bench.present.sentences import sure  # noqa: PLC0415
 
     if cell["status"] != "ok":
         return [cell["implementation"], "", "", "", f"{cell['status']}: {cell['reason']}"]
@@ -176,8 +180,8 @@ def _row(cell: dict[str, Any]) -> list[str]:
     if cell["implementation"] != cell["baseline"]:
         low, high = cell["verdict_low"], cell["verdict_high"]
         ends = between(low, high, "ratio")
-        apart = bool(ends) and not low <= 1 <= high
-        verdict = f"{cell['verdict']}: {f'{ends} times' if apart else sure(low, high)}"
+        apart = bool(ends) and not low <= 1 <= high and not cell["proved_same"]
+        verdict = f"{cell['verdict']}: {f'{ends} times' if apart else sure_of(cell)}"
     return [
         cell["implementation"],
         formatted(cell["step_s"], "s"),

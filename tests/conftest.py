@@ -35,8 +35,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     home = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     os.environ.setdefault("PLAYWRIGHT_BROWSERS_PATH", f"{home}/ms-playwright")
     os.environ["XDG_CACHE_HOME"] = OWN_CACHE
-# Runs that tests start are not themselves part of a distributed session of pytest.
-for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+# Runs that tests start are not themselves part of a distributed session of pytest, or of nox.
+for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "NOX_CURRENT_SESSION"):
     os.environ.pop(name, None)
 
 

@@ -100,6 +100,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         "baseline": "",
         "paired": True,
         "verdict": None,
+        "proved_same": False,
     }
 
 
@@ -181,4 +182,5 @@ def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, 
         "verdict": claim.verdict.word,
         "verdict_low": claim.verdict.low,
         "verdict_high": claim.verdict.high,
+        "proved_same": claim.verdict.proved,
     }

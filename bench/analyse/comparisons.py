@@ -40,6 +40,8 @@ class Comparison:
     """Empty if nothing ran."""
     arms: tuple[str, ...]
     """Implementations whose times may be shown."""
+    failed: frozenset[str]
+    """Statuses of the block's other cells."""
     approximate: frozenset[str]
     """Those of them whose steps are approximate, which are ranked separately."""
     rounds: Rounds
@@ -191,6 +193,7 @@ def compare_arms(
         block=block,
         baseline=baseline,
         arms=arms,
+        failed=frozenset(cell["status"] for cell in cells) - {"ok"},
         approximate=frozenset(cell["implementation"] for cell in cells if cell["approximate"]),
         rounds=rounds,
         floor=floor,

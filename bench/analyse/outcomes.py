@@ -168,8 +168,8 @@ class Fared(NamedTuple):
         bounded = math.isfinite(verdict.high)
         return {
             "decision": self.decision,
-            "reason": "the same program proved" if self.relation == "same" else "",
-            "tested": True,
+            "reason": "proved to be the same program" if self.relation == "same" else "",
+            "tested": self.relation != "same",
             "ratio": ratio.value,
             "low": verdict.low if bounded else None,
             "high": verdict.high if bounded else None,

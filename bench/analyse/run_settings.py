@@ -19,6 +19,12 @@ OPTIONS = {
     "margin": "Margin",
     "target_ci": "Target interval",
     "budget": "Budget in seconds",
+    "inputs": "Input arms",
+    "ablations": "Ablated parts",
+    "isolated": "Isolated",
+    "checkpoints": "Checkpoints",
+    "profile_steps": "Profiled steps",
+    "train_steps": "Trained steps",
 }
 """Resolved options that affect how a cell is measured or judged. Workloads, meshes, batches,
 precisions and implementations are part of a cell's name instead."""
@@ -126,7 +132,11 @@ def _code(manifest: Manifest) -> dict[str, str]:
 def _options(manifest: Manifest) -> dict[str, Any]:
     shares = {"margin", "target_ci"}
     return {
-        title: numbers.percent(float(value)) if key in shares else value
+        title: numbers.percent(float(value)) if key in shares else _listed(value)
         for key, title in OPTIONS.items()
-        if (value := manifest["config"].get(key)) is not None
+        if (value := manifest["config"].get(key)) is not None and (value or key in shares)
     }
+
+
+def _listed(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, list) else value

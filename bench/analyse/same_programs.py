@@ -39,7 +39,7 @@ def contradicted(block: Comparison) -> list[Mapping[str, Any]]:
     return [
         cell
         for cell in block.ranked
-        if cell["verdict"] == "same"
+        if cell["proved_same"]
         and not cell["verdict_low"] <= 1 <= cell["verdict_high"]
         and max(1 / cell["verdict_low"], cell["verdict_high"]) > 1 + block.margin
     ]

@@ -36,6 +36,8 @@ class Verdict:
     high: float
     """Interval of the ratio that supports the word, wider than its 95 % interval. 0 and infinity
     where there is none."""
+    proved: bool = False
+    """Whether it is *same* because the programs are proved to be equal, regardless of times."""
 
     @property
     def decided(self) -> bool:
@@ -114,7 +116,7 @@ def claim(ratio: Ratio, alpha: float, margin: float, *, same: bool = False) -> C
     """Make a claim about a ratio with error alpha; if `same`, that is its verdict in any case."""
     verdict = decide(ratio, alpha, margin)
     if same:
-        verdict = replace(verdict, word="same")
+        verdict = replace(verdict, word="same", proved=True)
     needed = 0.0 if verdict.decided else launches_to_decide(ratio, verdict, margin)
     return Claim(ratio, verdict, needed)
 

@@ -14,7 +14,7 @@ from bench.commands.shared_options import load_run, warn_of_damage
 from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.git_files import tracked_folders
-from bench.records.paths import PROGRAM, REPORTS
+from bench.records.paths import REPORTS, typed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -56,16 +56,17 @@ def explain(
         a, b = whole_name(a, known), whole_name(b, known)
         compiled = a != b and {a, b} <= programs.keys()
         separate = a != b and {a, b} <= known and {a, b} & apart
-        if compiled:
-            explanation.show_programs(console, (a, b), (programs[a], programs[b]))
+        traced = not separate and {a, b} <= traces.keys()
         tables = None
         if compiled or separate:
             tables = cell_table.build(stored)
             explanation.show_times(console, (a, b), tables.comparisons, traces)
+        if compiled and (every or not traced):
+            explanation.show_programs(console, (a, b), (programs[a], programs[b]))
         if separate:
             explanation.show_parts(console, (a, b), traces)
             return
-        if compiled and not {a, b} <= traces.keys():
+        if compiled and not traced:
             typer.echo("Traces would tell how long each takes: record them with --profile.")
             return
         found, path = explain_cells(a, b, stored, tables)
@@ -163,7 +164,7 @@ def newest_run(a: str, b: str) -> store.Run:
         return untraced
     if not known:
         hint = " (--run NAME explains a published run)" if published else ""
-        record = f"record some: {PROGRAM} run --profile"
+        record = f"record some: {typed('run')} --profile"
         raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
     missing = [name for name in (a, b) if whole_name(name, known) not in known]
     if not missing:

@@ -20,7 +20,7 @@ from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import everything, selector
 from bench.records import largest_batches, numbers, store
-from bench.records.paths import PROGRAM
+from bench.records.paths import typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.records.messages import Catalogue
     from bench.records.rows import CellRow
 
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def maxbatch(
         raise
     largest_batch_table.show(Console(highlight=False), sorted(rows, key=largest_batches.key))
     typer.echo(
-        f"stored: {(folder / largest_batches.FILE).as_posix()} (`{PROGRAM} report {run}` shows it)"
+        f"stored: {(folder / largest_batches.FILE).as_posix()} (`{typed('report')} {run}` shows it)"
     )
 
 
@@ -119,14 +119,14 @@ def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
 
 
 def bytes_of(text: str) -> float:
-    """Parse `16GiB`, `80G` or a plain number of bytes.
+    """Parse `16GiB` or `80G`; a number needs a unit, because `256` hardly means bytes.
 
     Raises:
       BadInput: the text is none of these, or 0.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?|[KMGT]i)B?", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]|[KMGT]i)B?", text)
     if match is None:
-        raise BadInput([f"--memory: {text!r} is not a number of bytes; write it as 16GiB or 80G"])
+        raise BadInput([f"--memory: {text!r} has no number and unit, such as 16GiB or 80G"])
     size = float(match[1]) * _UNITS[match[2]]
     if size == 0:
         raise BadInput([f"--memory: {text} has to be above 0, such as 16GiB"])

@@ -15,7 +15,7 @@ from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, choice, collected
 from bench.plan.selection import everything, selector
 from bench.records.cells import PRECISIONS
-from bench.records.paths import PROGRAM
+from bench.records.paths import typed
 
 COMPILING = "compiling steps", "compiled {} of {} steps"
 """Progress texts for compilation."""
@@ -88,7 +88,7 @@ def project(
             found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
         )
     projection_page.show(console, found, drawn)
-    typer.echo(f"projection: {written.as_posix()} (`{PROGRAM} report {run}` shows its curves)")
+    typer.echo(f"projection: {written.as_posix()} (`{typed('report')} {run}` shows its curves)")
 
 
 @contextmanager

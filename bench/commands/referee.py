@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SETTINGS = run.SETTINGS
 
-IDENTICAL = "identical to the incumbent: the same program proved, not measured"
+IDENTICAL = "identical to the incumbent, so it was not measured"
 
 DISCARD, UNDECIDED = 1, 2
 """Exit codes beside 0, keep."""
@@ -169,7 +169,7 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
     else:
         for one, why in zip(attempts, told, strict=True):
             typer.echo("\n  ".join([attempt_record.sentence(one), *why]))
-        typer.echo(f"{attempt_record.summary(ledger)}\n{attempt_record.bars(curve)}")
+        typer.echo(attempt_record.summary(ledger))
         typer.echo(f"attempts: {page.as_posix()}")
     if any(incumbent in state.failed for state in engine.schedule.blocks.values()):
         refuse(next(how.reason for how in fared.values()))

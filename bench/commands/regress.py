@@ -5,7 +5,7 @@ import typer
 from bench.commands import run
 from bench.commands.exits import refuse
 from bench.commands.run import run_pytest
-from bench.records.paths import PROGRAM
+from bench.records.paths import typed
 
 SETTINGS = run.SETTINGS
 
@@ -19,5 +19,5 @@ def regress(context: typer.Context) -> None:
         return
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):
-        refuse(f"name the revision to compare with first, as in: {PROGRAM} regress main")
+        refuse(f"name the revision to compare with first, as in: {typed('regress')} main")
     raise typer.Exit(run_pytest([f"--base-revision={revision}", *options], "regress_plugin"))

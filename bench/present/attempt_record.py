@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.analyse.outcomes import Fared, record
-from bench.present import program_sentences, sentences
+from bench.present import bounds, program_sentences
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import WIDTH, Plot, compose, spec_of
 from bench.present.rendering import write_pages
 from bench.records import numbers
 from bench.records.attempts import Attempt, Ledger
 from bench.records.step_programs import StepProgram
-
-_BARS = "▁▂▃▄▅▆▇█"
-_BAR_COLUMNS = 60
 
 
 def diagnosis(
@@ -34,7 +31,7 @@ def sentence(attempt: Attempt) -> str:
         why = "too few rounds for an interval" if "decision" in attempt else "interrupted"
         return f"{text}: {attempt.get('reason') or why}"
     word = "faster" if high < 1 else "slower" if low > 1 else "of the same time"
-    sure = f"{sentences.sure(low, high)} {word}"
+    sure = f"{bounds.sure(low, high)} {word}"
     reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
     return f"{text}: {sure}, ratio {numbers.ratio(ratio)}{reason}"
 
@@ -49,12 +46,6 @@ def summary(ledger: Ledger) -> str:
     )
 
 
-def bars(curve: Sequence[float]) -> str:
-    """Draw the record after each attempt as bars; if there are many, evenly chosen ones."""
-    chosen = curve[:: -(-len(curve) // _BAR_COLUMNS)] if curve else []
-    return "".join(_BARS[round(value * (len(_BARS) - 1))] for value in chosen)
-
-
 def build(ledger: Ledger) -> Path:
     """Write a page and a Markdown file beside the ledger, and return the page.
 
@@ -62,7 +53,7 @@ def build(ledger: Ledger) -> Path:
       OSError: nothing can be written there.
     """
     curve = record(ledger.question, ledger.attempts)
-    unknown = dict.fromkeys(column.key for column in _COLUMNS)
+    unknown = dict.fromkeys([*(column.key for column in _COLUMNS), "tested"])
     table = Table("Attempts", _COLUMNS, [
         {**unknown, **one, "record": best}
         for one, best in zip(ledger.attempts, curve, strict=True)
@@ -83,11 +74,12 @@ _COLUMNS = (
     Column("ratio", "Ratio", "to its incumbent", "ratio"),
     Column("low", "Sure", "at least", "ratio"),
     Column("high", "Sure", "at most", "ratio"),
-    Column("level", "Error", "of the verdict", "scientific"),
+    Column("level", "Error", "of the verdict", "scientific",
+           value=lambda one: one["level"] if one["tested"] is not False else None),
     Column("record", "Record", "over the first", "ratio"),
-    Column("seconds", "Time", "of its batch", "seconds"),
+    Column("seconds", "Duration", "of its command", "seconds"),
     Column("reason", "Reason"),
-)
+)  # fmt: skip
 
 
 def _plot(ledger: Ledger, curve: Sequence[float]) -> Plot:

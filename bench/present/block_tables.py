@@ -7,7 +7,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import cell_columns, program_sentences
 from bench.present.cell_columns import Row
-from bench.present.columns import Table, missing
+from bench.present.columns import Table, between, missing
 from bench.records import numbers
 from bench.records.rows import Manifest
 
@@ -89,5 +89,5 @@ def _floor(block: Comparison) -> str:
     if block.floor.low is None:
         return f"{text}, no interval."
     width = numbers.percent(floor_width(block.floor))
-    ends = numbers.interval(block.floor.low, block.floor.high)
+    ends = between(block.floor.low, block.floor.high, "ratio")
     return f"{text}, 95 % interval {ends}, so up to {width}."

@@ -68,36 +68,22 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     more = "more" if timed_ratio > 1 else "less"
     amount = numbers.percent(abs(timed_ratio - 1))
     start = f"With a wait after every step, {a} takes {amount} {more} time than {b}"
-    themes = [
-        (theme, causes)
-        for theme, causes in _themes(found.causes).items()
-        if theme.category != "idle"
-    ]
+    themes = [item for item in _themes(found.causes).items() if item[0].category != "idle"]
     themes.sort(key=lambda item: -abs(_sum(item[1])))
-    along = [item for item in themes if share and _sum(item[1]) / found.whole >= _WORTH_NAMING][
-        :_MOST
-    ]
-    against = [
-        item for item in themes if share and _sum(item[1]) / found.whole <= -2 * _WORTH_NAMING
-    ][:1]
+    parts = [(item, _sum(item[1]) / found.whole if share else 0.0) for item in themes]
+    along = [item for item, part in parts if part >= _WORTH_NAMING][:_MOST]
+    against = [item for item, part in parts if part <= -2 * _WORTH_NAMING][:1]
     if not along:
-        untraced, traced = (
-            numbers.signed_percent(found.untraced - 1),
-            numbers.signed_percent(found.gap),
-        )
-        text = f"({untraced} just before tracing, {traced} in the trace)"
+        untraced, traced = map(numbers.signed_percent, (found.untraced - 1, found.gap))
+        text = f"(the difference was {untraced} just before tracing, and {traced} in the trace)"
         return Reason(f"{start}, but the traces do not show why {text}.")
     text = f"{start}. The main causes: {'; '.join(_phrase(a, b, *item) for item in along)}."
     if against:
         text += f" This is partly offset by {_phrase(a, b, *against[0])}."
     explained = numbers.percent(round(share, 3))
-    untraced, named = (
-        numbers.signed_percent(found.untraced - 1),
-        numbers.signed_percent(found.named),
-    )
     text += (
-        f" Together with all smaller causes, this explains {explained} of the difference "
-        f"({untraced} just before tracing, {named} in named causes)."
+        f" Together with all smaller causes, this explains {explained} of the difference, which "
+        f"was {numbers.signed_percent(found.untraced - 1)} just before tracing."
     )
     theme, causes = along[0]
     main = called(causes[0].key) + (" that transpose" if theme.transposes else "")

@@ -183,11 +183,11 @@ def _of_rounds(blocks: Sequence[Comparison]) -> dict[str, str]:
     if effects:
         size, by, where = max(effects, key=itemgetter(0))
         count = numbers.count(len({block.name for _, _, block in effects}), "block")
-        said["The order of turns matters"] = (
+        said["The order of turns shows"] = (
             f"In {count}, the time of a turn depends on its place in the round or on what ran "
             f"before it by more than the margin; most on its {by} in {where.name}, by "
             f"{numbers.percent(size)}. Every arm has every place and predecessor about equally "
-            "often, so this is mostly noise."
+            "often, so this favours none, but widens the intervals."
         )
     return said
 
@@ -237,7 +237,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
     )
     said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
-    said["The proof and the devices' memory"] = _divided_proofs(cells)
+    said["Steps too large for a whole proof"] = _divided_proofs(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
             f"The replicas of {listing(rounded['cell'])} differ by rounding, by at most "

@@ -8,9 +8,9 @@ from typing import Any
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
+from bench.present.bounds import outward, sure_of
 from bench.present.cause_sentences import Reason
 from bench.present.columns import Column, Table, between, formatted, missing
-from bench.present.sentences import outward, sure
 from bench.records import numbers
 from bench.records.rows import Manifest
 
@@ -174,7 +174,7 @@ COLUMNS = (
         detail=lambda cell: cell["reason"][:120],
     ),
     Column("verdict", "Verdict", filter=True,
-           detail=lambda c: sure(c["verdict_low"], c["verdict_high"]) if c["verdict"] else "",
+           detail=lambda c: sure_of(c) if c["verdict"] else "",
            value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),
     Column(
         "behind_low", "Behind the fastest", "at least", "percent",

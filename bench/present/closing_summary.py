@@ -14,10 +14,11 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
 from bench.present import phase_tables, run_tables, sentences
-from bench.present.sentences import Summary, bound_of, within
+from bench.present.bounds import bound_of, within
+from bench.present.sentences import Summary
 from bench.present.terminal import table
 from bench.records import numbers
-from bench.records.paths import PROGRAM
+from bench.records.paths import typed
 from bench.records.printable import shortened
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
@@ -66,10 +67,13 @@ def print_summary(console: Console, run: Run, found: Tables) -> None:
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
     """Yield the answer for each subject; if there are few blocks, the statements about each."""
-    subjects = [list(same) for _, same in groupby(every, key=lambda each: each.subject)]
+    subjects = [list(same) for _, same in groupby(every, key=lambda each: each.comparison.subject)]
     for own in subjects[:MOST]:
         first, *others = {each.comparison.block.batch for each in own}
-        yield Text(own[0].subject if others else f"{own[0].subject}, batch {first}", "bold")
+        yield Text(
+            own[0].comparison.subject if others else f"{own[0].comparison.subject}, batch {first}",
+            "bold",
+        )
         for sentence in sentences.advice(own) if len(own) > 1 else ():
             yield Padding(Text(sentence), (0, 0, 0, 2))
         if len(own) == 1 or len(every) <= FEW_BLOCKS:
@@ -112,7 +116,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     sure = "some without any bound" if math.isinf(bound) else f"but {within(bound)}"
     count = numbers.count(len(every), "comparison is", "comparisons are")
     yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
-    resume = f"{INDENT}{PROGRAM} run --resume {run.directory.name}"
+    resume = f"{INDENT}{typed('run')} --resume {run.directory.name}"
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
         yield "To decide more, with the estimated time:"

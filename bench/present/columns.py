@@ -51,11 +51,12 @@ def formatted(value: Any, name: str) -> str:
 
 
 def between(low: Any, high: Any, name: str) -> str:
-    """Return `1.20-1.31 ms` with an en dash; empty where either end is missing."""
+    """Return `1.20-1.31 ms` with an en dash, or `-2 % to 3 %`; empty if either end is missing."""
     if missing(low) or missing(high):
         return ""
     if name in FORMATS:
-        return f"{formatted(low, name)}\N{EN DASH}{formatted(high, name)}"
+        to = " to " if low < 0 else "\N{EN DASH}"
+        return f"{formatted(low, name)}{to}{formatted(high, name)}"
     return numbers.range_si(low, high, name)
 
 

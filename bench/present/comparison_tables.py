@@ -7,8 +7,8 @@ from typing import NamedTuple
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import Ratio, floor_width
 from bench.analyse.run_changes import Change, Compared, Row, compile_s
+from bench.present.bounds import sure
 from bench.present.columns import Column, Figure, Table, between, formatted
-from bench.present.sentences import sure
 from bench.records import numbers
 from bench.records.statuses import STATUSES
 

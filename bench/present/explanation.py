@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 from rich.console import Console
+from rich.table import Column
 from rich.text import Text
 
 from bench.analyse.arms_beside import ablation_shares
 from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
-from bench.present import phase_tables, program_sentences, sentences
+from bench.present import bounds, phase_tables, program_sentences
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
 from bench.present.charts import PARTS
 from bench.present.terminal import table
@@ -85,7 +86,7 @@ def baseline_pairs(
 
 
 def show(console: Console, explanation: Explanation, *, every: bool = False) -> None:
-    """Print the sentence, the causes (at most a screen, or `every` one), and the sentence again."""
+    """Print the sentence, and a table of the causes: at most ten, or `every` one."""
     attribution = explanation.attribution
     gap = attribution.traced_a - attribution.traced_b
     worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
@@ -100,13 +101,13 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
         shown.add_row(_what(cause), Text(cause.key.source), *figures)
     if rest:
         a, b = sum(cause.a.seconds for cause in rest), sum(cause.b.seconds for cause in rest)
-        shown.add_row(f"{len(rest)} others", "", *_figures(a, b, gap))
+        others = numbers.count(len(rest), "other")
+        shown.add_row(others, "", *_figures(a, b, gap))
     whole = _figures(attribution.traced_a, attribution.traced_b, gap)
     shown.add_row("step, as traced", "", *whole, style="bold")
     console.print(Text(f"{explanation.sentence}\n"))
     console.print(shown)
     console.print(Text(f"\n{_caption(explanation)}", style="dim"))
-    console.print(Text(f"\n{explanation.sentence}"))
 
 
 def show_programs(
@@ -121,7 +122,8 @@ def show_programs(
             console.print("The same operations on every line, ordered or connected differently.")
         return
     rows = program_sentences.shown(differences(a, b))
-    console.print(table("Where", "Only in the first", "Only in the second", rows=rows))
+    where = Column("Where", no_wrap=True)
+    console.print(table(where, "Only in the first", "Only in the second", rows=rows))
 
 
 def show_times(
@@ -132,16 +134,19 @@ def show_times(
 ) -> None:
     """Print the ratio of two cells that ran side by side, and the shares of their ablated parts.
 
-    The ratio's interval holds for all pairs of arms of the block simultaneously.
+    The ratio's interval holds for all pairs of arms of the block simultaneously. Of traced steps
+    that were timed one by one, the sentence on their causes tells it.
     """
     for block in blocks:
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in cells)
         claim = block.claims_of(arm).get(other) if arm in block.arms else None
+        if block.span_steps == (1,) and traces.keys() >= {*cells}:
+            continue
         if claim is not None and claim.ratio.paired:
             low, high = claim.verdict.low, claim.verdict.high
             side = " more" if low > 1 else " less" if high < 1 else ""
-            sure = f" (surely {sentences.sure(low, high)}{side})"
-            known = sure if math.isfinite(sentences.bound_of(low, high)) else ""
+            sure = f" (surely {bounds.sure(low, high)}{side})"
+            known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took}{known}.")
     for row in ablation_shares(blocks, traces):

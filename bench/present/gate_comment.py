@@ -17,7 +17,7 @@ from rich.text import Text
 from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
-from bench.present import program_sentences, sentences, terminal
+from bench.present import bounds, program_sentences, sentences, terminal
 from bench.present.columns import Column, Figure, Table
 from bench.present.comparison_tables import ratio_figure
 from bench.present.rendering import environment
@@ -36,7 +36,7 @@ FINDINGS: dict[Word, str] = {
     "undecided": "the measurement shows neither a difference nor its absence",
     "faster": "the head takes less time, possibly by more than the margin",
     "fixed": "the cell is right now and was not right at the base",
-    "same": "any difference is smaller than the margin",
+    "same": "any difference is smaller than the margin, or head and base run the same program",
     "neither": "the cell was wrong or unsupported at the base, and is not right now either",
 }
 """Meaning of each outcome of a comparison."""
@@ -150,8 +150,10 @@ def _lines(cases: Sequence[Case]) -> Iterator[str]:
 
 
 def _sure(case: Case) -> str:
-    claim = case.claim
-    return sentences.sure(claim.verdict.low, claim.verdict.high) if claim else ""
+    if case.claim is None:
+        return ""
+    verdict = case.claim.verdict
+    return bounds.EQUAL if verdict.proved else bounds.sure(verdict.low, verdict.high)
 
 
 def _changes(outcome: Outcome) -> Iterator[str]:

@@ -59,7 +59,7 @@ def content(
     data = page_data.build(found, manifest) | {"predicted": [asdict(each) for each in predicted]}
     subjects = [
         (name, list(own))
-        for name, own in groupby(sentences.summaries(found), lambda each: each.subject)
+        for name, own in groupby(sentences.summaries(found), lambda each: each.comparison.subject)
     ]
     # Everything here is either our own or escaped for its context.
     style = Markup(stylesheet() + _read("page.css"))  # noqa: S704

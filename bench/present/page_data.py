@@ -115,6 +115,7 @@ class _PageData:
                 {self.arms[cell["implementation"]] for cell in cells if cell["approximate"]}
             ),
             **charts.for_page(self.names),
+            "race": "functions" in self.manifest["config"],
             "subjects": self.subjects,
             "blocks": self._blocks(),
             "cells": {

@@ -9,13 +9,14 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import truediv
 from typing import Any, NamedTuple
 
 from bench.analyse import placings
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.placings import Placing, Row
-from bench.present import sentences
+from bench.present import bounds, sentences
 from bench.present.columns import Figure, missing
 from bench.present.plots.plot_plan import some
 from bench.present.plots.vega_plot import Plot, compose, spec_of
@@ -31,8 +32,8 @@ SHADES = (1.02, 1.1, 1.25, 1.6)
 SLIDE = 1920, 1080
 """Width and height of a slide in pixels, which the picture's PNG fills in one direction."""
 
-LINE = 135
-"""Characters per line of the answer in the picture."""
+LINE, PER_COLUMN = 50, 9
+"""Characters per line of the picture's text beside no column, and more of them for each."""
 
 CAPTION = (
     "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
@@ -88,7 +89,9 @@ def make(found: Tables) -> PlacingTable | None:
         return None
     names = {block.name for block in shown}
     subjects, situations = [], []
-    for subject, same in groupby(sentences.summaries(found), key=lambda each: each.subject):
+    for subject, same in groupby(
+        sentences.summaries(found), key=lambda each: each.comparison.subject
+    ):
         own = [each for each in same if each.compared]
         columns = [each for each in own if each.comparison.name in names]
         batches = {each.comparison.block.batch for each in own}
@@ -136,15 +139,20 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
     values = {"rows": rows, "panels": panels, "meshes": meshes, "lines": lines, "yTitle": None}
     spec = spec_of("heatmap", {**values, "columns": len(panels)})
     spec["resolve"]["scale"] = {"x": "independent"}
-    answers = [
-        line
-        for subject, texts in sentences.answers(sentences.summaries(found)).items()
-        for line in textwrap.wrap(f"{subject}: {' '.join(texts)}", LINE, break_on_hyphens=False)
-    ]
     legend = "Bluer: farther behind the fastest; white: the fastest, or possibly as fast."
-    plot = compose("share", spec, title, [*answers, "", f"{machine}. {legend}"])
-    width, height = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
-    return replace(plot, scale=min(SLIDE[0] / width, SLIDE[1] / height))
+    said = [
+        f"{subject}: {' '.join(texts)}"
+        for subject, texts in sentences.answers(sentences.summaries(found)).items()
+    ]
+    width = LINE + PER_COLUMN * len(subjects)
+    lines = [
+        line
+        for text in (*said, "", f"{machine}. {legend}")
+        for line in textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+    ]
+    plot = compose("share", spec, textwrap.wrap(title, width * 3 // 4), lines)
+    size = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
+    return replace(plot, scale=min(map(truediv, SLIDE, size)))
 
 
 def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
@@ -169,7 +177,7 @@ def _field(place: Placing, subject: str) -> Field:
         apart = "approximate" if place.approximate else "measured separately"
         return Field(behind(place.behind), "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
-    sure = f"{sentences.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
+    sure = f"{bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
     look = f"shade{sum(place.behind >= least for least in SHADES)}"
     look += " fastest" if place.fastest else " leads" if place.leads else ""
     text = "fastest" if place.fastest else behind(place.behind)
@@ -180,7 +188,7 @@ def behind(times: float) -> str:
     """Return `+4 %`, or `2.1x` from 2 on; a minus below 1; a dash for NaN."""
     if math.isnan(times):
         return numbers.MISSING
-    if times >= sentences.TWICE:
+    if times >= bounds.TWICE:
         return f"{times:.1f}{numbers.TIMES}"
     sign = "+" if times >= 1 else numbers.MINUS
     return f"{sign}{100 * abs(times - 1):.0f}{numbers.NARROW}%"

@@ -12,6 +12,7 @@ from bench.analyse.same_programs import (
     groups,
     relation,
 )
+from bench.present.columns import formatted
 from bench.present.sentences import listing
 from bench.records import numbers
 from bench.records.step_programs import Operation, StepProgram, unpacked
@@ -27,12 +28,12 @@ _NOTICED = 0.02
 """Relative difference of a figure above which a sentence mentions it."""
 
 _FIGURES = (
-    ("memory_bytes", "memory", "B"),
-    ("compiled_flops", "compiled FLOPs", ""),
-    ("wire_bytes", "sent bytes", "B"),
+    ("memory_bytes", "memory", "bytes"),
+    ("compiled_flops", "compiled FLOPs", "si"),
+    ("wire_bytes", "sent bytes", "bytes"),
     ("compile_s", "compile time", "s"),
 )
-"""Columns of a cell that such a sentence mentions, with words and unit."""
+"""Columns of a cell that such a sentence mentions, with words and format."""
 
 _TOLD: dict[Relation, str] = {
     "same": "are proved to be the same: equal programs, dispatched in the same way",
@@ -78,20 +79,22 @@ def changes(
 ) -> Iterator[str]:
     """Yield the figures in which a cell differs from another, and the most different source lines.
 
+    Cells that are proved to run the same program differ in nothing.
+
     Args:
       rows: rows of Tables.cells: the cell's own, and the other's.
       word: name of the other in a sentence.
       programs: stored ones, by cell.
     """
     new, old = rows
-    for column, words, unit in _FIGURES:
+    if relation(new, old) == "same":
+        return
+    for column, words, format_ in _FIGURES:
         one, other = new[column], old[column]
         if other and abs(one / other - 1) > _NOTICED:  # not where either is NaN
-            yield f"{words}: {numbers.si(one, unit)}, {word} {numbers.si(other, unit)}"
-    known = [
-        unpacked(programs[row["cell"]]["operations"]) for row in rows if row["cell"] in programs
-    ]
-    if len(known) == len(rows) and relation(new, old) != "same":
+            yield f"{words}: {formatted(one, format_)}, {word} {formatted(other, format_)}"
+    if {new["cell"], old["cell"]} <= programs.keys():
+        known = (unpacked(programs[row["cell"]]["operations"]) for row in rows)
         for where, one, other in shown(differences(*known)[:_MOST_CHANGES]):
             yield f"{where}: {one or 'nothing'}; {word}: {other or 'nothing'}"
 

@@ -14,7 +14,7 @@ from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
-from bench.analyse.standings import Standings
+from bench.present import bounds
 from bench.present.cause_sentences import reason
 from bench.present.columns import Figure
 from bench.records import numbers
@@ -29,12 +29,9 @@ AVOIDED = 1.1
 So are others within this factor of the worst."""
 
 WIDE = 1.25
-"""A bound from which on the sentence says that too little was measured."""
+"""A larger bound means that too little was measured, unless the margin is larger still."""
 
 NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
-
-TWICE = 2.0
-"""Ratios from here on are written as factors, because percentages above 100 are hard to read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,16 +41,6 @@ class Summary:
     comparison: Comparison
     traces: Mapping[str, TraceRow] = field(default_factory=dict)
     """Traces by cell, for the causes."""
-
-    @property
-    def subject(self) -> str:
-        """The workload and the options of the step."""
-        return self.comparison.subject
-
-    @property
-    def place(self) -> str:
-        """The mesh and the batch."""
-        return self.comparison.place
 
     def among(self, own: Sequence[Self]) -> str:
         """Return the mesh, without axes of length 1 beside others; add the batch if they differ."""
@@ -77,9 +64,33 @@ class Summary:
     def leaders(self) -> Figure:
         """The leaders, and how far apart they may be."""
         standings = self.comparison.standings
+        if not self.first:
+            return Figure(numbers.MISSING, self._endings)
         if not self.compared:
-            return Figure(self.first or numbers.MISSING, "nothing to compare it with")
-        return Figure(some(standings.leaders), _spread(standings))
+            return Figure(self.first, "nothing to compare it with")
+        return Figure(some(standings.leaders), self._spread())
+
+    @property
+    def _endings(self) -> str:
+        """The statuses of the block's cells without a time: `crashed, out of memory`."""
+        failed = self.comparison.failed
+        return ", ".join(one.label for word, one in STATUSES.items() if word in failed)
+
+    @property
+    def wide(self) -> float:
+        """The largest bound that says enough."""
+        return max(WIDE, 1 + self.comparison.margin)
+
+    def _spread(self) -> str:
+        """Say how far apart the leaders may be."""
+        standings = self.comparison.standings
+        bound = standings.largest_ratio
+        if math.isinf(bound):
+            return "too few rounds to tell them apart"
+        if bound > self.wide:
+            return f"differences below {bounds.share_of(bound)} could not be resolved"
+        alike = "they run the same program" if len(standings.leaders) > 1 else ""
+        return f"equal {bounds.within(bound)}" if bound > 1 else alike
 
     @property
     def slower(self) -> str:
@@ -124,94 +135,33 @@ class Summary:
         """Everything that is sure; `names` lists implementations, by default as `some`."""
         block, listed = self.comparison, names or some
         if not block.ranked:
-            return "Nothing has a time."
+            return f"Nothing has a time{self._endings and ': ' + self._endings}."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         rest += "".join(f" {text}" for text in approximate([self])) + self._utilization()
         if not self.compared:
             return f"There is nothing to compare {self.first} with.{rest}"
-        leaders, how = listed(block.standings.leaders), _spread(block.standings)
+        leaders, how = listed(block.standings.leaders), self._spread()
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
         return f"{'; '.join([lead, *_behind(block, listed)])}.{rest}"
 
 
-def _spread(standings: Standings) -> str:
-    bound = standings.largest_ratio
-    if math.isinf(bound):
-        return "too few rounds to tell them apart"
-    if bound >= WIDE:
-        return f"differences below {_share(bound)} could not be resolved"
-    alike = "they run the same program" if len(standings.leaders) > 1 else ""
-    return f"equal {within(bound)}" if bound > 1 else alike
-
-
 def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterator[str]:
-    behind, verb = block.standings.behind, " take"
+    ends, verb = block.standings.behind, " take"
     fastest = " the fastest" if len(block.standings.leaders) > 1 else ""
     for tier in block.standings.tiers:
-        known = [arm for arm in tier if behind[arm][0] > 1]
+        known = [arm for arm in tier if ends[arm][0] > 1]
         if rest := [arm for arm in tier if arm not in known]:
             # Leaders may be far apart, and the arm is surely behind one of them.
-            far = max(behind[arm][1] for arm in rest)
-            how = f", by at most {outward(far - 1)}" if far < WIDE else ""
+            far = max(ends[arm][1] for arm in rest)
+            how = f", by at most {bounds.outward(far - 1)}" if far < WIDE else ""
             how = how or ", but it is not yet known how far"
             yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind{how}"
         if known:
             one = "s" if len(known) == 1 else ""
-            least = longer(min(behind[arm][0] for arm in known), fastest)
-            yield f"{names(known)}{verb and verb + one} at least {least}"
+            span = min(ends[arm][0] for arm in known), max(ends[arm][1] for arm in known)
+            yield f"{names(known)}{verb and verb + one} {bounds.longer(*span, fastest)}"
             verb = fastest = ""
-
-
-def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
-    """Return a bound with two digits, `4.2 %`, rounded so that it remains true: by default up."""
-    if share <= 0 or math.isinf(share):
-        return f"{numbers.INFINITY if share > 0 else 0}{numbers.NARROW}%"
-    return f"{_digits(100 * share, rounded)}{numbers.NARROW}%"
-
-
-def _share(times: float) -> str:
-    """Return a bound as a percentage, or as a factor where that is easier to read."""
-    return outward(times - 1) if times < TWICE else f"a factor of {_digits(times)}"
-
-
-def _digits(value: float, rounded: Callable[[float], int] = math.ceil) -> str:
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return numbers.significant(rounded(round(value / unit, 6)) * unit, 2)
-
-
-def within(most: float) -> str:
-    """Return `within 4.2 %` or `within a factor of 2.4`, rounded up."""
-    return f"within {_share(most)}"
-
-
-def longer(least: float, whom: str = "") -> str:
-    """Return `41 % longer` or `2.3 times as long`, rounded down; than or as `whom`, if any."""
-    if least < TWICE:
-        return f"{outward(least - 1, math.floor)} longer{whom and ' than' + whom}"
-    return f"{_digits(least, math.floor)} times as long{whom and ' as' + whom}"
-
-
-def _far(least: float) -> str:
-    """Return `71 % behind`, or `2.3 times the fastest`, rounded down."""
-    if least < TWICE:
-        return f"{outward(least - 1, math.floor)} behind"
-    return f"{_digits(least, math.floor)} times the fastest"
-
-
-def sure(low: float, high: float) -> str:
-    """Return an interval as words: `within 4.2 %`, or `3.1 % to 5.2 %` on one side of 1."""
-    if math.isinf(bound_of(low, high)):
-        return "no interval"
-    if low <= 1 <= high:
-        return within(bound_of(low, high))
-    near, far = sorted(abs(end - 1) for end in (low, high))
-    return f"{outward(near, math.floor)} to {outward(far)}"
-
-
-def bound_of(low: float, high: float) -> float:
-    """Return the largest ratio of either side to the other; infinite without an interval."""
-    return max(high, 1 / low) if low > 0 and high < math.inf else math.inf
 
 
 def summaries(content: Tables) -> list[Summary]:
@@ -232,31 +182,31 @@ def advice(own: Sequence[Summary]) -> list[str]:
     worst = max(telling, key=lambda each: max(each.comparison.standings.behind.values()))
     said: list[tuple[str, str, float, str]] = []
     while left:
-        bounds: dict[str, list[float]] = {}
+        reach: dict[str, list[float]] = {}
         for each in left:
             standings = each.comparison.standings
             for name in standings.leaders:
-                bounds.setdefault(name, []).append(standings.behind[name][1])
-        best = min(bounds, key=lambda name: (-len(bounds[name]), max(bounds[name])))
+                reach.setdefault(name, []).append(standings.behind[name][1])
+        best = min(reach, key=lambda name: (-len(reach[name]), max(reach[name])))
         where = [each for each in left if best in each.comparison.standings.leaders]
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])
         places = "" if len(where) == len(compared) else f" with {places}"
         at = f" with {worst.among(own)}" if len(where) > 1 else ""
         avoid = _avoid(best, worst, at) if worst in where else ""
-        said.append((best, places, max(bounds[best]), avoid))
-    return [*_advised(said), *approximate(own)]
+        said.append((best, places, max(reach[best]), avoid))
+    return [*_advised(said, own[0].wide), *approximate(own)]
 
 
-def _advised(said: Sequence[tuple[str, str, float, str]]) -> Iterator[str]:
+def _advised(said: Sequence[tuple[str, str, float, str]], wide: float) -> Iterator[str]:
     """Yield a sentence for each best implementation; those that need no more words share one."""
-    plain = [one for one in said if one[2] < WIDE and not one[3]]
+    plain = [one for one in said if one[2] <= wide and not one[3]]
     for best, places, bound, avoid in (one for one in said if one not in plain or len(plain) == 1):
-        yield f"{_use(best, places, bound)}{avoid}."
+        yield f"{_use(best, places, bound, wide)}{avoid}."
     if len(plain) > 1:
         names = listing(f"{best}{places}" for best, places, *_ in plain)
         bound = max(bound for *_, bound, _ in plain)
-        yield f"{_use(names, '', bound)}." if bound > 1 else f"Fastest are {names}."
+        yield f"{_use(names, '', bound, wide)}." if bound > 1 else f"Fastest are {names}."
 
 
 def _places(places: Sequence[str]) -> str:
@@ -289,39 +239,34 @@ def approximate(own: Sequence[Summary]) -> list[str]:
     return [f"{said} {baselines}: {listing(times)}."]
 
 
-def _use(name: str, places: str, bound: float) -> str:
+def _use(name: str, places: str, bound: float, wide: float) -> str:
     if math.isinf(bound):
         return f"Too few rounds for a bound{places}; {name} came out fastest"
     if bound == 1:
         return f"Use {name}{places}: it is fastest"
-    if bound >= WIDE:
+    if bound > wide:
         return (
             f"{name} is among the leaders{places}, but the data do not decide: another may be "
-            f"{_faster(bound)}, and {NARROWER}"
+            f"{bounds.faster(bound)}, and {NARROWER}"
         )
-    return f"Use {name}{places}; nothing else is more than {_faster(bound)}"
-
-
-def _faster(bound: float) -> str:
-    return f"{outward(bound - 1)} faster" if bound < TWICE else f"{_digits(bound)} times as fast"
+    return f"Use {name}{places}; nothing else is more than {bounds.faster(bound)}"
 
 
 def _avoid(best: str, place: Summary, at: str) -> str:
     """Name the implementations farthest behind in a block; empty if none is far."""
-    behind = {name: low for name, (low, _) in place.comparison.standings.behind.items()}
-    far = {name: low for name, low in behind.items() if low * AVOIDED > max(behind.values())}
-    if max(behind.values()) < AVOIDED:
+    least = {name: low for name, (low, _) in place.comparison.standings.behind.items()}
+    far = {name: low for name, low in least.items() if low * AVOIDED > max(least.values())}
+    if max(least.values()) < AVOIDED:
         return ""
     common, *others = {place.cause(name, best) for name in far}
     why = f", mainly because of {common}" if common and not others else ""
-    return f"; avoid {some([*far])}: at least {_far(min(far.values()))}{at}{why}"
+    return f"; avoid {some([*far])}: at least {bounds.behind(min(far.values()))}{at}{why}"
 
 
 def answers(every: Sequence[Summary]) -> dict[str, list[str]]:
     """Return the answers of `advice` by subject: a workload with its options."""
-    return {
-        subject: advice(list(own)) for subject, own in groupby(every, key=lambda each: each.subject)
-    }
+    subjects = groupby(every, key=lambda each: each.comparison.subject)
+    return {subject: advice(list(own)) for subject, own in subjects}
 
 
 def headline(every: Sequence[Summary]) -> str:
@@ -349,13 +294,13 @@ def decisions(cells: pd.DataFrame) -> str:
     parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
     if counts["undecided"]:
         undecided = compared[compared["verdict"] == "undecided"]
-        ends = map(bound_of, undecided["verdict_low"], undecided["verdict_high"])
-        bounds = [*filter(math.isfinite, ends)]
-        least, most = (within(end(bounds, default=1)) for end in (min, max))
+        pairs = map(bounds.bound_of, undecided["verdict_low"], undecided["verdict_high"])
+        known = [*filter(math.isfinite, pairs)]
+        least, most = (bounds.within(end(known, default=1)) for end in (min, max))
         between = least if least == most else f"{least} to {most.removeprefix('within ')}"
-        parts[-1:] = [f"{len(bounds)} {between}"] if bounds else []
-        if len(bounds) < len(undecided):
-            parts.append(f"{len(undecided) - len(bounds)} without an interval")
+        parts[-1:] = [f"{len(known)} {between}"] if known else []
+        if len(known) < len(undecided):
+            parts.append(f"{len(undecided) - len(known)} without an interval")
     return f"Against the baselines: {', '.join(parts)}."
 
 

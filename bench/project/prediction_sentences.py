@@ -29,11 +29,13 @@ def calibration(fitted: Calibration) -> str:
     """Describe the parameters of a calibration."""
     shares = sorted(fitted.shares.values()) or [fitted.share]
     low, high = (numbers.percent(share) for share in (shares[0], shares[-1]))
+    share = round(1 - fitted.exposed, 4)
+    hidden = numbers.percent(share) if share else "none"
     each = "" if low == high else f" ({low} to {high} by implementation)"
     return (
         f"Steps reach {numbers.percent(fitted.share)}{each} of the FLOP/s of the best matrix "
-        f"products; {numbers.percent(fitted.exposed)} of the communication that could be hidden "
-        f"is not; every step has a fixed overhead of {numbers.si(fitted.overhead_s, 's')}."
+        f"products; {hidden} of the communication that could be hidden is; "
+        f"every step has a fixed overhead of {numbers.si(fitted.overhead_s, 's')}."
     )
 
 

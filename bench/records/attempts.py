@@ -48,7 +48,7 @@ class Attempt(TypedDict):
     reason: NotRequired[str]
     """Why it has no ratio, or what else decided; may be empty."""
     tested: NotRequired[bool]
-    """Whether its time was compared; otherwise it has spent none of the error."""
+    """Whether its time could decide; otherwise it has spent none of the error."""
     ratio: NotRequired[float | None]
     """The challenger's step time over the incumbent's."""
     low: NotRequired[float | None]

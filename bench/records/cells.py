@@ -137,7 +137,7 @@ class Block:
     @property
     def subject(self) -> str:
         """Workload and options: `gpt2-nano, fp32`. Blocks of a subject differ by mesh and batch."""
-        return f"{self.workload}-{self.size}, {self.options}"
+        return f"{self.workload}-{self.size}, {str(self.options).replace(',', ', ')}"
 
     @property
     def place(self) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.records.paths import PROGRAM
+from bench.records.paths import typed
 
 try:
     import fcntl
@@ -100,7 +100,7 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
             raise
         advice = "free space there"
         if resume:
-            advice += f", then continue: {PROGRAM} run --resume {resume}"
+            advice += f", then continue: {typed('run')} --resume {resume}"
         raise NotStoredError(f"cannot write into {folder}: {error.strerror}; {advice}") from error
 
 

@@ -102,13 +102,6 @@ def ratio(value: float) -> str:
     return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004
 
 
-def interval(low: float | None, high: float | None) -> str:
-    """Format an interval of ratios, `1.241 - 1.266` with an en dash; a dash if there is none."""
-    if low is None or high is None:
-        return MISSING
-    return f"{ratio(low)}\N{EN DASH}{ratio(high)}"
-
-
 def count(number: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: `1 cell`, `2 cells`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

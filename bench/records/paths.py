@@ -1,5 +1,6 @@
 """Paths of the code and of its output folders, and the name of its command line."""
 
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,14 @@ CHECKOUT = (ROOT / "noxfile.py").is_file()
 
 PROGRAM = "python -m bench" if CHECKOUT else "lockstep"
 """The command line's name, as typed."""
+
+
+def typed(command: str) -> str:
+    """Return the beginning of a command's line as the user types it: within nox, for a session."""
+    if "NOX_CURRENT_SESSION" in os.environ:
+        return f"nox -s {'bench' if command == 'run' else command} --"
+    return f"{PROGRAM} {command}"
+
 
 REPORTS = Path("reports")
 """Folder of stored runs, in the working directory."""

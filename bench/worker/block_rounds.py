@@ -115,7 +115,7 @@ class BlockRounds:
                     session.arms, steps, job["seed"], self.log, self.after_round,
                     self.begin_turn, meter.slot, self.checks.checked_span, boards.slot,
                 )  # fmt: skip
-                session.reasons |= session.threads.reasons()
+                session.reasons |= session.found_after_rounds()
                 # A file's running thread would look like late work of every arm.
                 watched = [] if session.threads.busy else session.arms
                 self.checks.finish(watched, self.begin_turn)

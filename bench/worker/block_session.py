@@ -188,6 +188,10 @@ class BlockSession:
                     "process, including the clock and all other arms; it was restored"
                 )
 
+    def found_after_rounds(self) -> dict[str, str]:
+        """Return reasons against arms that only the rounds have shown, by name."""
+        return self.threads.reasons()
+
     def check_process(self, name: str) -> None:
         """Call `put_back` after a file was imported, or one of its functions was called.
 

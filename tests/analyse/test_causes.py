@@ -130,7 +130,8 @@ def test_idle_time_explains_nothing() -> None:
     said = reason("a", "b", found, 6.0)
     assert said.main == ""
     assert plain(said.sentence).endswith(
-        ", but the traces do not show why (+500 % just before tracing, +500 % in the trace)."
+        ", but the traces do not show why (the difference was +500 % just before tracing, "
+        "and +500 % in the trace)."
     )
 
 
@@ -145,7 +146,7 @@ def test_a_reason_names_causes_on_both_sides() -> None:
         "elementwise operations in the update, which transpose in jit_spmd but not in pmap "
         "(+10.0 ms, x and y at a.py:1 and :2). This is partly offset by waiting for a launch or "
         "its inputs (-2.00 ms). Together with all smaller causes, this explains 100 % of the "
-        "difference (+133 % just before tracing, +133 % in named causes)."
+        "difference, which was +133 % just before tracing."
     )
     assert (found.main, found.seconds) == (
         "elementwise operations in the update that transpose", pytest.approx(0.01)
@@ -228,12 +229,20 @@ def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
 
 
 def test_a_cell_is_named_by_an_end_that_no_other_has(reports: Path) -> None:
-    synthetic.write(reports, PLAN)
+    programs = {"slow": ("1" * 16, "a" * 16, 6), "jit_spmd": ("2" * 16, "a" * 16, 6)}
+    directory = synthetic.write(reports, replace(PLAN, programs=programs))
     done = CliRunner().invoke(app, ["explain", "slow", "jit_spmd"])
     assert done.exit_code == 0, done.output
     told = " ".join(done.stdout.split())
     assert f"A is {PLACE}/slow, B is {PLACE}/jit_spmd" in told
-    assert told.count("With a wait after every step, slow takes") == 2, "it is said last as well"
+    assert told.startswith("Side by side, slow took ")
+    assert told.count("With a wait after every step, slow takes") == 1
+    assert "Only in the first" not in told
+    whole = CliRunner().invoke(app, ["explain", "slow", "jit_spmd", "--all"]).stdout
+    assert "Only in the first" in whole
+    synthetic.rewrite(directory, "blocks", lambda row: row.update(steps=1))
+    single = CliRunner().invoke(app, ["explain", "slow", "jit_spmd"]).stdout
+    assert single.startswith("With a wait after every step, slow takes "), "which is the same ratio"
     cells = [f"{PLACE}/slow", f"{PLACE}/jit_spmd", "other/slow"]
     assert whole_name("jit_spmd", cells) == f"{PLACE}/jit_spmd"
     assert whole_name("slow", cells) == "slow"

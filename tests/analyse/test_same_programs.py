@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from bench.analyse.cell_table import Tables, build
+from bench.analyse.outcomes import judge_attempts
 from bench.analyse.same_programs import LineDifference, differences, relation
 from bench.analyse.standings import rank
 from bench.commands.explain import explain
-from bench.present import caveats, program_sentences, sentences
-from bench.records import store
+from bench.present import bounds, caveats, program_sentences, sentences
+from bench.records import numbers, store
 from bench.records.step_programs import Operation, StepProgram
 from tests import synthetic
 
@@ -42,6 +43,9 @@ def test_a_proof_outweighs_times_and_the_contradiction_is_told(tmp_path: Path) -
     assert dict(verdicts.dropna()) == {
         "nnx_jit": "slower", "renamed": "same", "other": "slower", "tuned": "same",
     }  # fmt: skip
+    cells = {row["implementation"]: row for row in found.rows}
+    assert bounds.sure_of(cells["renamed"]) == "the program is equal"
+    assert bounds.sure_of(cells["tuned"]).startswith("within ")
     (block,) = found.comparisons
     assert block.claims["renamed"].ratio.value == pytest.approx(1.1, abs=0.01)
     (said,) = program_sentences.facts(block)
@@ -115,6 +119,19 @@ def test_operations_differ_by_source_line_the_largest_first() -> None:
     *rows, rest = program_sentences.shown(differences(many, []))
     assert len(rows) == program_sentences.MOST_LINES
     assert rest == ("8 other lines", "8 operations", "0 operations")
+
+
+def test_a_challenger_with_the_same_program_spends_no_error(tmp_path: Path) -> None:
+    run = store.load(synthetic.write(tmp_path, PLAN))
+    fared = judge_attempts(run, "jit_spmd", ["renamed", "other"], 2)
+    for name, tested in (("renamed", False), ("other", True)):
+        assert fared[name].row["tested"] is tested
+        cells = fared[name].cells
+        cells[0]["compile_s"], cells[0]["wire_bytes"], cells[1]["wire_bytes"] = 2.0, 2e6, 1e6
+        said = [*program_sentences.changes(cells, "incumbent", {})]
+        assert bool(said) is tested
+    sent = "sent bytes: 1.91 MiB, incumbent 977 KiB"
+    assert sent in [each.replace(numbers.NARROW, " ") for each in said]
 
 
 def test_explain_tells_how_programs_relate(

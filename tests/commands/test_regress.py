@@ -140,7 +140,7 @@ def test_a_slower_head_is_a_regression(gate: Gate) -> None:
         "1.50 \N{MICRO SIGN}s",
     ]
     assert re.fullmatch(r"1\.500 \(1\.\d+.1\.\d+\)", cells[3])
-    assert re.fullmatch(r"slower \(4\d\s% to 5\d\s%\)", cells[4])
+    assert re.fullmatch(r"slower \(4\d\.\d\s% to 5\d\.\d\s%\)", cells[4])
     assert any(line.startswith(f"| `{CELL}/other`") for line in lines), "so is an improvement"
     assert "<details>" not in gate.summary, "nothing is left for it"
     base = git(gate.repository, "rev-parse", "main")
@@ -317,6 +317,16 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
     assert asked == [
         ({arm: base_of(arm)}, pytest.approx(0.008 / 3 / 3)) for arm in ("same", "slower", "faster")
     ]
+
+
+def test_same_by_equal_programs_states_no_bound(tmp_path: Path) -> None:
+    """Times that differ by more than the margin would contradict the word beside them."""
+    directory = planted(tmp_path, alike=1.3)
+    program = {"fingerprint": "1", "dispatch": "a", "host_calls": 1, "operations": ""}
+    synthetic.rewrite(directory, "cells", lambda row: row.update(program=program))
+    text = gate_comment.markdown(outcomes.judge(store.load(directory)))
+    assert "| same: the program is equal |" in text
+    assert "smaller than the margin, or head and base run the same program." in text
 
 
 def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:

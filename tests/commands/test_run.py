@@ -591,6 +591,12 @@ def test_dry_run_measures_nothing(front: Front) -> None:
     assert not (front.folder / "reports").exists()
 
 
+def test_a_batch_that_meshes_cannot_divide_is_told_to_be_another(front: Front) -> None:
+    done = front("run", *SMALL, "--meshes", "data=3", "--dry-run")
+    assert "mlp-base/data=3/b258/fp32  about" in done.out
+    assert "mlp-base: every mesh divides a batch of 258, but not of 256" in done.out
+
+
 def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done]) -> None:
     """Not even where stored runs tell how long blocks take."""
     front = Front(mixed[0].folder)

@@ -21,7 +21,13 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     why = {some.name: {"a": "", "b": "no", "c": ""}, none.name: dict.fromkeys("abc", "no")}
     worker = {"inputs": [], "ablations": [], "phases": {}, "seconds": 10.0, "rounds": 48}
     plan = SimpleNamespace(
-        worker=worker, modes=(), margin_reason="", launches=1, budget_s=None, baseline="a"
+        worker=worker,
+        modes=(),
+        margin_reason="",
+        launches=1,
+        budget_s=None,
+        baseline="a",
+        blocks=(some, none),
     )
     engine = SimpleNamespace(
         plan=plan,

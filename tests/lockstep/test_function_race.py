@@ -75,7 +75,9 @@ def test_equal_functions_are_raced_and_others_have_a_reason(raced):
     assert cells["ratio"]["plain"] == 1
     assert 0 < cells["ratio"]["donating"] < np.inf
     assert set(raced.samples["arm"]) == {"plain", "donating", "twin"}
-    assert re.match(r"the update of state\S+ differs .* is allowed", cells["reason"]["scaled"])
+    assert re.match(
+        r"the update of state\S+ differs .* \(allowed: .*\s%\)", cells["reason"]["scaled"]
+    )
     leaves = re.findall(r"state[^\s,;]+", cells["reason"]["scaled"])
     assert len(leaves) == len(set(leaves)) > 1
     assert "ZeroDivisionError" in cells["reason"]["failing"]
@@ -120,6 +122,10 @@ def test_a_report_says_what_was_proved_and_can_be_loaded(raced, start, tmp_path,
     assert "python -m bench" not in text
     loaded = lockstep.load("given")
     assert loaded.to_frame().equals(before)
+    for other in ("other", "../bad"):
+        with pytest.raises(ValueError, match="the run is already stored as 'given'"):
+            found.report(other)
+    assert found.report("given") == page
     with pytest.raises(ValueError, match=r"^report: given exists in reports/; choose another"):
         raced.report("given")
     assert json.loads((REPORTS / "given" / "manifest.json").read_text())["run"] == "given"
@@ -146,8 +152,16 @@ SMALL = {"w": jnp.ones(4), "key": jax.random.key(2), "count": jnp.zeros((), jnp.
     [
         (lambda s, x: ({**s, "key": jax.random.fold_in(s["key"], 1)}, x), r"or keys .*\['key'\]"),
         (lambda s, x: ({**s, "count": s["count"] + 1}, x), r"integers or keys .*\['count'\]"),
-        (lambda s, x: ({**s, "w": s["w"] * 1.001}, x), r"the loss of a later step differs"),
-        (lambda s, x: ({**s, "more": x}, x), r"in its leaves or their shapes: state\['more'\]"),
+        (
+            lambda s, x: ({**s, "w": s["w"] * 1.001}, x),
+            r"update of state\['w'\] .* by [\d.]+\s% of",
+        ),
+        (
+            lambda s, x: (s, x * (1 + 0.01 * (s["count"] > 1))),
+            r"a later step .* by 1\.0\s% \(a",
+        ),
+        (lambda s, x: (list(s.values()), x), r"of another structure; .* state\['count'\]"),
+        (lambda s, x: ({**s, "more": x}, x), r"of another structure; .* state\['more'\]"),
         (lambda s, x: (s, 2 * x), "the loss of the first step differs"),
         (lambda s, x: (s, jnp.stack([x, x])), r"the loss has shape \(2,\)"),
         (lambda s, x: ({**s, "w": s["w"] * jnp.nan}, x), "not finite"),
@@ -191,6 +205,46 @@ def test_functions_in_a_state_stay_as_they_are():
     agreement.check(trace(step, state, batch)[0])
     with pytest.raises(WrongStepError, match=r"the state holds a .* at \['act'\]"):
         trace(lambda s, b: ({**step(s, b)[0], "act": lambda x: x}, jnp.mean(b)), state, batch)
+
+
+class Lazy:
+    """A step that does nothing from its 13th call on, after the proof and the warm-up."""
+
+    calls = 0
+
+    def __call__(self, state, batch):
+        self.calls += 1
+        made, loss = jax.jit(small_step)(state, batch)
+        return (state if self.calls > 12 else made), loss
+
+
+def lazy_once_trained(state, batch):
+    made, loss = small_step(state, batch)
+    w = jnp.where(state["count"] > 12, state["w"], made["w"])
+    return {**made, "w": w}, loss
+
+
+@pytest.mark.parametrize("lazy", [Lazy(), jax.jit(lazy_once_trained)], ids=["calls", "state"])
+def test_a_function_that_changes_in_the_rounds_gets_no_time(lazy):
+    steps = {"right": jax.jit(small_step), "lazy": lazy}
+    found = lockstep.compare(steps, SMALL, jnp.arange(4.0), rounds=8, seconds=0.02)
+    right, wrong = found.verdicts.to_dict("records")
+    assert (right["status"], wrong["status"]) == ("ok", "wrong")
+    assert wrong["reason"].startswith("after the rounds, ")
+    assert set(found.samples["arm"]) == {"right", "twin"}
+
+
+def test_a_reference_that_changes_in_the_rounds_is_refused():
+    with pytest.raises(
+        ValueError, match="the reference changes after many calls: integers or keys"
+    ):
+        lockstep.compare({"a": Lazy(), "b": jax.jit(small_step)}, SMALL, jnp.arange(4.0), **QUICK)
+
+
+def test_a_reference_that_does_nothing_is_refused():
+    steps = {"a": lambda state, _batch: (state, jnp.zeros(())), "b": small_step}
+    with pytest.raises(ValueError, match="'a' is no train step: it leaves the state as it is"):
+        lockstep.compare(steps, SMALL, jnp.arange(4.0), **QUICK)
 
 
 def test_python_numbers_in_a_state_may_become_arrays():

@@ -97,7 +97,7 @@ def test_it_works_in_somebodys_test(pytester):
         [
             "*a race was not run: call its assert_not_slower()*",
             "*the marker lockstep takes only keywords*",
-            "*the new step is wrong: the loss of a later step differs*",
+            "*the new step is wrong: the update of state differs*",
         ]
     )
 

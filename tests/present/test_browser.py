@@ -708,6 +708,23 @@ def test_one_batch_has_the_matrix_and_no_second_chart(browser: Browser, tmp_path
     assert opened.faults == []
 
 
+def test_a_race_of_functions_has_no_empty_charts(browser: Browser, tmp_path: Path) -> None:
+    """They would advise options of a run, which a program that calls lockstep.compare lacks."""
+    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1,), ratios={"a": 1.0, "b": 1.5}))
+    proof = {"loss_tolerance": 1e-3, "update_tolerance": 1e-3, "loosened": []}
+    synthetic.rewrite(directory, "manifest", lambda row: row["config"].update(functions=proof))
+    report_files.build(store.load(directory))
+    opened = Opened(browser.new_page(), (directory / "report.html").as_uri())
+    page = opened.page
+    assert page.locator("#ratios .chart").count() == 1
+    for kind in ("scaling", "batches", "breakdown", "losses", "step"):
+        assert page.locator(f"#{kind}").is_hidden(), kind
+    assert "--profile" not in page.locator("#explore").inner_text()
+    assert page.locator("#compare").is_visible()
+    page.close()
+    assert opened.faults == []
+
+
 def test_charts_follow_the_width_of_the_window(open_page) -> None:
     opened = open_page()
     chart = opened.page.locator("#scaling svg").first

@@ -93,7 +93,7 @@ def test_of_many_reasons_some_are_shown(tmp_path):
 def test_nothing_right_and_nothing_measured(tmp_path):
     endings = {(name, 0): ("crashed", "no") for name in synthetic.RATIOS}
     lines = closing_lines(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), endings=endings)))
-    assert lines[1].endswith("Nothing has a time.")
+    assert lines[1].endswith("Nothing has a time: crashed.")
     assert lines[-1] == "7 cells: 7 crashed"
     empty = store.create(tmp_path, synthetic.manifest(synthetic.Plan(), "empty"))
     assert closing_lines(empty) == ["0 cells: none"]

@@ -143,7 +143,7 @@ def differ(manifest) -> None:
     manifest["versions"] |= {"jax": "0.12.0", "jaxlib": "0.12.0"}
     manifest["environment"] = {"XLA_FLAGS": "--xla_some=1"}
     manifest["git"] |= {"commit": "f" * 40, "dirty": True}
-    manifest["config"]["rounds"] = 32
+    manifest["config"] |= {"rounds": 32, "ablations": ["forward", "backward"], "profile_steps": 5}
 
 
 def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
@@ -159,6 +159,8 @@ def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
         ("environment", "NPROC", "1", "not set"),
         ("environment", "XLA_FLAGS", "not set", "--xla_some=1"),
         ("options", "Rounds", "not set", "32"),
+        ("options", "Ablated parts", "not set", "forward, backward"),
+        ("options", "Profiled steps", "not set", "5"),
     }
     said = {
         (d.kind, d.name, *(v.replace("\N{NARROW NO-BREAK SPACE}", " ") for v in (d.a, d.b)))

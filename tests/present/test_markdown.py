@@ -114,11 +114,11 @@ def test_what_is_not_decided_has_a_bound(tmp_path: Path) -> None:
     ratios = {"jit_spmd": 1.0, "close": 1.01}
     found = content(tmp_path, ratios=ratios, noise=0.05)
     text = markdown.render(found)
-    assert re.search(r"(close and jit_spmd|jit_spmd and close) lead: equal within \d+\s%", text)
+    assert re.search(r"(close and jit_spmd|jit_spmd and close) lead: equal within \d+\.\d\s%", text)
     assert re.fullmatch(
-        r"Against the baselines: 1 within \d+\s%\. 2 cells: 2 ok\.", found["summary"]["counts"]
+        r"Against the baselines: 1 within \d+\.\d\s%\. 2 cells: 2 ok\.", found["summary"]["counts"]
     )
-    assert re.search(r"\| close \| undecided \(within \d+\s%\) \|", text)
+    assert re.search(r"\| close \| undecided \(within \d+\.\d\s%\) \|", text)
 
 
 def test_the_summary_of_a_standard_run_fits_a_comment(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_measured_memory_is_shown(tmp_path: Path) -> None:
 def test_what_traces_showed_is_shown(tmp_path: Path) -> None:
     page = text(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, launches=3, traced=True)
     assert re.search(
-        r"\| slow \| slower \(4\d\s% to 5\d\s%\) \|.*"
+        r"\| slow \| slower \(4\d\.\d\s% to 5\d\.\d\s%\) \|.*"
         r"\| elementwise operations in the update that transpose \(\+\d+",
         page,
     )

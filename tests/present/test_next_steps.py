@@ -27,6 +27,11 @@ def test_nothing_is_said_where_all_is_decided():
     assert told(word="slower") == []
 
 
+def test_within_nox_commands_are_sessions(monkeypatch):
+    monkeypatch.setenv("NOX_CURRENT_SESSION", "bench")
+    assert told()[2].strip() == "nox -s bench -- --resume r --budget 200"
+
+
 def test_the_bound_the_reason_and_the_command_are_named():
     sure, _, more, offer, margin = told()
     assert sure.startswith("1 comparison is undecided, but within 2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -179,12 +180,21 @@ def test_the_picture_has_the_answer_and_the_matrix(found: cell_table.Tables) -> 
     assert all(text in said for text in sentences.advice(sentences.summaries(found)))
 
 
+def test_the_picture_of_few_situations_is_no_wide_strip(tmp_path: Path) -> None:
+    """Its text is wrapped to the matrix, or a long name of the machine would set its width."""
+    built = cell_table.build(store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,)))))
+    picture = placing_table.picture(built, "Which is fastest?", "a machine " * 15)
+    assert picture is not None
+    width, height = (int.from_bytes(picture.png[at : at + 4]) for at in (16, 20))
+    assert width < 2 * height
+
+
 def test_a_cause_from_traces_is_said(tmp_path: Path) -> None:
     plan = synthetic.Plan(devices=(1, 2), ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
     built = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
     (said,) = sentences.advice(sentences.summaries(built))
     assert re.search(
-        r"; avoid slow: at least 4\d\s% behind with data=\d, mainly because of elementwise "
+        r"; avoid slow: at least 4\d\.\d\s% behind with data=\d, mainly because of elementwise "
         r"operations in the update that transpose\.$",
         said,
     )
@@ -202,6 +212,12 @@ def test_little_measured_is_said_with_what_would_help(tmp_path: Path) -> None:
         said,
     )
     assert "lead: differences below " in every[0].text()
+    wide = [
+        sentences.Summary(replace(each.comparison, margin=each.comparison.standings.largest_ratio))
+        for each in every
+    ]
+    assert "lead: equal within " in wide[0].text(), "the margin says that these are negligible"
+    assert "the data do not decide" not in sentences.advice(wide)[0]
 
 
 def test_of_many_situations_some_are_shown(tmp_path: Path) -> None:
@@ -222,16 +238,16 @@ def test_nothing_compared_has_no_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lows", "said"),
     [
-        ({"far": 1.71, "near": 1.28}, "near and far take at least 28 % longer than the fastest"),
-        ({"far": 2.3}, "far takes at least 2.3 times as long as the fastest"),
+        ({"far": 1.71, "near": 1.28}, "near and far take 1.2 to 2.5 times as long as the fastest"),
+        ({"far": 2.3}, "far takes 2.3 to 2.5 times as long as the fastest"),
         (
             {"far": 1.71, "open": 1.0},
             (
-                "open is behind, but it is not yet known how far; far takes at least 71 % longer "
-                "than the fastest"
+                "open is behind, but it is not yet known how far; far takes 1.7 to 2.5 times as "
+                "long as the fastest"
             ),
         ),
-        ({"close": 1.0, "like": 1.0}, "close and like are behind, by at most 20 %"),
+        ({"close": 1.0, "like": 1.0}, "close and like are behind, by at most 20.0 %"),
     ],
 )
 def test_a_tier_says_what_is_sure_of_each_arm_even_where_two_may_lead(lows, said) -> None:

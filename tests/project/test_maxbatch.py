@@ -324,19 +324,19 @@ def test_a_table_fits_a_terminal():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("16GiB", 16 * 2**30), ("80G", 80e9), ("1.5 MiB", 1.5 * 2**20), ("123", 123)],
+    [("16GiB", 16 * 2**30), ("80G", 80e9), ("1.5 MiB", 1.5 * 2**20)],
 )
 def test_bytes_are_read(text, value):
     assert bytes_of(text) == value
 
 
-@pytest.mark.parametrize("text", ["16 gigabytes", "-1G", "", "GiB"])
+@pytest.mark.parametrize("text", ["16 gigabytes", "-1G", "", "GiB", "256"])
 def test_what_is_no_number_of_bytes_is_refused(text):
-    with pytest.raises(BadInput, match="is not a number of bytes"):
+    with pytest.raises(BadInput, match="has no number and unit"):
         bytes_of(text)
 
 
-@pytest.mark.parametrize("text", ["0", "0.0 GiB"])
+@pytest.mark.parametrize("text", ["0G", "0.0 GiB"])
 def test_no_memory_is_refused(text):
     with pytest.raises(BadInput, match=f"--memory: {text} has to be above 0, such as 16GiB"):
         bytes_of(text)
@@ -396,7 +396,7 @@ def test_a_terminal_shows_every_step_in_one_line(width, show, monkeypatch):
     assert max(map(len, frames)) <= width
 
 
-LIMIT = "41000"
+LIMIT = "41k"
 
 
 @pytest.fixture
@@ -459,7 +459,7 @@ def test_on_cpu_the_limit_has_to_be_named(stored):
 def test_all_faults_are_told_at_once(stored):
     ended = stored.call("-k", "(", "--memory", "much", "--workload-path", "no.py")
     assert ended.exit_code == exits.BAD_INPUT
-    for said in ("-k: '(' is not an expression", "--memory: 'much' is not a number", "no.py"):
+    for said in ("-k: '(' is not an expression", "--memory: 'much' has no number", "no.py"):
         assert said in ended.stderr
     assert not stored.compiled
 
@@ -503,14 +503,14 @@ def test_what_has_changed_is_searched_again(stored, monkeypatch):
     (stored.path.parents[1] / "a.py").write_text("name = 'another'\n")
     stored.call(*selected, "--memory", LIMIT)
     assert stored.proved == ["a"], "its file has changed"
-    stored.call(*selected, "--memory", "42000")
+    stored.call(*selected, "--memory", "42k")
     assert stored.proved == ["a", "b"], "the limit has changed"
     for value in (1, 2):
         # Records leave out values with a path in them.
         monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/nowhere --xla_other={value}")
-        stored.call(*selected, "--memory", "42000")
+        stored.call(*selected, "--memory", "42k")
         assert stored.proved == ["a", "b"], "a variable that changes what is compiled has changed"
-    ended = stored.call(*selected, "--memory", "42000", "--again")
+    ended = stored.call(*selected, "--memory", "42k", "--again")
     assert stored.proved == ["a", "b"]
     assert "kept" not in ended.output
 
@@ -528,7 +528,7 @@ def test_what_the_run_has_read_counts_where_nothing_has_changed(stored, same, ba
 
 def test_that_nothing_is_predicted_to_fit_is_kept_as_well(stored):
     for _ in range(2):
-        ended = stored.call("-k", "not loop", "--memory", "1000")
+        ended = stored.call("-k", "not loop", "--memory", "1k")
         assert not stored.proved
     assert not stored.compiled
     assert "2 of 2 cells kept" in ended.stdout

@@ -1,5 +1,6 @@
 """Estimated durations of the selected launches, and the output of a dry run."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import psutil
@@ -8,6 +9,7 @@ from rich.console import Console
 from bench.measure.engine import Engine
 from bench.plan.estimate import AROUND_S, launch_stages, read_history
 from bench.plan.matrix import Plan
+from bench.plan.presets import default_batch
 from bench.records.cells import Block
 from bench.records.messages import Stages
 from bench.records.numbers import clock, count
@@ -71,6 +73,11 @@ def print_plan(
             lines.append((f"  {', '.join(arms)}", "dim"))
     if alike and any(running.values()):
         lines.append((f"each with: {', '.join(next(iter(running.values())))}", ""))
+    shards = math.lcm(*(block.mesh.batch_shards for block in plan.blocks))
+    for name, batch in sorted({(f"{b.workload}-{b.size}", b.batch) for b in selected}):
+        usual = default_batch(name)
+        if usual % shards and batch == math.ceil(usual / shards) * shards:
+            lines.append((f"{name}: every mesh divides a batch of {batch}, but not of {usual}", ""))
     more = {
         "and each with input ": plan.worker["inputs"],
         "and each ablated: ": plan.worker["ablations"],

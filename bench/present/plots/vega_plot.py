@@ -162,7 +162,8 @@ def time_and_share(
     return {"params": params, "hconcat": panels}
 
 
-def compose(slug: str, spec: Mapping[str, Any], title: str, subtitle: str | Sequence[str]) -> Plot:
+def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
+            subtitle: str | Sequence[str]) -> Plot:  # fmt: skip
     """Render a specification; equal specifications always give equal bytes.
 
     Args:

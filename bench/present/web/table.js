@@ -33,7 +33,7 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     }
     body.replaceChildren(...found.slice(0, pages * ROWS_A_PAGE).map((row) => line(columns, row)));
     const of = found.length === rows.length ? "" : `${found.length} of `;
-    count.textContent = `${of}${rows.length} rows`;
+    count.textContent = `${of}${rows.length} ${rows.length === 1 ? "row" : "rows"}`;
     more.hidden = found.length <= pages * ROWS_A_PAGE;
   }
 

@@ -37,7 +37,7 @@ function barsBetween(changes, [from, to]) {
   const causes = sums.filter(({ what }) => what !== "idle");
   const shown = causes.filter(({ change }) => Math.abs(change) >= worth).slice(0, MOST_CAUSES);
   const left = causes.filter((one) => !shown.includes(one));
-  const together = { what: `${left.length} smaller causes`, change: total(left) };
+  const together = { what: `${left.length} smaller ${left.length === 1 ? "cause" : "causes"}`, change: total(left) };
   let level = from;
   const steps = [...shown, ...(left.length ? [together] : []), ...idle].map((one) => {
     const before = level;
