@@ -325,7 +325,7 @@ def test_same_by_equal_programs_states_no_bound(tmp_path: Path) -> None:
     program = {"fingerprint": "1", "dispatch": "a", "host_calls": 1, "operations": ""}
     synthetic.rewrite(directory, "cells", lambda row: row.update(program=program))
     text = gate_comment.markdown(outcomes.judge(store.load(directory)))
-    assert "| same: the program is equal |" in text
+    assert "| same (the program is equal) |" in text
     assert "smaller than the margin, or head and base run the same program." in text
 
 

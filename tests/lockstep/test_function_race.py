@@ -243,7 +243,7 @@ def test_a_reference_that_changes_in_the_rounds_is_refused():
 
 def test_a_reference_that_does_nothing_is_refused():
     steps = {"a": lambda state, _batch: (state, jnp.zeros(())), "b": small_step}
-    with pytest.raises(ValueError, match="'a' is no train step: it leaves the state as it is"):
+    with pytest.raises(ValueError, match="'a' is not a train step: it leaves the state as it is"):
         lockstep.compare(steps, SMALL, jnp.arange(4.0), **QUICK)
 
 
