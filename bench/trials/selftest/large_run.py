@@ -117,7 +117,7 @@ def _cell(block: Block, attempt: str, arm: str) -> CellRow:
 def _manifest() -> Manifest:
     return {
         "schema": SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
-        "preset": "full", "config": {"margin": 0.02, "options": {}}, "platform": "cpu", "device_kind": "cpu",
-        "device_count": 1, "device_memory_bytes": None, "host": {"usable_cores": 8},
-        "versions": {}, "environment": {}, "git": {},
+        "preset": "full", "config": {"margin": 0.02, "options": {}},
+        "platform": "cpu", "device_kind": "cpu", "device_count": 1, "device_memory_bytes": None,
+        "host": {"usable_cores": 8}, "versions": {}, "environment": {}, "git": {},
     }  # fmt: skip
