@@ -88,18 +88,23 @@ def _spans_s(row: SampleRow) -> float:
 
 def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
     """Compare the spans of each arm's turns with the time until the next turn began."""
-    turns, gaps = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    turns = defaultdict[str, dict[bool, list[tuple[float, float]]]](lambda: {False: [], True: []})
     for row, following in pairwise(samples):
         arm = row["arm"]
         plain = arm == TWIN or (arm in cells and "foreign" not in cells[arm])
-        if plain and row["round"] == following["round"] and not row.get("checked"):
-            turns[arm].append(following["at"] - row["at"])
-            gaps[arm].append(turns[arm][-1] - _spans_s(row))
-    typical = {arm: median(each) for arm, each in gaps.items() if len(each) >= FEWEST_TURNS}
+        if plain and row["round"] == following["round"]:
+            turn_s = following["at"] - row["at"]
+            turns[arm][bool(row.get("checked"))].append((turn_s, turn_s - _spans_s(row)))
+    typical, lasted = {}, {}
+    for arm, own in turns.items():
+        # Checks take time too, but a short run has too few turns without them.
+        counted = own[False] if len(own[False]) >= FEWEST_TURNS else own[False] + own[True]
+        if len(counted) >= FEWEST_TURNS:
+            lasted[arm], typical[arm] = map(median, zip(*counted, strict=True))
     found = {}
     for arm, gap_s in typical.items():
         others = [other for name, other in typical.items() if name != arm]
-        turn_s = median(turns[arm])
+        turn_s = lasted[arm]
         allowed_s = max(GAP_S, GAP_SHARE * turn_s)
         if gap_s < -allowed_s or (others and gap_s - median(others) > allowed_s):
             than = "longer" if gap_s < 0 else "shorter"
