@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from bench.analyse.causes import means
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import ends
@@ -44,14 +42,13 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
     arm = arm_beside(cell["implementation"], way)
     claim = block.input_claims.get(arm)
     ratio, low, high = ends(claim.ratio if claim else None)
-    seconds = block.rounds.seconds(arm, "throughput")
     return {
         "cell": cell["cell"],
         "implementation": cell["implementation"],
         "way": way,
         "reason": cell["inputs"][way],
         "resident_step_s": cell["step_s"],
-        "step_s": float(np.nanmedian(seconds)) if arm in block.rounds.arms else math.nan,
+        "step_s": cell["step_s"] * ratio,
         "ratio": ratio,
         "ratio_low": low,
         "ratio_high": high,
