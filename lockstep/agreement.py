@@ -13,7 +13,7 @@ from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths, flat
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.relative_errors import rms
+from bench.worker.prove.relative_errors import loss_error, rms
 from bench.worker.prove.trajectory import check_waitable, state_and_loss
 from bench.worker.time.clock import Arm
 
@@ -107,7 +107,7 @@ class Agreement:
         precision: str,
         loss_tolerance: float | None = None,
         update_tolerance: float | None = None,
-        least_loss: float = 0.0,
+        least_loss: float = 1e-30,
     ) -> None:
         self.reference, self.state, self.batch, self.precision = reference, state, batch, precision
         self.least_loss = least_loss
@@ -131,11 +131,6 @@ class Agreement:
             scale = change if change > self.eps * size else size or 1.0
             found[path] = rms(ours.last[path] - right) / scale
         return found
-
-    def _loss_error(self, ours: Trace, steps: int) -> float:
-        right = self.truth.losses[:steps]
-        scale = np.maximum(np.abs(right), max(self.least_loss, 1e-30))
-        return float(np.max(np.abs(ours.losses[:steps] - right) / scale))
 
     def _wrong_loss(self, which: str, off: float) -> str:
         return (
@@ -163,7 +158,8 @@ class Agreement:
             self.check(trace(arm.step, self.state, self.batch)[0])
             late = Agreement(
                 self.reference, arm.state, self.batch, self.precision,
-                self.loss_tolerance, self.update_tolerance, abs(float(self.truth.losses[0])),
+                self.loss_tolerance, self.update_tolerance,
+                max(abs(float(self.truth.losses[0])), self.least_loss),
             )  # fmt: skip
             late.check(trace(arm.step, arm.state, self.batch)[0])
         except WrongStepError as error:
@@ -183,7 +179,10 @@ class Agreement:
                 f"the state differs from the reference's in its leaves or their shapes: "
                 f"{_some(differing)}"
             )
-        first, off = (self._loss_error(ours, steps) for steps in (1, STEPS))
+        first, off = (
+            loss_error(ours.losses[:steps], self.truth.losses[:steps], self.least_loss)
+            for steps in (1, STEPS)
+        )
         if first > self.loss_tolerance:
             raise WrongStepError(self._wrong_loss("the first", first))
         errors = self._errors(ours)

@@ -14,8 +14,6 @@ import optax.contrib
 import pytest
 
 from bench.contract.workloads import mlp
-from bench.records.mesh import MeshShape
-from bench.worker.problems import make_mesh
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.span_diagnosis import left_out
@@ -71,11 +69,6 @@ OPTIMIZERS = {
     "oscillates": optax.sgd(3.0),
     "begins late": optax.sgd(optax.piecewise_constant_schedule(0.0, {14: 1.0})),
 }
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    return make_mesh(MeshShape.parse("data=2"))
 
 
 @pytest.fixture(scope="module")

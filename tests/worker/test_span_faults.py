@@ -15,9 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import mlp
-from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.problems import make_mesh
 from bench.worker.prove.carried_state import named_state
 from bench.worker.prove.gate import Expected, Gate
 from bench.worker.prove.held_state import Held
@@ -31,11 +29,6 @@ from implementations import jit_spmd, pmap
 from tests.worker.test_spot_checks import AFTER, changed, checked
 
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    return make_mesh(MeshShape.parse("data=2"))
 
 
 @pytest.fixture(scope="module")

@@ -50,23 +50,6 @@ AFTER = 8
 """Calls of a step that are right; all of them before the rounds."""
 
 
-@pytest.fixture(scope="module")
-def mesh():
-    return make_mesh(MeshShape.parse("data=2"))
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
-
-
-@pytest.fixture(scope="module")
-def gate(mesh, problem, programs):
-    with jax.enable_x64(True):
-        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
-    return Gate(problem, exact, mesh, 2, "fp32", programs)
-
-
 def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=(), steps=4):
     """The reason against a step after some rounds, and its largest errors."""
     arm = Arm("planted", built.step, built.state, built.place(problem.batch(0)))

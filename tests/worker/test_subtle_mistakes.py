@@ -19,26 +19,9 @@ from bench.contract.placement import (
     place_batch_on_shards,
     place_model_state_on_shards,
 )
-from bench.contract.workloads import mlp
-from bench.records.mesh import MeshShape
-from bench.worker.problems import make_mesh
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.gate import Gate
 from bench.worker.prove.trajectory import check_placed, check_waitable
 from implementations import jit_spmd
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    return make_mesh(MeshShape.parse("data=2"))
-
-
-@pytest.fixture(scope="module")
-def gate(mesh, programs):
-    timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
-    with jax.enable_x64(True):
-        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
-    return Gate(timed, exact, mesh, 2, "fp32", programs)
 
 
 def stateful(problem):

@@ -24,11 +24,7 @@ from jax.experimental import io_callback
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract.workloads import mlp
-from bench.records.mesh import MeshShape
-from bench.worker.problems import make_mesh
 from bench.worker.process_guard import HeldFunctions
-from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.prove.trajectory import check_waitable
 from bench.worker.read.compilation import CompilationLog
@@ -37,19 +33,6 @@ from implementations import jit_spmd
 
 pytestmark = pytest.mark.slow
 ROUNDS = 3
-
-
-@pytest.fixture(scope="module")
-def mesh():
-    return make_mesh(MeshShape.parse("data=2"))
-
-
-@pytest.fixture(scope="module")
-def gate(mesh, programs):
-    timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
-    with jax.enable_x64(True):
-        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
-    return Gate(timed, exact, mesh, 2, "fp32", programs)
 
 
 def around(make):

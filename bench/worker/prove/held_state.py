@@ -64,8 +64,7 @@ class StateReader:
         """Indices of the parameters and the model state among the leaves; -1 for computed ones."""
         self.is_plain = -1 not in self._own
         """Whether all of them are leaves of the state."""
-        self.is_elsewhere = not any(isinstance(leaf, jax.Array) for leaf in leaves)
-        """Whether the state is in other processes, as a foreign step's is."""
+        self.is_elsewhere = is_elsewhere(train_step)
         paths = {places.get(id(leaf)): path_of(path) for path, leaf in held}
         self._held = sorted(place for place in paths if place is not None)
         """Indices of the parameters among the state's leaves, in ascending order."""
@@ -164,6 +163,11 @@ class StateReader:
         pieces = jax.tree.leaves(held, is_leaf=is_moment)
         opt_state = jax.tree.unflatten(layout, map(in_layout, pieces, wanted))
         return Held(params, opt_state, model_state)
+
+
+def is_elsewhere(train_step: TrainStep) -> bool:
+    """Whether a step's state and batch are in other processes, as a foreign step's are."""
+    return hasattr(train_step, "children")
 
 
 def check_widths(problem: Problem, params: Params, state: Any) -> None:

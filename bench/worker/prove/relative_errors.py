@@ -101,9 +101,9 @@ def _root_mean(sums: Sequence[tuple[float, int]]) -> float:
     return float(np.sqrt(sum(total for total, _ in sums) / size)) if size else 0.0
 
 
-def loss_error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Largest relative difference of two loss series (steps,)."""
-    return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-30)))
+def loss_error(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-30) -> float:
+    """Largest difference of two loss series (steps,), relative to `theirs`, or to `least`."""
+    return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), least)))
 
 
 def drift_beyond_rounding(

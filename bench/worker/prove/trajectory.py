@@ -19,6 +19,7 @@ from bench.contract.model_state import ModelState
 from bench.worker import process_exchange
 from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, snapshot, words
 from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.held_state import is_elsewhere
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 from bench.worker.prove.state_copies import StateCopy
 
@@ -171,11 +172,6 @@ def run_steps(
         again = replace(trajectory, losses=np.array([float(loss), *losses[1:]]), first=first)
         trajectory, state = replace(trajectory, repeated=again), last.restored()
     return trajectory, state
-
-
-def is_elsewhere(train_step: TrainStep) -> bool:
-    """Whether a step's state and batch are in other processes."""
-    return hasattr(train_step, "children")
 
 
 def is_part(tree: Any, state: Any) -> bool:

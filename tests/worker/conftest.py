@@ -1,0 +1,28 @@
+"""A small problem on two devices, and its gate, for all tests of the worker that need no other."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from bench.contract.workloads import mlp
+from bench.records.mesh import MeshShape
+from bench.worker.problems import make_mesh
+from bench.worker.prove.gate import Gate
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return make_mesh(MeshShape.parse("data=2"))
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+
+
+@pytest.fixture(scope="module")
+def gate(mesh, problem, programs):
+    with jax.enable_x64(True):
+        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
+    return Gate(problem, exact, mesh, 2, "fp32", programs)
