@@ -134,10 +134,10 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
     wide = [(width, b) for floor, b in floors if (width := floor_width(floor)) > b.margin]
     if wide:
         worst, where = max(wide, key=itemgetter(0))
+        where_wide = f"In {len(wide)} of {len(blocks)} blocks, two" if len(blocks) > 1 else "Two"
         said["Wide noise floor"] = (
-            f"In {len(wide)} of {numbers.count(len(blocks), 'block')}, two copies of the same "
-            f"program could differ by more than the margin of {numbers.percent(where.margin)}: by "
-            f"up to {numbers.percent(worst)} in {where.name}."
+            f"{where_wide} copies of the same program could differ by more than the margin of "
+            f"{numbers.percent(where.margin)}: by up to {numbers.percent(worst)} in {where.name}."
         )
     if single := [block for block in blocks if block.claims and block.launches == 1]:
         spreads = (b.process.between(arm, b.baseline) for b in single for arm in b.claims)

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.records.paths import ROOT
+
 COLOURS = 8
 """templates/style.css defines them as --c0 to --c7: after Okabe and Ito,
 https://jfly.uni-koeln.de/color/, with the lightest darkened for lines, and lighter in dark mode."""
@@ -65,19 +67,24 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
     """Return the looks of a run's implementations, which are unique among 64.
 
     A name decides its look, so that an implementation looks the same in every run and projection,
-    unless a name before it in the alphabet has taken its look.
+    unless a name before it in the alphabet has taken its look. One that Lockstep does not have
+    takes a colour that nothing else has in this run, if there is one left.
     """
+    shipped = {path.stem for path in (ROOT / "implementations").rglob("*.py")}
     every = [
         Look(colour, shape, DASHES[place % len(DASHES)])
         for colour in range(COLOURS)
         for place, shape in enumerate(SHAPES)
     ]
     found: dict[str, Look] = {}
-    for name in sorted(names):
+    for name in sorted(names, key=lambda name: (name not in shipped, name)):
         first = len(SHAPES) * _drawn(name, COLOUR_SEED) + _drawn(name, SHAPE_SEED)
         order = every[first:] + every[:first]
+        if name not in shipped:
+            taken = {look.colour for look in found.values()}
+            order.sort(key=lambda look: look.colour in taken)
         found[name] = next((look for look in order if look not in found.values()), order[0])
-    return found
+    return dict(sorted(found.items()))
 
 
 def _drawn(name: str, seed: int) -> int:

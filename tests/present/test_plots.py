@@ -264,6 +264,14 @@ def test_an_implementation_looks_the_same_in_every_run() -> None:
     assert len({look.colour for look in looks.values()}) == charts.COLOURS
 
 
+def test_what_people_bring_differs_in_colour() -> None:
+    names = ["jit_spmd", "pmap", "a", "b", "old_step", "new_step"]
+    looks = charts.looks_of(names)
+    assert list(looks) == sorted(names)
+    assert len({look.colour for look in looks.values()}) == len(names)
+    assert looks["jit_spmd"] == charts.looks_of(["jit_spmd"])["jit_spmd"]
+
+
 def test_a_name_has_one_look_whatever_is_shown() -> None:
     every = ["a", "b", "c"]
     few, all_ = charts.looks(["c"], every), charts.looks(every, every)
