@@ -62,31 +62,33 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         def last(ends: Params, y: jax.Array, number: jax.Array) -> jax.Array:
             return chain.last(ends, y, at(parts, number)) * scale
 
-        def forward(now: dict[str, Any], number: jax.Array) -> dict[str, Any]:
+        def forward(now: dict[str, Any], number: jax.Array) -> Any:
             x = jnp.where(stage == 0, first(ends, number), at(now["x"], number % stages))
             y, kept = run.forward(blocks, x)
             of_last = partial(jax.value_and_grad(last, (0, 1)), ends, y, number)
             loss, (of_ends, of_y) = run_if(stage == stages - 1, of_last)
-            now = put(now, number % stages, kept=kept, of_y=of_y)
-            return add(now, loss=loss, of_ends=of_ends) | {"sent": y}
+            return {"kept": kept, "of_y": of_y}, {"loss": loss, "of_ends": of_ends}, {"sent": y}
 
-        def of_input(now: dict[str, Any], number: jax.Array) -> dict[str, Any]:
+        def of_input(now: dict[str, Any], number: jax.Array) -> Any:
             kept, of_y = at((now["kept"], now["of_y"]), number % stages)
             of_x, more = run.of_input(blocks, kept, of_y)
             of_first = jax.vjp(partial(first, number=number), ends)[1]
-            now = add(now, of_ends=run_if(stage == 0, lambda: of_first(of_x)[0]))
-            return put(now, number % stages, more=more) | {"returned": of_x}
+            of_ends = run_if(stage == 0, lambda: of_first(of_x)[0])
+            return {"more": more}, {"of_ends": of_ends}, {"returned": of_x}
 
-        def of_weights(now: dict[str, Any], number: jax.Array) -> dict[str, Any]:
+        def of_weights(now: dict[str, Any], number: jax.Array) -> Any:
             kept, more = at((now["kept"], now["more"]), number % stages)
-            return add(now, of_blocks=run.of_params(blocks, kept, more))
+            return {}, {"of_blocks": run.of_params(blocks, kept, more)}, {}
 
         def slot(now: dict[str, Any], row: jax.Array) -> tuple[dict[str, Any], None]:
-            passes = [forward, of_input, of_weights, lambda now, _: now]
-            now = jax.lax.switch(row[stage, 0], passes, now, row[stage, 1])
+            does, number = row[stage]
+            # A switch would copy all of `now` in each slot. Places beyond the last are dropped.
+            for this, run_pass in zip((F, B, W), (forward, of_input, of_weights), strict=True):
+                stored, added, passed = run_if(does == this, partial(run_pass, now, number))
+                now = put(now, jnp.where(does == this, number % stages, stages), **stored)
+                now = add(now, **added) | passed
             x = jax.lax.ppermute(now["sent"], "pipe", pairs)
             of_y = jax.lax.ppermute(now["returned"], "pipe", [(j, i) for i, j in pairs])
-            # Keep what has come; a place beyond the last drops what nobody has sent.
             (before, i), (after, j) = row[stage - 1], row[(stage + 1) % stages]
             now = put(now, jnp.where((before == F) & (stage > 0), i % stages, stages), x=x)
             came = (after == B) & (stage < stages - 1)
