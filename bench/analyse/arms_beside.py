@@ -94,16 +94,18 @@ def _shares(block: Comparison, cell: Mapping[str, Any], trace: TraceRow | None) 
 
 
 def traced_shares(trace: TraceRow) -> dict[str, float]:
-    """Return the shares of PARTS in a traced step.
+    """Return the shares of PARTS in what the devices do in a traced step, without idle time.
 
-    They are means over devices and counted steps. Communication counts where nothing is computed
-    beside it, and the update is the operations of optax.
+    They are means over devices and counted steps. Communication is the time in which data move and
+    nothing is computed beside it: a step without collectives still waits for its slowest device,
+    namely at its end. The update is the operations of optax.
     """
     mean, ops = means(trace), trace["ops"]
     after = [op for op in ops if op["phase"] != "forward"]
     spent = {
-        "communication": mean["wait"] + mean["move"],
+        "communication": mean["move"],
         "update": sum(op["compute_ns"] for op in ops if op["phase"] == "update") / 1e9,
         "after_loss": sum(op["compute_ns"] + op["wait_ns"] + op["move_ns"] for op in after) / 1e9,
     }
-    return {part: seconds / mean["total"] for part, seconds in spent.items()}
+    busy = mean["total"] - mean["idle"] - mean["dispatch"]
+    return {part: seconds / busy for part, seconds in spent.items()}

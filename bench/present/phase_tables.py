@@ -122,7 +122,8 @@ def ablations(rows: Rows) -> Table:
     if any(not missing(row[f"{part}_traced"]) for row in rows for part in LABELS):
         facts.append(
             "In a trace, which records a few steps and waits after each, a part has the time of "
-            "its operations."
+            "its operations, and communication that of moving data. Shares are those of the time "
+            "in operations, without dispatch and idle time."
         )
     remarks = [
         f"{row['implementation']} has no share of {label}: {row[f'{part}_reason']}."
