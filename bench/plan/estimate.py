@@ -107,6 +107,7 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
         ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
         beside = sum(not reason for reason in ways.values())
         arms[cell["attempt"]] += (cell["status"] != "unsupported") * (1 + beside)
+    turns = Counter(row["attempt"] for row in run.sample_rows())
     found: dict[tuple[str, bool], Past] = {}
     for row in run.block_rows:
         if row["seconds"]:
@@ -122,7 +123,7 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
             past.arms += every - many + many * _arms_apart(key[0]) / (1.0 if new else CACHED)
             past.arms_s += of["arms"]
             if row["steps"]:
-                past.turns += row["rounds"] * every
+                past.turns += turns[row["attempt"]]
                 past.turns_s += of["measure"] / row["steps"]
     return found
 

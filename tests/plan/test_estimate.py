@@ -34,13 +34,16 @@ def test_an_unknown_workload_takes_a_time_for_each_arm_and_the_twin(launch, shar
     assert seconds == WORKER_START_S + 4 * OTHER_ARM_S * share + 10.0
 
 
-def stored(workload="own", memory_bytes=1, launch=0, **seconds):
+def stored(workload="own", memory_bytes=1, launch=0, turns=32, **seconds):
     """A run of one launch of three arms that ran, and one that is unsupported."""
     block = {"workload": workload, "size": "large", "launch": launch, "attempt": "a"}
     block |= {"seconds": seconds, "rounds": 8, "steps": 2}
     cells = [{"attempt": "a", "status": status} for status in ("ok", "unsupported", "ok", "wrong")]
     manifest = {"platform": "cpu", "host": {"memory_bytes": memory_bytes}}
-    return SimpleNamespace(block_rows=[block], cell_rows=cells, manifest=manifest)
+    samples = [{"attempt": "a"}] * turns
+    return SimpleNamespace(
+        block_rows=[block], cell_rows=cells, manifest=manifest, sample_rows=lambda: samples
+    )
 
 
 def read(monkeypatch, tmp_path, *runs):
@@ -55,6 +58,9 @@ def test_stored_launches_tell_the_time_of_each_part():
     assert launch_stages(BLOCK, 9, PLAN, History(past)) == {
         "start": 7.0, "arms": 10 * 2.0, "measure": 4 * 10 * 1.0, "after": 0.0
     }  # fmt: skip
+    fewer = History(past_of(stored(measure=64.0, turns=16)))
+    stages = launch_stages(BLOCK, 9, PLAN, fewer)
+    assert stages["measure"] == 4 * 10 * 2.0, "arms that left took no turns"
     short = SimpleNamespace(worker={**PLAN.worker, "rounds": 1, "seconds": 20.0}, modes=())
     assert launch_stages(BLOCK, 9, short, History(past))["measure"] == 20.0, "with more steps each"
     # A later launch, or a first one whose proofs and programs are cached, repeats less.
