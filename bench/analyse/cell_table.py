@@ -18,7 +18,7 @@ from bench.analyse.cell_figures import (
     stored_columns,
     time_columns,
 )
-from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
+from bench.analyse.comparisons import Comparison, compare_arms
 from bench.analyse.process_spread import by_devices
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.scaling_curves import Scaling
@@ -81,10 +81,11 @@ def build(run: Run) -> Tables:
     cells_of = _grouped(cells, "block")
     blocks = _grouped(sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER)), "block")
     ceilings = rooflines.ceilings(run.block_rows)
-    samples = TimedSamples.of(_timed_samples(run))
-    energy = energy_per_step.measure(samples.frame, run.block_rows)
+    samples = _timed_samples(run)
+    of_block = dict.fromkeys(blocks, samples.iloc[:0]) | dict(iter(samples.groupby("block")))
+    energy = energy_per_step.measure(samples, run.block_rows)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
-    arranged = {name: Rounds.arranged(samples.turns.at(samples.of_block(name))) for name in blocks}
+    arranged = {name: Rounds.of(of_block[name]) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
     process = by_devices(
         (
@@ -101,7 +102,7 @@ def build(run: Run) -> Tables:
             arm = cell["implementation"]
             cell.update(time_columns(cell, throughput.get(arm), latency.get(arm), device_kind))
         comparison = compare_arms(
-            attempts, own, samples,
+            attempts, own, of_block[name],
             rounds=rounds, process=process[devices[name]], margin=margin, ceilings=machine,
         )  # fmt: skip
         for cell in own:
@@ -130,7 +131,7 @@ def build(run: Run) -> Tables:
         timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
-        throttling=turn_details.throttling(samples.frame),
+        throttling=turn_details.throttling(samples),
         meters={
             name: [row["energy"] for row in attempts if "energy" in row]
             for name, attempts in blocks.items()

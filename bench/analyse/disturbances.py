@@ -188,13 +188,12 @@ class Conditions:
     """Lowest and highest mean frequency; None where the system does not report it."""
 
 
-HOST = ("host_cores_s", "host_steal_s", "host_foreign_s", "host_mhz")
-"""Columns of samples that describe the host."""
-
-
-def conditions(samples: pd.DataFrame | Mapping[str, NDArray[np.float64]]) -> Conditions | None:
-    """Aggregate the columns HOST over turns; None where the system reported nothing."""
-    cores, steal, foreign, mhz = (np.asarray(samples[name], float) for name in HOST)
+def conditions(samples: pd.DataFrame) -> Conditions | None:
+    """Aggregate the state of the host over turns; None where the system reported nothing."""
+    cores, steal, foreign, mhz = (
+        samples[f"host_{name}"].to_numpy(float)
+        for name in ("cores_s", "steal_s", "foreign_s", "mhz")
+    )
     available = float(np.nansum(cores))
     if not available:
         return None
