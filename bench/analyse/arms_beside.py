@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.analyse.causes import means
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import ends
+from bench.analyse.ratio_intervals import columns
 from bench.analyse.turn_details import Waits
 from bench.records.arms import INPUT_WAYS, arm_beside
 from bench.records.trace_rows import TraceRow
@@ -41,17 +41,15 @@ def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[str, Any]:
     arm = arm_beside(cell["implementation"], way)
     claim = block.input_claims.get(arm)
-    ratio, low, high = ends(claim.ratio if claim else None)
+    ratio = columns("ratio", claim.ratio if claim else None)
     return {
         "cell": cell["cell"],
         "implementation": cell["implementation"],
         "way": way,
         "reason": cell["inputs"][way],
         "resident_step_s": cell["step_s"],
-        "step_s": cell["step_s"] * ratio,
-        "ratio": ratio,
-        "ratio_low": low,
-        "ratio_high": high,
+        "step_s": cell["step_s"] * ratio["ratio"],
+        **ratio,
         "verdict": claim.verdict.word if claim else None,
         **asdict(block.waits.get(arm, Waits(math.nan, math.nan, math.nan))),
     }
@@ -82,11 +80,11 @@ def _shares(block: Comparison, cell: Mapping[str, Any], trace: TraceRow | None) 
     row = {"cell": cell["cell"], "implementation": cell["implementation"]}
     traced = traced_shares(trace) if trace else {}
     for way, part in PARTS.items():
-        ratio, low, high = ends(block.ablated.get(arm_beside(cell["implementation"], way)))
+        left = columns(part, block.ablated.get(arm_beside(cell["implementation"], way)))
         row |= {
-            part: 1 - ratio,
-            f"{part}_low": 1 - high,
-            f"{part}_high": 1 - low,
+            part: 1 - left[part],
+            f"{part}_low": 1 - left[f"{part}_high"],
+            f"{part}_high": 1 - left[f"{part}_low"],
             f"{part}_traced": traced.get(part, math.nan),
             f"{part}_reason": cell["ablations"][way],
         }

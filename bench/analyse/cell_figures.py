@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.analyse import peaks
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import ends
+from bench.analyse.ratio_intervals import columns
 from bench.analyse.sample_rounds import Spread
 from bench.records.row_parts import OWN, SGD
 from bench.records.rows import Manifest
@@ -172,12 +172,9 @@ def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, 
     claim = comparison.claims.get(name)
     if claim is None:
         return {"baseline": baseline, "paired": False}
-    value, low, high = ends(claim.ratio)
     return {
         "baseline": baseline,
-        "ratio": value,
-        "ratio_low": low,
-        "ratio_high": high,
+        **columns("ratio", claim.ratio),
         "paired": claim.ratio.paired,
         "verdict": claim.verdict.word,
         "verdict_low": claim.verdict.low,

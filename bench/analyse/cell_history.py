@@ -20,7 +20,7 @@ from bench.analyse import change_points
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import UNPAIRED_FREEDOM, UNPAIRED_SD, Ratio, quotient, ratios
-from bench.analyse.run_settings import Difference, contents, differences, hardware
+from bench.analyse.run_changes import Difference, contents, differences, hardware
 from bench.records.cells import Block
 from bench.records.store import Run
 

@@ -190,10 +190,8 @@ class Conditions:
 
 def conditions(samples: pd.DataFrame) -> Conditions | None:
     """Aggregate the state of the host over turns; None where the system reported nothing."""
-    cores, steal, foreign, mhz = (
-        samples[f"host_{name}"].to_numpy(float)
-        for name in ("cores_s", "steal_s", "foreign_s", "mhz")
-    )
+    columns = ("host_cores_s", "host_steal_s", "host_foreign_s", "host_mhz")
+    cores, steal, foreign, mhz = (samples[name].to_numpy(float) for name in columns)
     available = float(np.nansum(cores))
     if not available:
         return None

@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import Ratio
+from bench.analyse.ratio_intervals import Ratio, compare
 from bench.analyse.same_programs import Relation, relation
-from bench.analyse.verdicts import Claim, compare
+from bench.analyse.verdicts import Claim
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.cells import base_of
 from bench.records.rows import Manifest

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from scipy import special
 from bench.analyse.process_spread import ASSUMED, PROCESS, ProcessSpread, Series, Spreads
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.signed_rank import estimated, fewest, shift, stacked
+from bench.analyse.verdicts import Claim, claim, same
 
 CONFIDENCE = 0.95
 
@@ -113,11 +115,10 @@ def floor_width(floor: Ratio) -> float:
     return max(abs(math.log(end)) for end in (floor.value, floor.low, floor.high) if end)
 
 
-def ends(ratio: Ratio | None) -> tuple[float, float, float]:
-    """Return a ratio and the ends of its 95 % interval, NaN where there is none."""
-    if ratio is None:
-        return (math.nan,) * 3
-    return ratio.value, *(ratio.interval() or (math.nan, math.nan))
+def columns(name: str, ratio: Ratio | None) -> dict[str, float]:
+    """Return a ratio and the ends of its 95 % interval as columns, NaN where there is none."""
+    low, high = (ratio and ratio.interval()) or (math.nan, math.nan)
+    return {name: ratio.value if ratio else math.nan, f"{name}_low": low, f"{name}_high": high}
 
 
 def ratios(
@@ -142,6 +143,31 @@ def ratios(
             least = min(alone[arm].rounds, alone[other].rounds)
             found[arm] = Ratio(value, None, 0.0, least, launches=0, paired=False)
     return found
+
+
+def compare(
+    rounds: Rounds,
+    opponents: Mapping[str, str],
+    alpha: float,
+    margin: float,
+    process: Spreads = ASSUMED,
+    programs: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Claim]:
+    """Return the claim about each arm against its opponent, for all pairs that have samples.
+
+    Args:
+      rounds: those of the block, over all launches.
+      opponents: the opponent of each arm.
+      alpha: error of each comparison.
+      margin: relative difference of step times that is negligible.
+      process: spreads between launches.
+      programs: identities of the arms' programs, as far as they are known. Arms that are proved to
+        run the same program are the same, regardless of their times.
+    """
+    return {
+        arm: claim(ratio, alpha, margin, same=same(programs, arm, opponents[arm]))
+        for arm, ratio in ratios(rounds, opponents, process).items()
+    }
 
 
 def intervals(

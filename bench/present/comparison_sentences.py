@@ -3,8 +3,7 @@
 from collections import Counter
 
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.analyse.run_changes import Compared
-from bench.analyse.run_settings import Kind
+from bench.analyse.run_changes import Compared, Kind
 from bench.present.caveats import Caveat, damage
 from bench.present.sentences import counted, listing
 from bench.records import numbers

@@ -20,8 +20,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse.alpha_spending import AlphaSpending
+from bench.analyse.ratio_intervals import compare
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.verdicts import Claim, compare
+from bench.analyse.verdicts import Claim
 from bench.measure.run_folder import find_run
 from bench.records import store
 from bench.records.arms import TWIN
