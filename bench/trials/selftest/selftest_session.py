@@ -27,8 +27,7 @@ from bench.records.temporary_folders import temporary_folder
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import DRAWN, first_paint
-from bench.trials.selftest.peer_protocol import Peer, PeerError, Program, spinning
-from bench.trials.selftest.peer_tools import find_peers
+from bench.trials.selftest.peer_tools import Peer, PeerError, Program, find_peers, spinning
 from bench.trials.selftest.selftest_settings import (
     BASE,
     COLUMNS,

@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from bench.trials.selftest.peer_protocol import PeerError, PeerTrial, Program, run_tool
+from bench.trials.selftest.peer_tools import PeerError, PeerTrial, Program, run_tool
 
 TIMES_PYTHON = True
 PROCESSES = 3
