@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
-from bench.analyse.sample_rounds import Rounds
+from bench.analyse.sample_rounds import Rounds, divided
 from bench.analyse.signed_rank import nan_quantiles, stacked
 
 SURE = 0.001
@@ -60,8 +59,8 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
         if count < _FEWEST_ROUNDS:
             continue
         moving = np.flatnonzero(np.ptp(values, axis=-1))
-        batch = max(1, _MOST_PAIRS // len(_pairs(count)[0]))
-        for some in (moving[start : start + batch] for start in range(0, len(moving), batch)):
+        batches = math.ceil(len(moving) * len(_pairs(count)[0]) / _MOST_PAIRS)
+        for some in np.array_split(moving, max(1, batches)):
             slopes, scores = (figures.tolist() for figures in trend(values[some]))
             for place, slope, score in zip(places[some].tolist(), slopes, scores, strict=True):
                 trends[arms[place]].append((slope * (count - 1), score))
@@ -139,20 +138,17 @@ def order_effects(rounds: Rounds) -> dict[str, Effect]:
         left[own] -= nan_quantiles(left[own].T, [0.5])[:, 0]
     left -= nan_quantiles(left, [0.5])
     by = {"position": rounds.position, "predecessor": rounds.predecessor}
-    effects = {name: _group_effect(left, groups) for name, groups in by.items()}
-    return {name: effect for name, effect in effects.items() if effect is not None}
+    return {name: found for name, own in by.items() if (found := _group_effect(left, own))}
 
 
 def _group_effect(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect | None:
     known = ~(np.isnan(left) | np.isnan(by))
-    values, keys = left[known], by[known]
-    together = np.argsort(keys, kind="stable")
-    values, keys = values[together], keys[together]
-    ends = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
-    groups = [values[a:b] for a, b in pairwise(ends) if b - a >= _FEWEST_TURNS]
+    together = np.argsort(by[known], kind="stable")
+    alike = divided(left[known][together], by[known][together])
+    groups = [turns for turns in alike if len(turns) >= _FEWEST_TURNS]
     if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
         return None
-    medians = np.concatenate([np.median(alike, axis=-1) for _, alike in stacked(groups)])
+    medians = np.concatenate([np.median(turns, axis=-1) for _, turns in stacked(groups)])
     return Effect(float(np.ptp(medians)), kruskal_wallis(groups))
 
 

@@ -5,8 +5,7 @@ Arms take turns within a round, so whatever slows the host slows all of them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -120,12 +119,16 @@ class Rounds:
     def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
         """Return each column of (rounds, columns) without NaNs, one array per worker process."""
         present = ~np.isnan(values)
-        ends = [0, *(np.flatnonzero(np.diff(self.attempt)) + 1).tolist(), len(values)]
-        processes = [slice(start, end) for start, end in pairwise(ends)]
         return [
-            [series for own in processes if (series := column[own][known[own]]).size]
+            divided(column[known], self.attempt[known])
             for column, known in zip(values.T, present.T, strict=True)
         ]
+
+
+def divided(values: NDArray[Any], keys: NDArray[Any]) -> list[NDArray[Any]]:
+    """Divide values where their keys change, such as the worker process of each round."""
+    parts = np.split(values, np.flatnonzero(np.diff(keys)) + 1)
+    return [own for own in parts if own.size]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.alpha_spending import AlphaSpending
 from bench.analyse.ratio_intervals import compare
-from bench.analyse.sample_rounds import Rounds
+from bench.analyse.sample_rounds import Rounds, divided
 from bench.analyse.verdicts import Claim
 from bench.measure.run_folder import find_run
 from bench.records import store
@@ -61,10 +60,7 @@ class SamplesError(Exception):
 
 
 def read(name: str) -> pd.DataFrame:
-    """Read the samples of equal arms.
-
-    Args:
-      name: a stored run, or a Parquet or CSV file of samples; all arms of a file must be equal.
+    """Read the samples of equal arms of a stored run, or all of a Parquet or CSV file.
 
     Raises:
       BadInput: there is no such file or run.
@@ -117,13 +113,11 @@ def trials(
 
     Each part gives two trials: one of equal arms, and one in which every arm but the baseline is
     slower: its times are multiplied by one of SLOWDOWNS, or, with two arms, it was measured with
-    extra work.
+    extra work. `count` is the number of parts for each number of arms and each size of a block,
+    divided among the blocks; `seconds` are measuring times of a pair.
 
-    Args:
-      samples: a frame with the columns of bench.records.rows.SampleRow, and optionally `load`, the
-        name of the background load, and `truth`, an arm's true ratio to the equal ones.
-      count: parts for each number of arms and each size of a block, divided among the blocks.
-      seconds: measuring times of a pair.
+    Samples have the columns of bench.records.rows.SampleRow, and optionally `load`, the name of the
+    background load, and `truth`, an arm's true ratio to the equal ones.
 
     Returns:
       One row for each trial and arm but its baseline, with the columns
@@ -197,14 +191,14 @@ def _parts(
 ) -> Iterator[tuple[NDArray[np.intp], str]]:
     """Yield the indices of random windows of complete rounds, and the name of their size."""
     complete = np.flatnonzero(~np.isnan(rounds.throughput).any(axis=1))
-    processes = np.split(complete, np.flatnonzero(np.diff(rounds.attempt[complete])) + 1)
-    longest = max(map(len, processes))
+    whole = divided(complete, rounds.attempt[complete])
+    longest = max(map(len, whole), default=0)
     sizes = [(count, f"{count} rounds") for count in ROUNDS]
     sizes += [(round(each / pair_s), f"{each:g} s per pair") for each in seconds]
     for count, size in sizes:
         launches = max(1, math.ceil(count / max(longest, 1) - _TOLERANCE))
         each = min(count // launches, longest)
-        enough = [process for process in processes if len(process) >= each > 0]
+        enough = [process for process in whole if len(process) >= each > 0]
         if launches <= len(enough):
             drawn = sorted(chance.permutation(len(enough))[:launches].tolist())
             starts = [int(chance.integers(len(enough[at]) - each + 1)) for at in drawn]
@@ -248,14 +242,15 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
     The rounds are those of the block's planned launches; its baseline is the first of the arms.
     """
     total = len(rounds.attempt)
-    ends = [0, *(np.flatnonzero(np.diff(rounds.attempt)) + 1).tolist(), total]
     opponents = dict.fromkeys(arms[1:], arms[0])
     taken = np.arange(0)
-    looks: list[int] = []
+    looks, every = list[int](), list[int]()
     shown: dict[str, Claim] = {}
-    for start, stops in _looks(ends):
+    for own in divided(np.arange(total), rounds.attempt):
+        stops = [*filter(is_look, range(len(own))), len(own)]
+        every += [int(own[0]) + stop for stop in stops]
         for stop in stops:
-            seen = np.concatenate([taken, np.arange(start, stop)])
+            seen = np.concatenate([taken, own[:stop]])
             looks.append(len(seen))
             each = _alpha(total, tuple(looks), len(opponents))
             shown = compare(part(rounds, seen), opponents, each, MARGIN)
@@ -264,17 +259,8 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
         taken = seen
     if len(taken) == total:
         return Replay(total, shown, shown)
-    every = tuple(stop for _, stops in _looks(ends) for stop in stops)
-    whole = compare(rounds, opponents, _alpha(total, every, len(opponents)), MARGIN)
+    whole = compare(rounds, opponents, _alpha(total, tuple(every), len(opponents)), MARGIN)
     return Replay(len(taken), shown, whole)
-
-
-def _looks(ends: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Return each process's first round, and the numbers of rounds at which looks are taken."""
-    return [
-        (start, [*(start + look for look in filter(is_look, range(end - start))), end])
-        for start, end in pairwise(ends)
-    ]
 
 
 @cache
