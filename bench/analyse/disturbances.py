@@ -47,10 +47,7 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
     Each launch is tested separately with the Mann-Kendall test; Stouffer's method combines the
     normal scores, so launches that drift in opposite directions do not add up. The size is the
     median over launches of the Theil-Sen slope times the rounds. Arms without a launch of enough
-    rounds are left out.
-
-    Args:
-      series: by arm, log ratios as one array per launch.
+    rounds are left out. `series` has, by arm, log ratios as one array per launch.
     """
     arms = [arm for arm, launches in series.items() for _ in launches]
     trends: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -82,10 +79,7 @@ def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
     (1998), 182), the variance is inflated by the autocorrelation of the detrended values.
 
     scipy.stats.theilslopes and kendalltau take one series at a time: 5.0 ms for 32 rounds, where
-    this takes 0.1 ms, and a report may have 10,000 series.
-
-    Args:
-      values: (..., rounds), a series along the last axis.
+    this takes 0.1 ms, and a report may have 10,000 series: `values` is (..., rounds).
     """
     count = values.shape[-1]
     earlier, later = _pairs(count)

@@ -155,14 +155,9 @@ def compare(
 ) -> dict[str, Claim]:
     """Return the claim about each arm against its opponent, for all pairs that have samples.
 
-    Args:
-      rounds: those of the block, over all launches.
-      opponents: the opponent of each arm.
-      alpha: error of each comparison.
-      margin: relative difference of step times that is negligible.
-      process: spreads between launches.
-      programs: identities of the arms' programs, as far as they are known. Arms that are proved to
-        run the same program are the same, regardless of their times.
+    `alpha` is the error of each comparison, and `margin` the relative difference of step times that
+    is negligible. `programs` has identities of the arms' programs, as far as they are known: arms
+    that are proved to run the same program are the same, regardless of their times.
     """
     return {
         arm: claim(ratio, alpha, margin, same=same(programs, arm, opponents[arm]))
@@ -200,9 +195,8 @@ def intervals(
 def estimate(series: Series, process: ProcessSpread = PROCESS) -> Ratio:
     """Estimate a paired ratio over rounds and worker processes.
 
-    Args:
-      series: log ratios, an array per process with one value per round.
-      process: how much processes differ beyond what their rounds show.
+    `series` are log ratios, an array per process with one value per round; `process` is how much
+    processes differ beyond what their rounds show.
 
     The value is the Hodges-Lehmann estimate over all rounds together. Its interval has two parts:
     the signed-rank test's for rounds (see bench.analyse.signed_rank), and for processes

@@ -48,11 +48,9 @@ def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def shift(
     differences: NDArray[np.float64], alpha: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the location of each series of differences, and the ends of its interval.
+    """Return the location of each series of differences, (..., n), and the ends of its interval.
 
-    Args:
-      differences: (..., n), a series along the last axis.
-      alpha: error of the interval. Its ends are infinite where n is too small: see `fewest`.
+    The interval has the error alpha. Its ends are infinite where n is too small: see `fewest`.
     """
     averages = walsh_averages(differences)
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)

@@ -62,15 +62,10 @@ def rank(
 ) -> Standings:
     """Return the standings of the arms that shared a round with any other arm.
 
-    Of arms that run the same program, the one with the most rounds is compared for all of them, so
-    that the others may leave the rounds early, and fewer comparisons share the error.
-
-    Args:
-      rounds: those of the block, over all launches.
-      arms: the arms to rank; a single arm is its own leader.
-      alpha: error of all statements together; with 0, nothing is excluded.
-      process: assumed spreads between launches.
-      programs: identities of programs, by arm; empty or absent if unknown.
+    Of arms that run the same program (`programs` has identities, as far as they are known), the one
+    with the most rounds is compared for all of them, so that the others may leave the rounds early,
+    and fewer comparisons share the error. A single arm is its own leader. `alpha` is the error of
+    all statements together; with 0, nothing is excluded.
     """
     present = ~np.isnan(rounds.throughput)
     counts = dict(zip(rounds.arms, present[present.sum(axis=1) > 1].sum(axis=0), strict=True))
