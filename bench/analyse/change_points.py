@@ -34,7 +34,7 @@ def fewest(alpha: float = ALPHA) -> int:
 
 
 def find(values: Sequence[float] | NDArray[np.float64], alpha: float = ALPHA) -> list[int]:
-    """Return the index of the first value after each change, in order; alpha is each test's error."""
+    """Return the index of the first value after each change; `alpha` is the error of each test."""
     series = np.asarray(values, float)
     size = len(series)
     if size < fewest(alpha):

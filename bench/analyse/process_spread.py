@@ -104,8 +104,11 @@ def known(earlier: Mapping[str, Any] | None, devices: int, apart: Iterable[str] 
     """Return the spreads that a run assumed at its start for blocks on so many devices.
 
     They are the priors unless an earlier run had such a block: `earlier` has what `Spreads.stored`
-    returned. `apart` are the arms with processes of their own.
+    returned; in old manifests, one spread for all blocks. `apart` are the arms with processes of
+    their own.
     """
+    if earlier and "sd" in earlier:
+        earlier = {str(devices): earlier}
     one, two = ((earlier or {}).get(f"{devices}{place}") for place in _PLACES)
     return Spreads(
         ProcessSpread(**one) if one else PROCESS,

@@ -13,6 +13,7 @@ from bench.analyse.process_spread import (
     ASSUMED,
     PROCESS,
     TWO_PROCESSES,
+    ProcessSpread,
     by_devices,
     known,
 )
@@ -43,6 +44,10 @@ def test_runs_with_several_launches_here_add_to_what_is_known(
     assert known(earlier, 2) == ASSUMED
     # None of its arms had a process of its own.
     assert known(earlier, 1).two_processes == TWO_PROCESSES
+
+
+def test_old_manifests_hold_one_spread_for_all_blocks() -> None:
+    assert known({"sd": 0.01, "freedom": 20.0}, 4).one_process == ProcessSpread(0.01, 20.0)
 
 
 def rounds(*spreads: float) -> Rounds:
