@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from bench.analyse import block_ratios, energy_per_step, rooflines, scaling_curves, turn_details
+from bench.analyse import block_ratios, energy_per_step, peaks, scaling_curves, turn_details
 from bench.analyse.cell_figures import (
     ratio_columns,
     side_by_side,
@@ -80,7 +80,7 @@ def build(run: Run) -> Tables:
     cells = [stored_columns(rows, run.manifest) for rows in launches.values()]
     cells_of = _grouped(cells, "block")
     blocks = _grouped(sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER)), "block")
-    ceilings = rooflines.ceilings(run.block_rows)
+    ceilings = peaks.ceilings(run.block_rows)
     samples = _timed_samples(run)
     of_block = dict.fromkeys(blocks, samples.iloc[:0]) | dict(iter(samples.groupby("block")))
     energy = energy_per_step.measure(samples, run.block_rows)
@@ -110,7 +110,7 @@ def build(run: Run) -> Tables:
             if comparison.baseline in throughput:
                 cell.update(side_by_side(cell, comparison, throughput[comparison.baseline]))
             cell.update(standing_columns(cell, comparison))
-            cell.update(rooflines.figures(cell, machine))
+            cell.update(peaks.roofline(cell, machine))
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))
         comparisons.append(comparison)

@@ -78,7 +78,7 @@ class Comparison:
     programs: dict[str, str]
     """Identities of programs, by arm: see bench.records.step_programs.identity."""
     ceilings: Ceilings | None
-    """Measured limits of its hardware: see bench.analyse.rooflines.ceilings."""
+    """Measured limits of its hardware: see bench.analyse.peaks.ceilings."""
     oversubscribed: bool
     """Whether its CPU devices share cores, in which case it is no evidence about scaling."""
     launches: int

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,9 +21,6 @@ _FEWEST_ROUNDS = 8
 _FEWEST_TURNS = 3
 _LARGEST_AUTOCORRELATION = 0.9
 """Upper limit of a lag-1 autocorrelation; closer to 1, no inflation factor is large enough."""
-
-_MOST_PAIRS = 1_000_000
-"""Pairs of rounds that are compared at once: some 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +45,18 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
     median over launches of the Theil-Sen slope times the rounds. Arms without a launch of enough
     rounds are left out. `series` has, by arm, log ratios as one array per launch.
     """
-    arms = [arm for arm, launches in series.items() for _ in launches]
-    trends: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for places, values in stacked([values for launches in series.values() for values in launches]):
-        count = values.shape[-1]
-        if count < _FEWEST_ROUNDS:
-            continue
-        moving = np.flatnonzero(np.ptp(values, axis=-1))
-        batches = math.ceil(len(moving) * len(_pairs(count)[0]) / _MOST_PAIRS)
-        for some in np.array_split(moving, max(1, batches)):
-            slopes, scores = (figures.tolist() for figures in trend(values[some]))
-            for place, slope, score in zip(places[some].tolist(), slopes, scores, strict=True):
-                trends[arms[place]].append((slope * (count - 1), score))
     effects = {}
-    for arm in filter(trends.get, series):
-        sizes, scores = zip(*trends[arm], strict=True)
-        score = sum(scores) / math.sqrt(len(scores))
-        effects[arm] = Effect(statistics.median(sizes), 2 * float(ndtr(-abs(score))))
+    for arm, launches in series.items():
+        long = [own for own in launches if len(own) >= _FEWEST_ROUNDS and np.ptp(own)]
+        if long:
+            slopes, scores = zip(*map(trend, long), strict=True)
+            sizes = [slope * (len(own) - 1) for slope, own in zip(slopes, long, strict=True)]
+            score = sum(scores) / math.sqrt(len(scores))
+            effects[arm] = Effect(statistics.median(sizes), 2 * float(ndtr(-abs(score))))
     return effects
 
 
-def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def trend(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the Theil-Sen slope per round, and the normal score of the Mann-Kendall test.
 
     Both are functions of the differences of all pairs: the median of their slopes, and the sum of
@@ -78,20 +65,20 @@ def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
     applied. Dependent neighbours increase it: following Hamed and Rao (Journal of Hydrology 204
     (1998), 182), the variance is inflated by the autocorrelation of the detrended values.
 
-    scipy.stats.theilslopes and kendalltau take one series at a time: 5.0 ms for 32 rounds, where
-    this takes 0.1 ms, and a report may have 10,000 series: `values` is (..., rounds).
+    scipy.stats.theilslopes and kendalltau take 5 ms for 32 rounds, where this takes 0.05 ms, and a
+    report may have 10,000 series.
     """
-    count = values.shape[-1]
+    count = len(values)
     earlier, later = _pairs(count)
-    differences = values[..., later] - values[..., earlier]
-    slope = np.median(differences / (later - earlier), axis=-1)
-    total = np.sign(differences).sum(axis=-1)
+    differences = values[later] - values[earlier]
+    slope = float(np.median(differences / (later - earlier)))
+    total = float(np.sign(differences).sum())
     variance = count * (count - 1) * (2 * count + 5) / 18
-    variance *= inflation(values - slope[..., np.newaxis] * np.arange(count))
-    return slope, (total - np.sign(total)) / np.sqrt(variance)
+    variance *= inflation(values - slope * np.arange(count))
+    return slope, float(total - np.sign(total)) / math.sqrt(variance)
 
 
-def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def inflation(values: NDArray[np.float64]) -> float:
     """Return the factor by which dependent neighbours inflate a variance; at least 1.
 
     It is the larger of two estimates from the autocorrelations r_k of the signs of deviations from
@@ -101,15 +88,15 @@ def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
     longer lags. The second, (1 + r_1) / (1 - r_1) of an AR(1) process, covers those. Needs two
     values.
     """
-    count = values.shape[-1]
-    signs = np.sign(values - np.median(values, axis=-1, keepdims=True))
-    power = np.maximum((signs**2).sum(axis=-1), 1)  # no sign, no correlation
+    count = len(values)
+    signs = np.sign(values - np.median(values))
+    power = max(signs @ signs, 1)  # no sign, no correlation
     lags = range(1, int(math.cbrt(count) + 1e-9) + 1)
-    correlations = [(signs[..., lag:] * signs[..., :-lag]).sum(axis=-1) / power for lag in lags]
+    correlations = [float(signs[lag:] @ signs[:-lag]) / power for lag in lags]
     weights = [1 - lag / (len(lags) + 1) for lag in lags]
     weighted = 1 + 2 * sum(w * r for w, r in zip(weights, correlations, strict=True))
-    first = np.minimum(correlations[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
-    return np.asarray(np.maximum(np.maximum(weighted, (1 + first) / (1 - first)), 1), np.float64)
+    first = min(correlations[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
+    return max(weighted, (1 + first) / (1 - first), 1.0)
 
 
 @cache

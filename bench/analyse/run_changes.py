@@ -17,7 +17,7 @@ from bench.analyse.ratio_intervals import Ratio, columns, quotient, ratios, unpa
 from bench.analyse.verdicts import ALPHA, Verdict, decide, margin_of
 from bench.records import numbers
 from bench.records.rows import Manifest
-from bench.records.store import Damage, Run
+from bench.records.store import Run
 
 NOTABLE = 0.01
 """Relative change of compile time or memory above which it is shown."""
@@ -113,17 +113,12 @@ class Change:
 class Compared:
     """Comparison of run B with run A."""
 
-    a: Manifest
-    b: Manifest
-    same_run: bool
-    """Whether both are the same run."""
+    a: Run
+    b: Run
     differences: list[Difference]
     """Differences of settings and of files."""
     contents: dict[str, list[Difference]]
     """The files that differ, by the implementation or workload that they belong to."""
-    damaged_a: Sequence[Damage]
-    damaged_b: Sequence[Damage]
-    """Stored data that cannot be read."""
     margin: float
     """Relative difference of step times that is negligible."""
     blocks: list[tuple[Comparison, Comparison]]
@@ -138,6 +133,11 @@ class Compared:
     """Number of cells that have no time in either run, with the same status in both."""
     table: pd.DataFrame
     """One row per cell of either run, as in `compare.csv`."""
+
+    @property
+    def same_run(self) -> bool:
+        """Whether both are the same run."""
+        return self.a.manifest == self.b.manifest
 
 
 def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
@@ -161,13 +161,10 @@ def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
     # Many implementations share files.
     files = dict.fromkeys(difference for found in changed_files.values() for difference in found)
     return Compared(
-        a=a.manifest,
-        b=b.manifest,
-        same_run=a.manifest == b.manifest,
+        a=a,
+        b=b,
         differences=[*differences(a.manifest, b.manifest), *files],
         contents=changed_files,
-        damaged_a=a.damaged,
-        damaged_b=b.damaged,
         margin=margin,
         blocks=list(blocks.values()),
         changes=changes,
