@@ -21,21 +21,16 @@ ZETA = 2.2857656646
 
 
 class AlphaSpending:
-    """The errors spent by the looks at a block.
+    """The errors spent by the looks at a block, given those of earlier launches.
 
     A spending function after Lan and DeMets, Biometrika 70 (1983), 659: the error spent so far
-    depends only on the progress of the plan, not on the number of looks. Up to the end of the plan
-    it grows linearly, to ALPHA less the reserve. Looks at p times the plan have spent 1 - 1 / p of
-    the reserve: twice the plan may spend half of it, so further measuring keeps making verdicts
-    easier.
+    depends only on the progress of the plan. Up to the end of the plan it grows linearly, to ALPHA
+    less the reserve. Looks at p times the plan have spent 1 - 1 / p of the reserve.
 
     Looks share rounds, so their errors are correlated. Under the null hypothesis, their joint
     distribution is that of a random walk, which is integrated numerically (Armitage, McPherson and
     Rowe, Journal of the Royal Statistical Society A 132 (1969), 235). An arm that has left the
     rounds walks less than this assumes, so its looks are correlated even more.
-
-    Args:
-      looks: the looks of earlier launches.
     """
 
     def __init__(self, looks: Sequence[Look] = ()) -> None:
@@ -47,19 +42,15 @@ class AlphaSpending:
         return max((look["spent"] for look in self.looks), default=0.0)
 
     def look(self, rounds: int, progress: float, comparisons: float = 1) -> float:
-        """Spend error on a look at the block's first `rounds` rounds.
+        """Spend error on a look at the block's first `rounds` rounds, over all launches so far.
 
+        `progress` is the share of the planned measuring that is done, above 1 beyond the plan;
+        `comparisons` is the number among which the error is split evenly (Bonferroni's inequality).
         A look at the same number of rounds as the one before replaces it, with at least its error.
         A look at fewer rounds, or without progress, spends nothing and is not recorded.
 
-        Args:
-          rounds: the number over all launches so far.
-          progress: share of the planned measuring that is done; above 1 beyond the plan.
-          comparisons: the number among which the error is split evenly (Bonferroni's inequality).
-
-        Returns:
-          The error of this look, over all comparisons. It exceeds what the look spends, because
-          part of it was spent by earlier looks.
+        Return the error of this look, over all comparisons. It exceeds what the look spends,
+        because part of it was spent by earlier looks.
         """
         before = self.looks[-1]["rounds"] if self.looks else 0
         of_reserve = RESERVE * (1 - 1 / progress) if progress > 1 else 0.0

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from bench.analyse import block_ratios, energy_per_step, peaks, scaling_curves, turn_details
-from bench.analyse.cell_figures import (
-    ratio_columns,
-    side_by_side,
-    standing_columns,
-    stored_columns,
-    time_columns,
+from bench.analyse import (
+    block_ratios,
+    cell_figures,
+    energy_per_step,
+    peaks,
+    scaling_curves,
+    turn_details,
 )
 from bench.analyse.comparisons import Comparison, compare_arms
 from bench.analyse.process_spread import by_devices
@@ -77,7 +77,7 @@ class Tables:
 def build(run: Run) -> Tables:
     """Compute the tables of a run."""
     launches = _grouped(run.last_cell_rows, "cell")
-    cells = [stored_columns(rows, run.manifest) for rows in launches.values()]
+    cells = [cell_figures.stored_columns(rows, run.manifest) for rows in launches.values()]
     cells_of = _grouped(cells, "block")
     blocks = _grouped(sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER)), "block")
     ceilings = peaks.ceilings(run.block_rows)
@@ -100,16 +100,17 @@ def build(run: Run) -> Tables:
         throughput, latency = (spreads(rounds, figure) for figure in ("throughput", "latency"))
         for cell in own:
             arm = cell["implementation"]
-            cell.update(time_columns(cell, throughput.get(arm), latency.get(arm), device_kind))
+            spread = throughput.get(arm), latency.get(arm)
+            cell.update(cell_figures.time_columns(cell, *spread, device_kind))
         comparison = compare_arms(
             attempts, own, of_block[name],
             rounds=rounds, process=process[devices[name]], margin=margin, ceilings=machine,
         )  # fmt: skip
+        level = throughput.get(comparison.baseline)
         for cell in own:
-            cell.update(ratio_columns(cell, comparison))
-            if comparison.baseline in throughput:
-                cell.update(side_by_side(cell, comparison, throughput[comparison.baseline]))
-            cell.update(standing_columns(cell, comparison))
+            cell.update(cell_figures.ratio_columns(cell, comparison))
+            cell.update(cell_figures.side_by_side(cell, comparison, level))
+            cell.update(cell_figures.standing_columns(cell, comparison))
             cell.update(peaks.roofline(cell, machine))
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))

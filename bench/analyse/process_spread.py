@@ -34,10 +34,8 @@ PROCESS = ProcessSpread(0.002, 11)
 one program on a shared two-core host, whose ratios ranged from -0.4 to +0.7 %."""
 
 TWO_PROCESSES = ProcessSpread(0.026, 11)
-"""The prior for two arms, at least one of which has a process of its own: from 29 launches of `mlp`
-with an isolated copy of jit_spmd on a shared two-core host, whose ratios ranged from -6.7 to +3.1 %
-around a mean of -0.65 % (standard error 0.51 %); those of copies in the worker, from -4.2 to +2.3 %
-around -0.01 %."""
+"""The prior for two arms, at least one of which has a process of its own: docs/design/verdicts.md
+has the launches behind it."""
 
 _SHARED = 0.25
 """Squared correlation of two arms' ratios to one baseline, whose own variation is in both."""

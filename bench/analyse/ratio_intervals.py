@@ -227,18 +227,14 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two runs, which never ran side by side.
 
     `above` and `below` are the log seconds per step of both, an array per worker with one value per
-    round. Each run's value is the mean of its processes' medians, with an error of its own, which
-    is not the standard error of that mean. Processes of one run share conditions (neighbours, clock
-    rate, the host of the virtual machine), so they may agree with one another and still all be
-    biased; no run can measure that bias. How UNPAIRED_SD divides into a shared part and a part of
-    each process is unknown, so all of it is treated as shared: a run's error is that of one
-    process, and never below UNPAIRED_SD. Processes that disagree widen the interval; many that
-    agree do not narrow it. Otherwise, a few launches on a host that was steady for an hour would
-    show that two runs of one program at different times differ, the error that matters most here.
+    round; None where either has no samples. Each run's value is the mean of its processes' medians.
+    Its error is not the standard error of that mean but that of one process, at least UNPAIRED_SD:
+    the processes of a run share the conditions of their hour, so they may agree and all be biased.
+    Processes that disagree widen the interval; many that agree do not narrow it.
 
     Both runs rest on the same UNPAIRED_SD and are wrong together if it does not fit the host, so
     the degrees of freedom of their `quotient` stay UNPAIRED_FREEDOM. A 95 % interval therefore
-    reaches at least 16 % below and 19 % above the value. None where either has no samples.
+    reaches at least 16 % below and 19 % above the value.
     """
     if not above or not below:
         return None
@@ -248,10 +244,9 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
 def apart(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two blocks of one run, whose launches are interleaved.
 
-    `above` and `below` are as for `unpaired`. The blocks never ran side by side, but their
-    processes ran in random order over the same period. Their differences, assumed to be UNPAIRED_SD
-    and updated by their own spread, therefore average out over launches, unlike those between runs
-    (`unpaired`). None where either has no samples.
+    The arguments and the result are as for `unpaired`. The processes of both blocks ran in random
+    order over the same period, so their differences, assumed to be UNPAIRED_SD and updated by their
+    own spread, average out over launches.
     """
     if not above or not below:
         return None
@@ -277,9 +272,7 @@ def _mean_of_processes(series: Series) -> Ratio:
 def _of_its_hour(series: Series) -> Ratio:
     """Return a run's seconds per step, with the error that `unpaired` describes."""
     mean = _mean_of_processes(series)
-    if mean.error is None:
-        return mean
-    error = max(UNPAIRED_SD, math.sqrt(mean.launches) * mean.error)
+    error = mean.error and max(UNPAIRED_SD, math.sqrt(mean.launches) * mean.error)
     return replace(mean, error=error, freedom=UNPAIRED_FREEDOM)
 
 

@@ -4,15 +4,7 @@ The location of n differences is the median of their n (n + 1) / 2 Walsh average
 pairs and of each value with itself. The interval of error alpha contains all shifts that the
 signed-rank test does not reject at alpha: it extends from one order statistic of the Walsh averages
 to the opposite one (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3).
-
-If two arms run the same program, each could as well have had the other's turn. Because their order
-is random, each difference is then as likely positive as negative, whatever the host does, and the
-test that they are equal needs no assumption about noise. The interval inverts that test, so it does
-need one: that the shift is constant, with deviations symmetric around it. The null distribution is
-that of independent orders; the orders in `bench.worker.time.turn_order` are balanced squares, which
-are random too, but not independent within a square.
-
-Many series are computed at once, as rows of arrays.
+docs/design/verdicts.md says what it assumes. Many series are computed at once, as rows of arrays.
 """
 
 import math

@@ -1,11 +1,9 @@
 """Verdicts on ratios: faster, slower, same or undecided.
 
-The 95 % confidence interval of a ratio covers only that ratio. Verdicts are stricter: at most 1 %
-(ALPHA) of all blocks may contain a wrong verdict about an arm against the baseline, no matter how
-often their samples were looked at. A block therefore divides the error of each look (see
-bench.analyse.alpha_spending) evenly among its comparisons, by Bonferroni's inequality. Comparisons
-of all pairs of arms, on request, divide it among the pairs. A regress run is stricter still: there,
-ALPHA bounds the probability of any wrong verdict in the whole run.
+They are stricter than a ratio's 95 % interval: at most ALPHA of all blocks may contain a wrong one
+about an arm against the baseline, however often their samples were looked at. Each look has a share
+of that error (see bench.analyse.alpha_spending), which is divided evenly among a block's
+comparisons, or all of a gate's (Bonferroni's inequality); see docs/design/verdicts.md.
 """
 
 from __future__ import annotations
