@@ -204,9 +204,7 @@ def alpha_of(arm: str, looks: Sequence[Look]) -> float:
 
 
 def _comparable(
-    attempts: Sequence[Mapping[str, Any]],
-    samples: pd.DataFrame,
-    cells: Sequence[Mapping[str, Any]],
+    attempts: Sequence[Mapping[str, Any]], samples: pd.DataFrame, cells: Sequence[Mapping[str, Any]]
 ) -> tuple[str, pd.DataFrame]:
     """Return a block's baseline, and the samples that may be compared with it.
 

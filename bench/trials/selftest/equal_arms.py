@@ -138,21 +138,23 @@ def trials(
     samples = pd.DataFrame({"load": "", "truth": 1.0, **samples})
     blocks = list(samples.groupby("block", sort=False))
     each = math.ceil(count / max(len(blocks), 1))
+    numbers = itertools.count()
     found = (
         {"program": name, **row}
         for name, own in blocks
-        for row in _of_block(own, each, chance, seconds)
+        for row in _of_block(own, each, chance, seconds, numbers)
     )
-    return pd.DataFrame(
-        [{**row, "trial": number, **of} for number, row in enumerate(found) for of in row["each"]],
-        columns=COLUMNS,
-    )
+    return pd.DataFrame(found, columns=COLUMNS)
 
 
 def _of_block(
-    samples: pd.DataFrame, count: int, chance: np.random.Generator, seconds: Sequence[float]
+    samples: pd.DataFrame,
+    count: int,
+    chance: np.random.Generator,
+    seconds: Sequence[float],
+    numbers: Iterator[int],
 ) -> Iterator[dict[str, Any]]:
-    """Yield trials; `each` holds what differs between a trial's arms."""
+    """Yield a row for each trial and arm but its baseline; trials take the next of `numbers`."""
     rounds = Rounds.of(samples)
     loads = samples.groupby("attempt", sort=False)["load"].first().to_numpy()
     truths = samples.groupby("arm", sort=False)["truth"].first()
@@ -171,19 +173,14 @@ def _of_block(
             under = set(loads[rounds.attempt[rows]])
             for factors in (same, scales):
                 found = replay(part(rounds, rows, factors), list(factors))
-                compared = list(factors.items())[1:]
-                yield {
+                trial = {
                     "load": next(iter(under)) if len(under) == 1 else SEVERAL,
-                    "slowed": slowed,
-                    "arms": number,
-                    "size": size,
+                    "slowed": slowed, "arms": number, "size": size, "trial": next(numbers),
                     "used_s": found.rounds * pair_s,
-                    "each": [
-                        {"truth": truth, **found.judge(arm, truth)}
-                        for arm, factor in compared
-                        for truth in [float(factor * truths[arm])]
-                    ],
-                }
+                }  # fmt: skip
+                for arm, factor in list(factors.items())[1:]:
+                    truth = float(factor * truths[arm])
+                    yield {**trial, "truth": truth, **found.judge(arm, truth)}
 
 
 def _parts(
