@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
 from bench.analyse.sample_rounds import Rounds, divided
-from bench.analyse.signed_rank import nan_quantiles, stacked
+from bench.analyse.signed_rank import nan_quantiles
 
 SURE = 0.001
 """P-value below which an effect is taken to be real; it is strict because many are tested."""
@@ -129,8 +129,8 @@ def _group_effect(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect 
     groups = [turns for turns in alike if len(turns) >= _FEWEST_TURNS]
     if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
         return None
-    medians = np.concatenate([np.median(turns, axis=-1) for _, turns in stacked(groups)])
-    return Effect(float(np.ptp(medians)), kruskal_wallis(groups))
+    medians = [float(np.median(turns)) for turns in groups]
+    return Effect(max(medians) - min(medians), kruskal_wallis(groups))
 
 
 def kruskal_wallis(groups: Sequence[NDArray[np.float64]]) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.signed_rank import estimated, stacked
+from bench.analyse.signed_rank import estimated
 from bench.records.arms import is_ablated
 
 Series = Sequence[NDArray[np.float64]]
@@ -174,7 +174,5 @@ def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:
     long = [values for values in series if len(values) >= _FEWEST_ROUNDS]
     if len(long) < 2:  # noqa: PLR2004
         return None
-    locations, errors = np.empty((2, len(long)))
-    for places, values in stacked(long):
-        locations[places], errors[places] = estimated(values)
+    locations, errors = np.transpose([estimated(values) for values in long])
     return float(np.var(locations, ddof=1)), float(np.mean(errors**2)), len(long) - 1.0

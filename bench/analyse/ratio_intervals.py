@@ -17,7 +17,7 @@ from scipy import special
 
 from bench.analyse.process_spread import ASSUMED, PROCESS, ProcessSpread, Series, Spreads
 from bench.analyse.sample_rounds import Rounds, spreads
-from bench.analyse.signed_rank import estimated, fewest, shift, stacked
+from bench.analyse.signed_rank import estimated, fewest, shift
 from bench.analyse.verdicts import Claim, claim, same
 
 CONFIDENCE = 0.95
@@ -177,8 +177,11 @@ def intervals(
     names, series = list(paired), [np.concatenate(own) for own in paired.values()]
     spreads = [process.between(arm, opponents[arm]) for arm in names]
     widths = np.array([_quantile(own.freedom, alpha) * own.sd for own in spreads])
+    lengths = np.array([len(own) for own in series])
     found = {}
-    for places, differences in stacked(series):
+    for length in np.unique(lengths):
+        places = np.flatnonzero(lengths == length)
+        differences = np.array([series[place] for place in places])
         counts = [[len(values) for values in paired[names[place]]] for place in places]
         shares = np.array([math.hypot(*own) / sum(own) for own in counts])
         middle, low, high = shift(differences, alpha)

@@ -8,7 +8,7 @@ docs/design/verdicts.md says what it assumes. Many series are computed at once, 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -108,13 +108,3 @@ def nan_quantiles(values: NDArray[np.float64], shares: Sequence[float]) -> NDArr
     above = np.minimum(below + 1, np.maximum(last, 0)[:, np.newaxis])
     low, high = (np.take_along_axis(ordered, ends, axis=1) for ends in (below, above))
     return np.asarray(low + (high - low) * (places - below), np.float64)
-
-
-def stacked(
-    series: Sequence[NDArray[np.float64]],
-) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
-    """Yield, for each length, the indices of the series and the series as (series, length)."""
-    lengths = np.array([len(values) for values in series])
-    for length in set(lengths.tolist()):
-        places = np.flatnonzero(lengths == length)
-        yield places, np.array([series[place] for place in places.tolist()])

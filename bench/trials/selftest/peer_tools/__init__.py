@@ -72,17 +72,10 @@ class Peer(Protocol):
         """Return why the tool cannot be used here, and what to install; None if it can."""
 
     def trial(self, base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
-        """Measure two programs, one after the other, and let the tool judge.
+        """Measure two programs one after the other, for half of the seconds each, and judge them.
 
-        Args:
-          base: the first program.
-          other: the second, which may be slower.
-          seconds: measuring time of both programs together; each gets half.
-          directory: an empty folder, by its full path, in which the tool runs and writes.
-
-        Raises:
-          KernelError: a program cannot be compiled.
-          PeerError: the tool failed.
+        The tool runs and writes in the directory, an empty folder by its full path. Raises
+        KernelError if a program cannot be compiled, and PeerError if the tool failed.
         """
 
 
@@ -108,10 +101,8 @@ def run_tool(
     """Run a tool in a folder until it ends, and end all its processes.
 
     A tool that is silent for much longer than its measuring time is killed. Variables of
-    `environment` are added to this process's; exit codes in `codes` do not mean failure.
-
-    Raises:
-      PeerError: the tool could not be started, failed, or took too long.
+    `environment` are added to this process's; exit codes in `codes` do not mean failure. Raises
+    PeerError if the tool could not be started, failed, or took too long.
     """
     limit_s, name = _START_S + _SLOWDOWN * seconds, Path(command[0]).name
     variables = {**child_environment(), **(environment or {})}

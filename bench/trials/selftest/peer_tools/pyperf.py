@@ -42,11 +42,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
 
 def verdict(output: str) -> bool | None:
-    """Return whether the other is slower, by the output of `compare_to`; None for no difference.
-
-    Raises:
-      PeerError: the output has no verdict.
-    """
+    """Return whether the other is slower, by the output of `compare_to`; None for no difference."""
     if _HIDDEN in output:
         return None
     words = set(_FASTER_OR_SLOWER.findall(output))

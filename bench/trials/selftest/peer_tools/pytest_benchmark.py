@@ -52,11 +52,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
 
 def has_regressed(done: Answer) -> bool:
-    """Read the verdict from the tool's output.
-
-    Raises:
-      PeerError: it failed for a reason other than a regression.
-    """
+    """Read the verdict from the tool's output; PeerError if it failed for another reason."""
     regressed = any(_REGRESSED in line for line in done.tail)
     if bool(done.code) != regressed:
         raise failure("pytest", done)
