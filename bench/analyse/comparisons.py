@@ -100,15 +100,14 @@ class Comparison:
         """`data=2, batch 16`."""
         return self.block.place
 
-    def claims_of(self, arm: str, others: Sequence[str] = ()) -> dict[str, Claim]:
-        """Return the claim about an arm against each of the others, or of those named."""
-        opponents = {other: arm for other in others or self.arms if other != arm}
-        found = ratios(self.rounds, opponents, self.process)
-        alpha = self.alpha / pairs(len(self.arms))
-        return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in found.items()}
+    def claim_of(self, arm: str, other: str) -> Claim | None:
+        """Return the claim about one of the arms against another; None without samples of both."""
+        known = {arm: other} if {arm, other} <= {*self.arms} else {}
+        ratio = ratios(self.rounds, known, self.process).get(arm)
+        return ratio and claim(ratio, self.alpha / pairs(len(self.arms)), self.margin)
 
     def all_pairs(self) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
-        """Yield each two arms that shared rounds: the ratio of `claims_of`, and its interval."""
+        """Yield each two arms that shared rounds: the ratio of `claim_of`, and its interval."""
         alpha = self.alpha / pairs(len(self.arms))
         for place, arm in enumerate(self.arms[:-1], 1):
             below = dict.fromkeys(self.arms[place:], arm)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,12 +80,6 @@ class Ratio:
         _, low, high = (float(end) for end in shift(self.differences, alpha))
         others = _quantile(self.process.freedom, alpha) * self.process.sd
         return middle - math.hypot(middle - low, others), middle + math.hypot(high - middle, others)
-
-    @property
-    def inverse(self) -> Self:
-        """time(other) / time(arm), with the same error."""
-        negative = None if self.differences is None else -self.differences
-        return replace(self, value=1 / self.value, differences=negative)
 
     @property
     def low(self) -> float | None:

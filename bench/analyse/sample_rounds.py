@@ -77,12 +77,11 @@ class Rounds:
             predecessor=table(np.where((position == 0) | (predecessor < 0), np.nan, predecessor)),
         )
 
-    def seconds(self, arm: str, figure: Figure) -> NDArray[np.float64]:
+    def seconds(self, arm: str) -> NDArray[np.float64]:
         """Return the arm's seconds per step, (rounds,); NaN where it had no turn."""
         if arm not in self.arms:
             return np.full(len(self.attempt), np.nan)
-        table: NDArray[np.float64] = getattr(self, figure)
-        return table[:, self.arms.index(arm)]
+        return self.throughput[:, self.arms.index(arm)]
 
     def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
         """Return log(time(arm) / time(opponent)) of each arm, wherever both took turns.
@@ -114,7 +113,7 @@ class Rounds:
 
     def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
         """Return log(seconds per step) of every round with the arm, one array per worker."""
-        return self._series(np.log(self.seconds(arm, "throughput"))[:, np.newaxis])[0]
+        return self._series(np.log(self.seconds(arm))[:, np.newaxis])[0]
 
     def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
         """Return each column of (rounds, columns) without NaNs, one array per worker process."""

@@ -139,7 +139,7 @@ def show_times(
     """
     for block in blocks:
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in cells)
-        claim = block.claims_of(arm).get(other) if arm in block.arms else None
+        claim = block.claim_of(arm, other)
         if block.span_steps == (1,) and traces.keys() >= {*cells}:
             continue
         if claim is not None and claim.ratio.paired:
