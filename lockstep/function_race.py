@@ -6,7 +6,6 @@ launch, whose rows are stored like a run's.
 
 import inspect
 import math
-import random
 import types
 import uuid
 from collections.abc import Mapping
@@ -50,14 +49,11 @@ ROUNDS = 128
 
 @dataclass(frozen=True)
 class Given:
-    """A function and its starting state, with the interface of an implementation's module."""
+    """A function and its starting state, built as by an implementation's module."""
 
     step: Step
     state: Any
     batch: Any
-
-    def why_unsupported(self, _problem: Problem, _mesh: Mesh) -> None:
-        """Return None: the caller vouches that the function can run."""
 
     def build(self, _problem: Problem, _mesh: Mesh) -> TrainStep:
         """Return the step with its own copies of the arrays."""
@@ -169,10 +165,16 @@ class _Session(BlockSession):
 
     agreement: Agreement
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, mesh: Mesh, batch: Any) -> None:
         self.asked: list[Event] = []
         super().__init__(job, self._keep, Path())
-        self.threads = FileThreads()
+        self.threads, self.mesh = FileThreads(), mesh
+        self.row |= {"load_before": load_average(), "cores": [sorted(cores())]}
+        # The parts of a problem that a session uses; the model FLOPs of a function are unknown.
+        self.problem = cast("Problem", types.SimpleNamespace(
+            batch=lambda _: batch, model_flops=math.nan, unit="samples",
+            units_per_step=self.block.batch,
+        ))  # fmt: skip
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Leave the process as it is: it belongs to the caller."""
@@ -275,14 +277,7 @@ def _session(
         implementations=list(names), baseline=baseline, proved={}, looks=True, ceilings=False,
         seed=seed, alone=False,
     )  # fmt: skip
-    session = _Session(job)
-    session.mesh, session.chance = mesh, random.Random(seed)
-    session.row |= {"load_before": load_average(), "cores": [sorted(cores())]}
-    # The parts of a problem that a session uses; the model FLOPs of a function are unknown.
-    session.problem = cast("Problem", types.SimpleNamespace(
-        batch=lambda _: batch, model_flops=float("nan"), unit="samples", units_per_step=block.batch,
-    ))  # fmt: skip
-    return session, plan
+    return _Session(job, mesh, batch), plan
 
 
 def _mesh_of(state: Any) -> Mesh:

@@ -15,6 +15,8 @@ from bench.records import numbers, store
 from bench.records.paths import REPORTS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
     from matplotlib.axes import Axes
 
@@ -159,7 +161,7 @@ class Results:
 
     def _lines(self, block: Comparison) -> list[list[str]]:
         rows = self.verdicts[self.verdicts["block"] == block.name].to_dict("records")
-        return [_row({str(key): value for key, value in row.items()}) for row in rows]
+        return [_row(row) for row in rows]
 
 
 _HEADINGS = ("name", ">step", ">ratio", "95 % interval", "verdict")
@@ -170,7 +172,7 @@ def _title(block: Comparison) -> str:
     return f"{block.subject}, {block.place}: {rounds}, verdicts sure to 99 %"
 
 
-def _row(cell: dict[str, Any]) -> list[str]:
+def _row(cell: Mapping[Any, Any]) -> list[str]:
     from bench.present.bounds import sure_of  # noqa: PLC0415
     from bench.present.columns import between, formatted  # noqa: PLC0415
 

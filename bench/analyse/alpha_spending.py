@@ -21,21 +21,16 @@ ZETA = 2.2857656646
 
 
 class AlphaSpending:
-    """The errors spent by the looks at a block.
+    """The errors spent by the looks at a block, given those of earlier launches.
 
     A spending function after Lan and DeMets, Biometrika 70 (1983), 659: the error spent so far
-    depends only on the progress of the plan, not on the number of looks. Up to the end of the plan
-    it grows linearly, to ALPHA less the reserve. Looks at p times the plan have spent 1 - 1 / p of
-    the reserve: twice the plan may spend half of it, so further measuring keeps making verdicts
-    easier.
+    depends only on the progress of the plan. Up to the end of the plan it grows linearly, to ALPHA
+    less the reserve. Looks at p times the plan have spent 1 - 1 / p of the reserve.
 
     Looks share rounds, so their errors are correlated. Under the null hypothesis, their joint
     distribution is that of a random walk, which is integrated numerically (Armitage, McPherson and
     Rowe, Journal of the Royal Statistical Society A 132 (1969), 235). An arm that has left the
     rounds walks less than this assumes, so its looks are correlated even more.
-
-    Args:
-      looks: the looks of earlier launches.
     """
 
     def __init__(self, looks: Sequence[Look] = ()) -> None:
@@ -47,19 +42,15 @@ class AlphaSpending:
         return max((look["spent"] for look in self.looks), default=0.0)
 
     def look(self, rounds: int, progress: float, comparisons: float = 1) -> float:
-        """Spend error on a look at the block's first `rounds` rounds.
+        """Spend error on a look at the block's first `rounds` rounds, over all launches so far.
 
+        `progress` is the share of the planned measuring that is done, above 1 beyond the plan;
+        `comparisons` is the number among which the error is split evenly (Bonferroni's inequality).
         A look at the same number of rounds as the one before replaces it, with at least its error.
         A look at fewer rounds, or without progress, spends nothing and is not recorded.
 
-        Args:
-          rounds: the number over all launches so far.
-          progress: share of the planned measuring that is done; above 1 beyond the plan.
-          comparisons: the number among which the error is split evenly (Bonferroni's inequality).
-
-        Returns:
-          The error of this look, over all comparisons. It exceeds what the look spends, because
-          part of it was spent by earlier looks.
+        Return the error of this look, over all comparisons. It exceeds what the look spends,
+        because part of it was spent by earlier looks.
         """
         before = self.looks[-1]["rounds"] if self.looks else 0
         of_reserve = RESERVE * (1 - 1 / progress) if progress > 1 else 0.0
@@ -117,25 +108,19 @@ def _step(
 def level(found: Sequence[bool], batch: int = 1) -> float:
     """Return the two-sided error of each test of the next batch, whose tests share samples.
 
-    `found` tells, for every test so far, whether it made a finding. This is online control of the
-    false discovery rate of a series without a planned end.
+    `found` tells, for every test so far, whether it made a finding. What this online control of the
+    false discovery rate promises: docs/refereeing.md.
 
     The rule is LORD++ of Ramdas, Yang, Wainwright and Jordan (NeurIPS 2017, "Online control of the
-    false discovery rate with decaying memory"), a kind of alpha-investing (Foster and Stine,
-    Journal of the Royal Statistical Society B 70 (2008), 429). Let t_1 < t_2 < ... be the numbers
-    of the tests that made a finding. Then test t has the level
+    false discovery rate with decaying memory"). Let t_1 < t_2 < ... be the numbers of the tests
+    that made a finding. Then test t has the level
 
         g(t) W + (ALPHA - W) g(t - t_1) + ALPHA (g(t - t_2) + g(t - t_3) + ...)
 
-    so that a series starts with the wealth W, pays for every test, and earns with every finding.
-    The weights g sum to 1, and fall as t^-1.6 (Ramdas, Zrnic, Wainwright and Jordan, ICML 2018,
-    "SAFFRON"). Each test has samples of its own, so the expected number of wrong findings is at
-    most ALPHA times that of findings, however many tests there are and whatever decides which one
-    is next.
-
-    Tests of one batch share samples. Each has the level of the batch's last test, which depends on
-    no finding of the batch (Zrnic, Ramdas and Jordan, Journal of Machine Learning Research 22
-    (2021)).
+    with the wealth W. The weights g sum to 1, and fall as t^-1.6 (Ramdas, Zrnic, Wainwright and
+    Jordan, ICML 2018, "SAFFRON"). Each test of a batch has the level of the batch's last test,
+    which depends on no finding of the batch (Zrnic, Ramdas and Jordan, Journal of Machine Learning
+    Research 22 (2021)).
     """
     number = len(found) + batch
     since = [number - at for at, one in enumerate(found, start=1) if one]

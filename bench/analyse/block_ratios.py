@@ -100,10 +100,9 @@ def idle_shares(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], dict
     cells that differ only in the number of microbatches, not in a microbatch's size, determine a
     and b.
 
-    Returns:
-      By block and implementation, columns of the cell: `idle`, which is b over the step, with its
-      95 % interval `idle_low`, `idle_high`, NaN where there is none. Blocks are left out unless
-      another one has more microbatches of the same size.
+    The result has, by block and implementation, columns of the cell: `idle`, which is b over the
+    step, with its 95 % interval `idle_low`, `idle_high`, NaN where there is none. Blocks are left
+    out unless another one has more microbatches of the same size.
     """
     alike: defaultdict[object, dict[int, Comparison]] = defaultdict(dict)
     for comparison in comparisons:

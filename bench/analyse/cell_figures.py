@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.analyse import peaks
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import ends
+from bench.analyse.ratio_intervals import columns
 from bench.analyse.sample_rounds import Spread
 from bench.records.row_parts import OWN, SGD
 from bench.records.rows import Manifest
@@ -59,6 +59,10 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     communication, proof = first.get("communication"), first.get("proof") or []
     program = first.get("program") or {}
     cores = manifest["host"].get("usable_cores") or 0
+
+    def worst(name: str) -> float:
+        return max((check.get(name) or 0 for check in proof), default=0)
+
     return {
         **dict.fromkeys(MEANINGS["cells"], math.nan),
         **{name: first.get(name, math.nan) for name in _IDENTITY},
@@ -84,14 +88,11 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
             ),
             default=math.nan,
         ),
-        **{
-            f"proof_{name}": max((check.get(name) or 0 for check in proof), default=0)
-            for name in ("batch", "devices", "parts")
-        },
+        **{f"proof_{name}": worst(name) for name in ("batch", "devices", "parts")},
         "proved_exactly": any(check["name"] in (SGD, OWN) for check in proof),
         "settings": ", ".join(first.get("jax_config") or ()),
         "kernels": ", ".join(first.get("kernels") or ()),
-        "replica_drift": max((check.get("replica_drift") or 0.0 for check in proof), default=0.0),
+        "replica_drift": float(worst("replica_drift")),
         "approximate": first.get("approximate") or "",
         **{name: first.get(name) for name in ("inputs", "ablations", "foreign", "isolation")},
         **{name: first.get(name) for name in ("profile", "proved_in", "compiled_in")},
@@ -139,7 +140,9 @@ def time_columns(
     }
 
 
-def side_by_side(cell: Mapping[str, Any], comparison: Comparison, level: Spread) -> dict[str, Any]:
+def side_by_side(
+    cell: Mapping[str, Any], comparison: Comparison, level: Spread | None
+) -> dict[str, Any]:
     """Return times and rates as if the arm had shared all rounds of the baseline.
 
     An arm leaves the rounds once it is decided. Medians over different rounds would compare the
@@ -147,7 +150,7 @@ def side_by_side(cell: Mapping[str, Any], comparison: Comparison, level: Spread)
     `level`. Empty for a cell without a paired ratio.
     """
     claim = comparison.claims.get(cell["implementation"])
-    if claim is None or not claim.ratio.paired:
+    if level is None or claim is None or not claim.ratio.paired:
         return {}
     factor = level.median * claim.ratio.value / cell["step_s"]
     return {name: cell[name] * factor for name in _TIMES} | {
@@ -172,12 +175,9 @@ def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, 
     claim = comparison.claims.get(name)
     if claim is None:
         return {"baseline": baseline, "paired": False}
-    value, low, high = ends(claim.ratio)
     return {
         "baseline": baseline,
-        "ratio": value,
-        "ratio_low": low,
-        "ratio_high": high,
+        **columns("ratio", claim.ratio),
         "paired": claim.ratio.paired,
         "verdict": claim.verdict.word,
         "verdict_low": claim.verdict.low,

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +21,7 @@ from bench.analyse import change_points
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import UNPAIRED_FREEDOM, UNPAIRED_SD, Ratio, quotient, ratios
-from bench.analyse.run_settings import Difference, contents, differences, hardware
+from bench.analyse.run_changes import Difference, contents, differences, hardware
 from bench.records.cells import Block
 from bench.records.store import Run
 
@@ -60,12 +61,33 @@ class History:
     """That of the block's newest run."""
     visits: list[Visit]
     """Oldest first, at least two."""
-    changes: list[Change]
 
     @property
     def rated(self) -> list[tuple[Visit, Ratio]]:
         """The measurements that have a ratio."""
-        return _rated(self.visits)
+        return [(visit, visit.ratio) for visit in self.visits if visit.ratio]
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """The change points, oldest first."""
+        logs = [math.log(ratio.value) for _, ratio in self.rated]
+        starts = change_points.find(logs)
+        levels = [statistics.median(part) for part in np.split(logs, starts)] if starts else []
+        return [
+            Change(start, math.exp(after - before), self._differences(start))
+            for start, (before, after) in zip(starts, pairwise(levels), strict=True)
+        ]
+
+    def _differences(self, start: int) -> list[Difference]:
+        """Return what differs between a measurement and the one before, by index in `rated`."""
+        old, new = self.rated[start - 1][0].run, self.rated[start][0].run
+        files = contents(old, new)
+        changed = [
+            *(one for one in differences(old.manifest, new.manifest) if one.kind != "options"),
+            *files.get(f"implementation {self.implementation}", []),
+            *files.get(f"workload {self.block.workload}", []),
+        ]
+        return list(dict.fromkeys(changed))
 
     @property
     def latest(self) -> Ratio | None:
@@ -75,11 +97,7 @@ class History:
 
 
 def find(runs: Iterable[tuple[Run, Tables]]) -> list[History]:
-    """Return the history of every cell that two runs on the same hardware timed.
-
-    Args:
-      runs: stored runs with their tables, in any order.
-    """
+    """Return the history of every cell that two of the runs, in any order, timed on one machine."""
     blocks = defaultdict[tuple[object, str], list[tuple[Run, Comparison]]](list)
     for run, found in sorted(
         runs, key=lambda one: datetime.fromisoformat(one[0].manifest["started_at"])
@@ -102,8 +120,7 @@ def _of_block(runs: Sequence[tuple[Run, Comparison]]) -> Iterator[History]:
             if cell["implementation"] == arm
         ]
         if len(visits) > 1:
-            changes = list(_changes(visits, newest.block.workload, arm))
-            yield History(newest.block, arm, newest.baseline, visits, changes)
+            yield History(newest.block, arm, newest.baseline, visits)
 
 
 def _ratio(block: Comparison, arm: str, baseline: str) -> Ratio | None:
@@ -111,23 +128,3 @@ def _ratio(block: Comparison, arm: str, baseline: str) -> Ratio | None:
         return None
     found = ratios(block.rounds, {arm: baseline}, block.process).get(arm)
     return found if found and found.paired else None
-
-
-def _rated(visits: Sequence[Visit]) -> list[tuple[Visit, Ratio]]:
-    return [(visit, visit.ratio) for visit in visits if visit.ratio]
-
-
-def _changes(visits: Sequence[Visit], workload: str, implementation: str) -> Iterator[Change]:
-    rated = _rated(visits)
-    logs = [math.log(ratio.value) for _, ratio in rated]
-    starts = change_points.find(logs)
-    levels = [statistics.median(part) for part in np.split(logs, starts)] if starts else []
-    for start, (before, after) in zip(starts, pairwise(levels), strict=True):
-        old, new = rated[start - 1][0].run, rated[start][0].run
-        files = contents(old, new)
-        changed = [
-            *(one for one in differences(old.manifest, new.manifest) if one.kind != "options"),
-            *files.get(f"implementation {implementation}", []),
-            *files.get(f"workload {workload}", []),
-        ]
-        yield Change(start, math.exp(after - before), list(dict.fromkeys(changed)))

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from bench.analyse import block_ratios, energy_per_step, rooflines, scaling_curves, turn_details
-from bench.analyse.cell_figures import (
-    ratio_columns,
-    side_by_side,
-    standing_columns,
-    stored_columns,
-    time_columns,
+from bench.analyse import (
+    block_ratios,
+    cell_figures,
+    energy_per_step,
+    peaks,
+    scaling_curves,
+    turn_details,
 )
-from bench.analyse.comparisons import Comparison, TimedSamples, compare_arms
+from bench.analyse.comparisons import Comparison, compare_arms
 from bench.analyse.process_spread import by_devices
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.scaling_curves import Scaling
@@ -77,14 +77,15 @@ class Tables:
 def build(run: Run) -> Tables:
     """Compute the tables of a run."""
     launches = _grouped(run.last_cell_rows, "cell")
-    cells = [stored_columns(rows, run.manifest) for rows in launches.values()]
+    cells = [cell_figures.stored_columns(rows, run.manifest) for rows in launches.values()]
     cells_of = _grouped(cells, "block")
     blocks = _grouped(sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER)), "block")
-    ceilings = rooflines.ceilings(run.block_rows)
-    samples = TimedSamples.of(_timed_samples(run))
-    energy = energy_per_step.measure(samples.frame, run.block_rows)
+    ceilings = peaks.ceilings(run.block_rows)
+    samples = _timed_samples(run)
+    of_block = dict.fromkeys(blocks, samples.iloc[:0]) | dict(iter(samples.groupby("block")))
+    energy = energy_per_step.measure(samples, run.block_rows)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
-    arranged = {name: Rounds.arranged(samples.turns.at(samples.of_block(name))) for name in blocks}
+    arranged = {name: Rounds.of(of_block[name]) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
     process = by_devices(
         (
@@ -99,17 +100,18 @@ def build(run: Run) -> Tables:
         throughput, latency = (spreads(rounds, figure) for figure in ("throughput", "latency"))
         for cell in own:
             arm = cell["implementation"]
-            cell.update(time_columns(cell, throughput.get(arm), latency.get(arm), device_kind))
+            spread = throughput.get(arm), latency.get(arm)
+            cell.update(cell_figures.time_columns(cell, *spread, device_kind))
         comparison = compare_arms(
-            attempts, own, samples,
+            attempts, own, of_block[name],
             rounds=rounds, process=process[devices[name]], margin=margin, ceilings=machine,
         )  # fmt: skip
+        level = throughput.get(comparison.baseline)
         for cell in own:
-            cell.update(ratio_columns(cell, comparison))
-            if comparison.baseline in throughput:
-                cell.update(side_by_side(cell, comparison, throughput[comparison.baseline]))
-            cell.update(standing_columns(cell, comparison))
-            cell.update(rooflines.figures(cell, machine))
+            cell.update(cell_figures.ratio_columns(cell, comparison))
+            cell.update(cell_figures.side_by_side(cell, comparison, level))
+            cell.update(cell_figures.standing_columns(cell, comparison))
+            cell.update(peaks.roofline(cell, machine))
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))
         comparisons.append(comparison)
@@ -130,7 +132,7 @@ def build(run: Run) -> Tables:
         timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
-        throttling=turn_details.throttling(samples.frame),
+        throttling=turn_details.throttling(samples),
         meters={
             name: [row["energy"] for row in attempts if "energy" in row]
             for name, attempts in blocks.items()

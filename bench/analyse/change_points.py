@@ -34,12 +34,7 @@ def fewest(alpha: float = ALPHA) -> int:
 
 
 def find(values: Sequence[float] | NDArray[np.float64], alpha: float = ALPHA) -> list[int]:
-    """Return the index of the first value after each change, in order.
-
-    Args:
-      values: the series, in the order of measurement.
-      alpha: error of each test.
-    """
+    """Return the index of the first value after each change; `alpha` is the error of each test."""
     series = np.asarray(values, float)
     size = len(series)
     if size < fewest(alpha):
@@ -61,14 +56,10 @@ def find(values: Sequence[float] | NDArray[np.float64], alpha: float = ALPHA) ->
 
 
 def _divergences(series: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how much neighbouring parts of each series differ.
+    """Return how much neighbouring parts of each series, (..., n), differ: (..., n, n).
 
-    Args:
-      series: (..., n).
-
-    Returns:
-      (..., n, n): for a row i and a column k > i, the energy distance of values 0 to i and values
-      i + 1 to k, times a b / (a + b) for parts of a and b values; 0 for other columns.
+    For a row i and a column k > i, it is the energy distance of values 0 to i and values i + 1 to
+    k, times a b / (a + b) for parts of a and b values; 0 for other columns.
     """
     distances = np.abs(series[..., :, np.newaxis] - series[..., np.newaxis, :])
     sums = distances.cumsum(axis=-1).cumsum(axis=-2)

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.disturbances import HOST, Conditions, Effect, conditions, drifts, order_effects
+from bench.analyse.disturbances import Conditions, Effect, conditions, drifts, order_effects
 from bench.analyse.process_spread import Spreads
 from bench.analyse.ratio_intervals import Ratio, intervals, ratios
-from bench.analyse.sample_rounds import Rounds, Turns
+from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
 from bench.analyse.turn_details import Waits, input_waits, process_times
 from bench.analyse.verdicts import Claim, claim, pairs, same
@@ -78,7 +78,7 @@ class Comparison:
     programs: dict[str, str]
     """Identities of programs, by arm: see bench.records.step_programs.identity."""
     ceilings: Ceilings | None
-    """Measured limits of its hardware: see bench.analyse.rooflines.ceilings."""
+    """Measured limits of its hardware: see bench.analyse.peaks.ceilings."""
     oversubscribed: bool
     """Whether its CPU devices share cores, in which case it is no evidence about scaling."""
     launches: int
@@ -100,15 +100,14 @@ class Comparison:
         """`data=2, batch 16`."""
         return self.block.place
 
-    def claims_of(self, arm: str, others: Sequence[str] = ()) -> dict[str, Claim]:
-        """Return the claim about an arm against each of the others, or of those named."""
-        opponents = {other: arm for other in others or self.arms if other != arm}
-        found = ratios(self.rounds, opponents, self.process)
-        alpha = self.alpha / pairs(len(self.arms))
-        return {other: claim(ratio.inverse, alpha, self.margin) for other, ratio in found.items()}
+    def claim_of(self, arm: str, other: str) -> Claim | None:
+        """Return the claim about one of the arms against another; None without samples of both."""
+        known = {arm: other} if {arm, other} <= {*self.arms} else {}
+        ratio = ratios(self.rounds, known, self.process).get(arm)
+        return ratio and claim(ratio, self.alpha / pairs(len(self.arms)), self.margin)
 
     def all_pairs(self) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
-        """Yield each two arms that shared rounds: the ratio of `claims_of`, and its interval."""
+        """Yield each two arms that shared rounds: the ratio of `claim_of`, and its interval."""
         alpha = self.alpha / pairs(len(self.arms))
         for place, arm in enumerate(self.arms[:-1], 1):
             below = dict.fromkeys(self.arms[place:], arm)
@@ -123,35 +122,10 @@ class Comparison:
         return rank(self.rounds, exact, self.alpha, self.process, self.programs)
 
 
-@dataclass(frozen=True)
-class TimedSamples:
-    """The samples of a run whose times may be shown.
-
-    Columns are converted to arrays once: a run may have hundreds of blocks, and a conversion for
-    each would dominate the time.
-    """
-
-    frame: pd.DataFrame
-    turns: Turns
-    host: dict[str, NDArray[np.float64]]
-    places: Mapping[Any, Any]
-    """Indices of each block's samples, by its name."""
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame) -> Self:
-        """Convert the columns of a frame of samples."""
-        host = {name: frame[name].to_numpy(float) for name in HOST}
-        return cls(frame, Turns.of(frame), host, frame.groupby("block").indices)
-
-    def of_block(self, name: str) -> NDArray[np.intp]:
-        """Return the indices of a block's samples."""
-        return np.asarray(self.places.get(name, ()), np.intp)
-
-
 def compare_arms(
     attempts: Sequence[Mapping[str, Any]],
     cells: Sequence[Mapping[str, Any]],
-    samples: TimedSamples,
+    samples: pd.DataFrame,
     *,
     rounds: Rounds,
     process: Spreads,
@@ -161,14 +135,13 @@ def compare_arms(
     """Compare a block's arms; leave `ranked` empty for the caller to fill.
 
     `attempts` are the block's rows of bench.records.rows.BlockRow, at least one, and `cells` its
-    cells with their status; `rounds` are all of its samples, arranged. `process`, `margin` and
-    `ceilings` are as in Comparison.
+    cells with their status; `samples` are those that may be shown, and `rounds` the same, arranged.
+    `process`, `margin` and `ceilings` are as in Comparison.
     """
     block = Block.of(attempts[0])
-    shown = samples.of_block(block.name)
-    baseline, counted = _comparable(attempts, samples.frame, shown, cells)
-    if len(counted) < len(shown):
-        rounds = Rounds.arranged(samples.turns.at(counted))
+    baseline, counted = _comparable(attempts, samples, cells)
+    if len(counted) < len(samples):
+        rounds = Rounds.of(counted)
     arms = tuple(cell["implementation"] for cell in cells if cell["status"] == "ok")
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     opponents = {arm: baseline for arm in arms if arm != baseline}
@@ -188,7 +161,6 @@ def compare_arms(
         )
         for arm, ratio in found.items()
     }
-    several = block.options.processes > 1
     return Comparison(
         block=block,
         baseline=baseline,
@@ -207,12 +179,12 @@ def compare_arms(
             for arm, ratio in ratios(rounds, versions, process).items()
         },
         ablated=ratios(rounds, own_arms(rounds.arms, ABLATIONS), process),
-        waits=input_waits(samples.frame, counted) if fed else {},
+        waits=input_waits(counted) if fed else {},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
         order=order_effects(rounds),
-        conditions=conditions({name: values[counted] for name, values in samples.host.items()}),
-        process_times=process_times(samples.frame, counted) if several else {},
+        conditions=conditions(counted),
+        process_times=process_times(counted) if block.options.processes > 1 else {},
         programs=programs,
         ceilings=ceilings,
         oversubscribed=any(cell["oversubscribed"] for cell in cells),
@@ -231,25 +203,20 @@ def alpha_of(arm: str, looks: Sequence[Look]) -> float:
 
 
 def _comparable(
-    attempts: Sequence[Mapping[str, Any]],
-    frame: pd.DataFrame,
-    places: NDArray[np.intp],
-    cells: Sequence[Mapping[str, Any]],
-) -> tuple[str, NDArray[np.intp]]:
-    """Return a block's baseline, and the indices of samples that may be compared with it.
+    attempts: Sequence[Mapping[str, Any]], samples: pd.DataFrame, cells: Sequence[Mapping[str, Any]]
+) -> tuple[str, pd.DataFrame]:
+    """Return a block's baseline, and the samples that may be compared with it.
 
     The baseline is that of the attempt that timed the most arms. Cells measured alone are their own
     baselines, and their twins count for no other cell.
     """
-    refused = [cell["implementation"] for cell in cells if cell["status"] != "ok"]
-    if refused:
-        places = places[~frame["arm"].iloc[places].map(implementation_of).isin(refused)]
-    if not places.size:
-        return "", places
+    if refused := [cell["implementation"] for cell in cells if cell["status"] != "ok"]:
+        samples = samples[~samples["arm"].map(implementation_of).isin(refused)]
+    if samples.empty:
+        return "", samples
     baselines = {row["attempt"]: row["baseline"] for row in attempts}
     if len(set(baselines.values())) == 1:
-        return attempts[0]["baseline"], places
-    samples = frame[["attempt", "arm"]].iloc[places]
+        return attempts[0]["baseline"], samples
     baseline = baselines[samples.groupby("attempt")["arm"].nunique().idxmax()]
     of_others = samples["attempt"].map(baselines) != baseline
-    return baseline, places[~((samples["arm"] == TWIN) & of_others)]
+    return baseline, samples[~((samples["arm"] == TWIN) & of_others)]

@@ -1,11 +1,10 @@
 """Energy per step from counter readings over an arm's turns, with its error.
 
 A counter that is updated every T seconds shows the energy at its last update, up to T seconds
-before a reading. That blurs both ends of each of an arm's n turns of d seconds. At random, it adds
-a variance of n T^2/6 times the arm's power squared, as a lag is uniform in [0, T]. It also biases
-the arm towards its neighbours, since T/2 of each turn, or T/(2d) of its energy, is counted in the
-next turn. Every other arm is a neighbour about equally often, so the neighbours are assumed to have
-the block's mean power.
+before a reading, which blurs both ends of each of an arm's n turns of d seconds. At random, it adds
+a variance of n T^2/6 times the arm's power squared. It also biases the arm towards its neighbours,
+since T/(2d) of a turn's energy is counted in the next turn. Every other arm is a neighbour about
+equally often, so the neighbours are assumed to have the block's mean power.
 """
 
 import math

@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import Ratio
+from bench.analyse.ratio_intervals import Ratio, compare
 from bench.analyse.same_programs import Relation, relation
-from bench.analyse.verdicts import Claim, compare
+from bench.analyse.verdicts import Claim
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.cells import base_of
 from bench.records.rows import Manifest
@@ -187,9 +187,8 @@ def judge_attempts(
     """
     tables = cell_table.build(run)
     cells = {row["implementation"]: row for row in tables.rows}
-    failed = {
-        row["implementation"]: row for row in run.last_cell_rows if row["status"] != "ok"
-    }  # in any launch
+    # In any launch.
+    failed = {row["implementation"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     block = tables.comparisons[0]
     opponents = dict.fromkeys(challengers, incumbent)
     alpha = block.alpha / sharing
@@ -200,13 +199,11 @@ def judge_attempts(
         if cell is None:
             fared[name] = Fared("undecided", NOT_MEASURED)
         elif cell["status"] != "ok":
-            fared[name] = Fared("discard", f"{cell['status']}: {cell['reason']}")
+            fared[name] = Fared("discard", _why(cell))
         elif cell["approximate"] and not own["approximate"]:
             fared[name] = Fared("discard", f"its step is approximate: {cell['approximate']}")
         elif own["status"] != "ok" or name not in claims:
-            fared[name] = Fared(
-                "undecided", f"the incumbent fails, {own['status']}: {own['reason']}"
-            )
+            fared[name] = Fared("undecided", f"the incumbent fails, {_why(own)}")
         else:
             claim, programs = claims[name], relation(cell, own)
             decision = _DECISIONS[claim.verdict.word]

@@ -74,31 +74,22 @@ class Row:
         return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """Implementations by blocks."""
+def find(found: Tables) -> tuple[list[Comparison], list[Row]]:
+    """Return the blocks of a run in which arms were compared, and the implementations there.
 
-    blocks: list[Comparison]
-    """The blocks in which arms were compared."""
-    rows: list[Row]
-    """Sorted by worst case, smallest first; those that are ranked nowhere come last, approximate
-    ones after the others. An implementation that no block supports has no row."""
-
-
-def find(found: Tables) -> Matrix:
-    """Return the matrix of a run."""
+    Rows are sorted by worst case, smallest first; those that are ranked nowhere come last,
+    approximate ones after the others. An implementation that no block supports has no row.
+    """
     blocks = [block for block in found.comparisons if len(block.standings.behind) > 1]
-    ranked = {b.name: [c for c in b.ranked if not math.isnan(c["tier"])] for b in blocks}
-    fastest = {name: cells[0]["ratio"] for name, cells in ranked.items() if cells}
+    fastest = {
+        block.name: next(c["ratio"] for c in block.ranked if not math.isnan(c["tier"]))
+        for block in blocks
+    }
     rows: dict[str, Row] = {}
     for cell in found.rows:
         block, name = cell["block"], cell["implementation"]
         if block in fastest and cell["status"] != "unsupported":
             placing = Placing(cell, cell["ratio"] / fastest[block])
             rows.setdefault(name, Row(name, {})).places[block] = placing
-    return Matrix(
-        blocks,
-        sorted(
-            rows.values(), key=lambda row: (row.approximate, not row.known, row.worst, row.mean)
-        ),
-    )
+    order = sorted(rows.values(), key=lambda r: (r.approximate, not r.known, r.worst, r.mean))
+    return blocks, order

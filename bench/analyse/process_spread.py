@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.signed_rank import estimated, stacked
+from bench.analyse.signed_rank import estimated
 from bench.records.arms import is_ablated
 
 Series = Sequence[NDArray[np.float64]]
@@ -34,10 +34,8 @@ PROCESS = ProcessSpread(0.002, 11)
 one program on a shared two-core host, whose ratios ranged from -0.4 to +0.7 %."""
 
 TWO_PROCESSES = ProcessSpread(0.026, 11)
-"""The prior for two arms, at least one of which has a process of its own: from 29 launches of `mlp`
-with an isolated copy of jit_spmd on a shared two-core host, whose ratios ranged from -6.7 to +3.1 %
-around a mean of -0.65 % (standard error 0.51 %); those of copies in the worker, from -4.2 to +2.3 %
-around -0.01 %."""
+"""The prior for two arms, at least one of which has a process of its own: docs/design/verdicts.md
+has the launches behind it."""
 
 _SHARED = 0.25
 """Squared correlation of two arms' ratios to one baseline, whose own variation is in both."""
@@ -69,15 +67,11 @@ class Spreads:
     def updated(self, blocks: Iterable[tuple[Sequence[Series], Sequence[Series]]]) -> Self:
         """Return the spreads that blocks on equally many devices show, with these as the priors.
 
-        Args:
-          blocks: what `log_ratios` returns for each.
+        `blocks` has what `log_ratios` returns for each.
         """
         one, two = zip(*blocks, strict=True)
-        return replace(
-            self,
-            one_process=pooled(one, self.one_process),
-            two_processes=pooled(two, self.two_processes),
-        )
+        one_process, two_processes = pooled(one, self.one_process), pooled(two, self.two_processes)
+        return replace(self, one_process=one_process, two_processes=two_processes)
 
     def stored(self, devices: int) -> dict[str, dict[str, float]]:
         """Return a manifest's entries for blocks on so many devices; see `known`."""
@@ -107,14 +101,9 @@ def log_ratios(
 def known(earlier: Mapping[str, Any] | None, devices: int, apart: Iterable[str] = ()) -> Spreads:
     """Return the spreads that a run assumed at its start for blocks on so many devices.
 
-    Args:
-      earlier: `sd` and `freedom` from earlier runs, as in `Spreads.stored`; in old manifests, one
-        of each for all blocks.
-      devices: the number of a block's devices.
-      apart: the arms with processes of their own.
-
-    Returns:
-      The priors unless an earlier run had such a block.
+    They are the priors unless an earlier run had such a block: `earlier` has what `Spreads.stored`
+    returned; in old manifests, one spread for all blocks. `apart` are the arms with processes of
+    their own.
     """
     if earlier and "sd" in earlier:
         earlier = {str(devices): earlier}
@@ -129,9 +118,8 @@ def known(earlier: Mapping[str, Any] | None, devices: int, apart: Iterable[str] 
 def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -> ProcessSpread:
     """Return the spread between processes, pooled over all blocks of a run and the prior.
 
-    Args:
-      blocks: for each block, the log ratios of each of its arms, one array per process.
-      prior: weighted like an estimate with its degrees of freedom.
+    `blocks` has the log ratios of each arm of each block, one array per process. The prior is
+    weighted like an estimate with its degrees of freedom.
 
     Within an arm, the medians of n processes vary by s^2 and by the noise v of their rounds, so
     that MS - v, with MS their mean square, estimates s^2: the moment estimator of DerSimonian and
@@ -141,16 +129,14 @@ def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -
     no weight, and those on a quiet one nearly their full weight. The k arms of a block share their
     baseline, so they count like k / (1 + (k - 1) / 4) independent ones.
     """
-    squares, noises, freedoms = [], [], []
+    shown = []
     for block in blocks:
         arms = [found for series in block if (found := _spread_of_arm(series)) is not None]
-        for mean_square, of_rounds, freedom in arms:
-            squares.append(mean_square)
-            noises.append(of_rounds)
-            freedoms.append(freedom / (1 + (len(arms) - 1) * _SHARED))
-    if not squares:
+        weight = 1 / (1 + (len(arms) - 1) * _SHARED)
+        shown += [(square, noise, freedom * weight) for square, noise, freedom in arms]
+    if not shown:
         return prior
-    mean_squares, noise, own = (np.array(figures) for figures in (squares, noises, freedoms))
+    mean_squares, noise, own = np.array(shown).T
     least = prior.sd**2 / 4  # the moment estimator may be negative
     variance = prior.sd**2
     for _ in range(_PASSES):
@@ -164,12 +150,10 @@ def pooled(blocks: Iterable[Iterable[Series]], prior: ProcessSpread = PROCESS) -
 def by_devices(
     blocks: Iterable[tuple[int, Rounds, Collection[str]]], earlier: Mapping[str, Any] | None = None
 ) -> dict[int, Spreads]:
-    """Return the spreads for each number of devices.
+    """Return the spreads for each number of devices; `earlier` is as in `known`.
 
-    Args:
-      blocks: each block's number of devices, its rounds, and its arms with processes of their own.
-        Blocks that were timed in several launches show the spread.
-      earlier: what earlier runs showed; see `known`.
+    `blocks` has each block's number of devices, its rounds, and its arms with processes of their
+    own. Blocks that were timed in several launches show the spread.
     """
     shown = defaultdict[int, list[tuple[list[Series], list[Series]]]](list)
     apart = defaultdict[int, set[str]](set)
@@ -190,7 +174,5 @@ def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:
     long = [values for values in series if len(values) >= _FEWEST_ROUNDS]
     if len(long) < 2:  # noqa: PLR2004
         return None
-    locations, errors = np.empty((2, len(long)))
-    for places, values in stacked(long):
-        locations[places], errors[places] = estimated(values)
+    locations, errors = np.transpose([estimated(values) for values in long])
     return float(np.var(locations, ddof=1)), float(np.mean(errors**2)), len(long) - 1.0

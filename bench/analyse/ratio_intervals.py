@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Self
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from scipy import special
 
 from bench.analyse.process_spread import ASSUMED, PROCESS, ProcessSpread, Series, Spreads
 from bench.analyse.sample_rounds import Rounds, spreads
-from bench.analyse.signed_rank import estimated, fewest, shift, stacked
+from bench.analyse.signed_rank import estimated, fewest, shift
+from bench.analyse.verdicts import Claim, claim, same
 
 CONFIDENCE = 0.95
 
@@ -81,12 +82,6 @@ class Ratio:
         return middle - math.hypot(middle - low, others), middle + math.hypot(high - middle, others)
 
     @property
-    def inverse(self) -> Self:
-        """time(other) / time(arm), with the same error."""
-        negative = None if self.differences is None else -self.differences
-        return replace(self, value=1 / self.value, differences=negative)
-
-    @property
     def low(self) -> float | None:
         """Lower end of the 95 % interval."""
         return self._shown[0]
@@ -113,11 +108,10 @@ def floor_width(floor: Ratio) -> float:
     return max(abs(math.log(end)) for end in (floor.value, floor.low, floor.high) if end)
 
 
-def ends(ratio: Ratio | None) -> tuple[float, float, float]:
-    """Return a ratio and the ends of its 95 % interval, NaN where there is none."""
-    if ratio is None:
-        return (math.nan,) * 3
-    return ratio.value, *(ratio.interval() or (math.nan, math.nan))
+def columns(name: str, ratio: Ratio | None) -> dict[str, float]:
+    """Return a ratio and the ends of its 95 % interval as columns, NaN where there is none."""
+    low, high = (ratio and ratio.interval()) or (math.nan, math.nan)
+    return {name: ratio.value if ratio else math.nan, f"{name}_low": low, f"{name}_high": high}
 
 
 def ratios(
@@ -144,6 +138,26 @@ def ratios(
     return found
 
 
+def compare(
+    rounds: Rounds,
+    opponents: Mapping[str, str],
+    alpha: float,
+    margin: float,
+    process: Spreads = ASSUMED,
+    programs: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Claim]:
+    """Return the claim about each arm against its opponent, for all pairs that have samples.
+
+    `alpha` is the error of each comparison, and `margin` the relative difference of step times that
+    is negligible. `programs` has identities of the arms' programs, as far as they are known: arms
+    that are proved to run the same program are the same, regardless of their times.
+    """
+    return {
+        arm: claim(ratio, alpha, margin, same=same(programs, arm, opponents[arm]))
+        for arm, ratio in ratios(rounds, opponents, process).items()
+    }
+
+
 def intervals(
     rounds: Rounds, opponents: Mapping[str, str], alpha: float, process: Spreads = ASSUMED
 ) -> dict[str, tuple[float, float, float]]:
@@ -156,8 +170,11 @@ def intervals(
     names, series = list(paired), [np.concatenate(own) for own in paired.values()]
     spreads = [process.between(arm, opponents[arm]) for arm in names]
     widths = np.array([_quantile(own.freedom, alpha) * own.sd for own in spreads])
+    lengths = np.array([len(own) for own in series])
     found = {}
-    for places, differences in stacked(series):
+    for length in np.unique(lengths):
+        places = np.flatnonzero(lengths == length)
+        differences = np.array([series[place] for place in places])
         counts = [[len(values) for values in paired[names[place]]] for place in places]
         shares = np.array([math.hypot(*own) / sum(own) for own in counts])
         middle, low, high = shift(differences, alpha)
@@ -174,9 +191,8 @@ def intervals(
 def estimate(series: Series, process: ProcessSpread = PROCESS) -> Ratio:
     """Estimate a paired ratio over rounds and worker processes.
 
-    Args:
-      series: log ratios, an array per process with one value per round.
-      process: how much processes differ beyond what their rounds show.
+    `series` are log ratios, an array per process with one value per round; `process` is how much
+    processes differ beyond what their rounds show.
 
     The value is the Hodges-Lehmann estimate over all rounds together. Its interval has two parts:
     the signed-rank test's for rounds (see bench.analyse.signed_rank), and for processes
@@ -207,18 +223,14 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two runs, which never ran side by side.
 
     `above` and `below` are the log seconds per step of both, an array per worker with one value per
-    round. Each run's value is the mean of its processes' medians, with an error of its own, which
-    is not the standard error of that mean. Processes of one run share conditions (neighbours, clock
-    rate, the host of the virtual machine), so they may agree with one another and still all be
-    biased; no run can measure that bias. How UNPAIRED_SD divides into a shared part and a part of
-    each process is unknown, so all of it is treated as shared: a run's error is that of one
-    process, and never below UNPAIRED_SD. Processes that disagree widen the interval; many that
-    agree do not narrow it. Otherwise, a few launches on a host that was steady for an hour would
-    show that two runs of one program at different times differ, the error that matters most here.
+    round; None where either has no samples. Each run's value is the mean of its processes' medians.
+    Its error is not the standard error of that mean but that of one process, at least UNPAIRED_SD:
+    the processes of a run share the conditions of their hour, so they may agree and all be biased.
+    Processes that disagree widen the interval; many that agree do not narrow it.
 
     Both runs rest on the same UNPAIRED_SD and are wrong together if it does not fit the host, so
     the degrees of freedom of their `quotient` stay UNPAIRED_FREEDOM. A 95 % interval therefore
-    reaches at least 16 % below and 19 % above the value. None where either has no samples.
+    reaches at least 16 % below and 19 % above the value.
     """
     if not above or not below:
         return None
@@ -228,10 +240,9 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
 def apart(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two blocks of one run, whose launches are interleaved.
 
-    `above` and `below` are as for `unpaired`. The blocks never ran side by side, but their
-    processes ran in random order over the same period. Their differences, assumed to be UNPAIRED_SD
-    and updated by their own spread, therefore average out over launches, unlike those between runs
-    (`unpaired`). None where either has no samples.
+    The arguments and the result are as for `unpaired`. The processes of both blocks ran in random
+    order over the same period, so their differences, assumed to be UNPAIRED_SD and updated by their
+    own spread, average out over launches.
     """
     if not above or not below:
         return None
@@ -257,9 +268,7 @@ def _mean_of_processes(series: Series) -> Ratio:
 def _of_its_hour(series: Series) -> Ratio:
     """Return a run's seconds per step, with the error that `unpaired` describes."""
     mean = _mean_of_processes(series)
-    if mean.error is None:
-        return mean
-    error = max(UNPAIRED_SD, math.sqrt(mean.launches) * mean.error)
+    error = mean.error and max(UNPAIRED_SD, math.sqrt(mean.launches) * mean.error)
     return replace(mean, error=error, freedom=UNPAIRED_FREEDOM)
 
 

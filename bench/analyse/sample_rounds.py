@@ -4,9 +4,8 @@ Arms take turns within a round, so whatever slows the host slows all of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from itertools import pairwise
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -22,57 +21,6 @@ it. The host loop of python_loop, for example, takes up to 6 % longer in the was
 difference that the test misses biases the ratio, and more so beside a single span: at these errors,
 95 % intervals cover at least some 92 % of true ratios, whatever the difference. Larger errors would
 discard more wash-out steps of arms that do not differ."""
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Samples of one or more blocks, as arrays with one element per sample."""
-
-    names: NDArray[np.str_]
-    """Arms, in order of appearance."""
-    arm: NDArray[np.intp]
-    """Index in `names`."""
-    predecessor: NDArray[np.intp]
-    """Index in `names` of the arm that ran just before; -1 if it is none of them."""
-    attempt: NDArray[np.intp]
-    """Number of the worker process, in order of appearance."""
-    round: NDArray[np.int64]
-    position: NDArray[np.int64]
-    throughput: NDArray[np.float64]
-    """Seconds per step."""
-    latency: NDArray[np.float64]
-    """Seconds per step."""
-    wash_out: NDArray[np.float64]
-    """Seconds of the step before the spans; NaN unless each span is also a single step."""
-
-    @classmethod
-    def of(cls, samples: pd.DataFrame) -> Self:
-        """Convert a frame with the columns of bench.records.rows.SampleRow."""
-        arm, names = pd.factorize(samples["arm"])
-
-        steps, waited_steps = (samples[name].to_numpy() for name in ("steps", "latency_steps"))
-        throughput, latency, wash_out = (
-            samples[f"{span}_ns"].to_numpy(float) / 1e9
-            for span in ("throughput", "latency", "wash_out")
-        )
-        throughput = throughput / steps
-        own = waited_steps > 0
-        return cls(
-            names=np.asarray(names, np.str_),
-            arm=arm,
-            predecessor=pd.Index(names).get_indexer(samples["predecessor"]),
-            attempt=pd.factorize(samples["attempt"])[0],
-            round=samples["round"].to_numpy(np.int64),
-            position=samples["position"].to_numpy(np.int64),
-            throughput=throughput,
-            latency=np.where(own, latency / np.where(own, waited_steps, 1), throughput),
-            wash_out=np.where((steps == 1) & (waited_steps <= 1), wash_out, np.nan),
-        )
-
-    def at(self, places: NDArray[np.intp]) -> Self:
-        """Select the samples at these indices."""
-        columns = (getattr(self, own.name)[places] for own in fields(self) if own.name != "names")
-        return type(self)(self.names, *columns)
 
 
 @dataclass(frozen=True)
@@ -98,41 +46,42 @@ class Rounds:
     @classmethod
     def of(cls, samples: pd.DataFrame) -> Self:
         """Arrange one block's samples: a frame with the columns of bench.records.rows.SampleRow."""
-        return cls.arranged(Turns.of(samples))
-
-    @classmethod
-    def arranged(cls, turns: Turns) -> Self:
-        """Arrange the turns of one block."""
-        codes, first, column = np.unique(turns.arm, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # of appearance
-        names, column = codes[order], np.argsort(order)[column]
-        longest = int(turns.round.max(initial=0)) + 1
-        keys, row = np.unique(turns.attempt * longest + turns.round, return_inverse=True)
+        column, arms = pd.factorize(samples["arm"])
+        number = samples["round"].to_numpy(np.int64)
+        longest = int(number.max(initial=0)) + 1
+        keys, row = np.unique(
+            pd.factorize(samples["attempt"])[0] * longest + number, return_inverse=True
+        )
 
         def table(values: NDArray[np.generic]) -> NDArray[np.float64]:
-            filled = np.full((len(keys), len(names)), np.nan)
+            filled = np.full((len(keys), len(arms)), np.nan)
             filled[row, column] = values
             return filled
 
-        # Column of each arm; index -1, no arm, finds the NaN at the end.
-        columns = np.full(len(turns.names) + 1, np.nan)
-        columns[names] = np.arange(len(names))
+        steps, waited_steps = (samples[name].to_numpy(float) for name in ("steps", "latency_steps"))
+        throughput, latency, wash_out = (
+            samples[f"{span}_ns"].to_numpy(float) / 1e9
+            for span in ("throughput", "latency", "wash_out")
+        )
+        throughput = throughput / steps
+        own = waited_steps > 0
+        position = samples["position"].to_numpy(float)
+        predecessor = pd.Index(arms).get_indexer(samples["predecessor"])
         return cls(
-            arms=tuple(turns.names[names].tolist()),
-            attempt=np.unique(keys // longest, return_inverse=True)[1],
-            throughput=table(turns.throughput),
-            latency=table(turns.latency),
-            wash_out=table(turns.wash_out),
-            position=table(turns.position),
-            predecessor=table(np.where(turns.position == 0, np.nan, columns[turns.predecessor])),
+            arms=tuple(arms.tolist()),
+            attempt=keys // longest,
+            throughput=table(throughput),
+            latency=table(np.where(own, latency / np.where(own, waited_steps, 1), throughput)),
+            wash_out=table(np.where((steps == 1) & (waited_steps <= 1), wash_out, np.nan)),
+            position=table(position),
+            predecessor=table(np.where((position == 0) | (predecessor < 0), np.nan, predecessor)),
         )
 
-    def seconds(self, arm: str, figure: Figure) -> NDArray[np.float64]:
+    def seconds(self, arm: str) -> NDArray[np.float64]:
         """Return the arm's seconds per step, (rounds,); NaN where it had no turn."""
         if arm not in self.arms:
             return np.full(len(self.attempt), np.nan)
-        table: NDArray[np.float64] = getattr(self, figure)
-        return table[:, self.arms.index(arm)]
+        return self.throughput[:, self.arms.index(arm)]
 
     def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
         """Return log(time(arm) / time(opponent)) of each arm, wherever both took turns.
@@ -164,17 +113,21 @@ class Rounds:
 
     def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
         """Return log(seconds per step) of every round with the arm, one array per worker."""
-        return self._series(np.log(self.seconds(arm, "throughput"))[:, np.newaxis])[0]
+        return self._series(np.log(self.seconds(arm))[:, np.newaxis])[0]
 
     def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
         """Return each column of (rounds, columns) without NaNs, one array per worker process."""
         present = ~np.isnan(values)
-        ends = [0, *(np.flatnonzero(np.diff(self.attempt)) + 1).tolist(), len(values)]
-        processes = [slice(start, end) for start, end in pairwise(ends)]
         return [
-            [series for own in processes if (series := column[own][known[own]]).size]
+            divided(column[known], self.attempt[known])
             for column, known in zip(values.T, present.T, strict=True)
         ]
+
+
+def divided(values: NDArray[Any], keys: NDArray[Any]) -> list[NDArray[Any]]:
+    """Divide values where their keys change, such as the worker process of each round."""
+    parts = np.split(values, np.flatnonzero(np.diff(keys)) + 1)
+    return [own for own in parts if own.size]
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,8 @@ class Scaling:
     batch: int
     """Global batch of a strong curve, batch per device of a weak one."""
     points: pd.DataFrame
-    """`cell`, `implementation`, `devices`, `mesh`, `step_s` with quartiles, `units_per_s`, `unit`,
-    `oversubscribed`, and `efficiency` with quartiles `efficiency_q1`, `efficiency_q3`, where 1 is
-    ideal: NaN for an implementation without a time on the smallest mesh. `memory_bytes` and
-    `high_water_bytes` per device, and `communication_s`, the time of its collectives alone at the
-    measured rate: NaN where unknown."""
+    """Rows of `Tables.cells`, with `efficiency` and its quartiles `efficiency_q1`, `efficiency_q3`,
+    where 1 is ideal: NaN for an implementation without a time on the smallest mesh."""
 
     @property
     def subject(self) -> str:
@@ -96,13 +93,6 @@ class Scaling:
         return 0.0 if below.empty else float(np.sqrt(below.max() * shared.min()))
 
 
-_COLUMNS = [
-    *("cell", "implementation", "devices", "mesh", "step_s", "step_q1_s", "step_q3_s"),
-    *("units_per_s", "unit", "oversubscribed", "efficiency", "efficiency_q1", "efficiency_q3"),
-    *("memory_bytes", "high_water_bytes", "communication_s"),
-]
-
-
 def find(cells: pd.DataFrame) -> list[Scaling]:
     """Return all curves over at least two meshes in `Tables.cells`, strong before weak."""
     ok = cells[cells["status"] == "ok"] if not cells.empty else cells
@@ -136,8 +126,7 @@ def _curves(ok: pd.DataFrame, kind: Kind, fixed: str, own: int | None) -> list[S
         if len(points["devices"].unique()) > 1:
             first = points.iloc[points["devices"].argmax()]
             subject = first["workload"], first["size"], first["options"]
-            shown = points[_COLUMNS].reset_index(drop=True)
-            curves.append(Scaling(kind, *subject, own, first["family"], int(first[fixed]), shown))
+            curves.append(Scaling(kind, *subject, own, first["family"], int(first[fixed]), points))
     return curves
 
 

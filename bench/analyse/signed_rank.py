@@ -4,19 +4,11 @@ The location of n differences is the median of their n (n + 1) / 2 Walsh average
 pairs and of each value with itself. The interval of error alpha contains all shifts that the
 signed-rank test does not reject at alpha: it extends from one order statistic of the Walsh averages
 to the opposite one (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3.1-3.3).
-
-If two arms run the same program, each could as well have had the other's turn. Because their order
-is random, each difference is then as likely positive as negative, whatever the host does, and the
-test that they are equal needs no assumption about noise. The interval inverts that test, so it does
-need one: that the shift is constant, with deviations symmetric around it. The null distribution is
-that of independent orders; the orders in `bench.worker.time.turn_order` are balanced squares, which
-are random too, but not independent within a square.
-
-Many series are computed at once, as rows of arrays.
+docs/design/verdicts.md says what it assumes. Many series are computed at once, as rows of arrays.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -48,11 +40,9 @@ def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def shift(
     differences: NDArray[np.float64], alpha: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the location of each series of differences, and the ends of its interval.
+    """Return the location of each series of differences, (..., n), and the ends of its interval.
 
-    Args:
-      differences: (..., n), a series along the last axis.
-      alpha: error of the interval. Its ends are infinite where n is too small: see `fewest`.
+    The interval has the error alpha. Its ends are infinite where n is too small: see `fewest`.
     """
     averages = walsh_averages(differences)
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
@@ -118,13 +108,3 @@ def nan_quantiles(values: NDArray[np.float64], shares: Sequence[float]) -> NDArr
     above = np.minimum(below + 1, np.maximum(last, 0)[:, np.newaxis])
     low, high = (np.take_along_axis(ordered, ends, axis=1) for ends in (below, above))
     return np.asarray(low + (high - low) * (places - below), np.float64)
-
-
-def stacked(
-    series: Sequence[NDArray[np.float64]],
-) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
-    """Yield, for each length, the indices of the series and the series as (series, length)."""
-    lengths = np.array([len(values) for values in series])
-    for length in set(lengths.tolist()):
-        places = np.flatnonzero(lengths == length)
-        yield places, np.array([series[place] for place in places.tolist()])

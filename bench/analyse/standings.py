@@ -1,17 +1,13 @@
 """Simultaneous comparison of a block's arms with the fastest: leaders, and tiers of slower arms.
 
-It is not known beforehand which arm is the fastest. Let k arms have the times t_1 .. t_k, let b be
-the fastest of them, and let [low_ij, high_ij] be an interval for t_i / t_j with error
-alpha / (k - 1). By Bonferroni's inequality, the k - 1 intervals against b hold simultaneously with
-probability at least 1 - alpha. Whenever they do (Edwards and Hsu, Journal of the American
+Let k arms have the times t_1 .. t_k, let b be the fastest of them, and let [low_ij, high_ij] be an
+interval for t_i / t_j with error alpha / (k - 1). The k - 1 intervals against b hold simultaneously
+with probability at least 1 - alpha. Whenever they do (Edwards and Hsu, Journal of the American
 Statistical Association 78 (1983), 965: multiple comparisons with the best),
 
 - b is one of the leaders S = {j: low_ji <= 1 for all i};
 - t_i / t_b lies between the minimum of max(1, low_ij) and the maximum of high_ij over j in S;
 - t_i / t_j is at least the minimum of max(1, low_ic) / high_jc over c in S.
-
-All of these statements about a block share one error, separate from that of the verdicts against
-the baseline.
 """
 
 import math
@@ -62,15 +58,10 @@ def rank(
 ) -> Standings:
     """Return the standings of the arms that shared a round with any other arm.
 
-    Of arms that run the same program, the one with the most rounds is compared for all of them, so
-    that the others may leave the rounds early, and fewer comparisons share the error.
-
-    Args:
-      rounds: those of the block, over all launches.
-      arms: the arms to rank; a single arm is its own leader.
-      alpha: error of all statements together; with 0, nothing is excluded.
-      process: assumed spreads between launches.
-      programs: identities of programs, by arm; empty or absent if unknown.
+    Of arms that run the same program (`programs` has identities, as far as they are known), the one
+    with the most rounds is compared for all of them, so that the others may leave the rounds early,
+    and fewer comparisons share the error. A single arm is its own leader. `alpha` is the error of
+    all statements together; with 0, nothing is excluded.
     """
     present = ~np.isnan(rounds.throughput)
     counts = dict(zip(rounds.arms, present[present.sum(axis=1) > 1].sum(axis=0), strict=True))

@@ -22,14 +22,14 @@ class Waits:
     """Like `wait_s`, where devices finish each step before the host requests the next batch."""
 
 
-def input_waits(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, Waits]:
-    """Return the waits of each arm with input, from the samples at these indices."""
+def input_waits(samples: pd.DataFrame) -> dict[str, Waits]:
+    """Return the waits of each arm with input."""
     spans = {
         "input_wait_ns": "steps",
         "input_starved_ns": "steps",
         "input_latency_wait_ns": "latency_steps",
     }
-    rows = timed[["arm", "steps", "latency_steps", *spans]].iloc[places].dropna()
+    rows = samples[["arm", "steps", "latency_steps", *spans]].dropna()
     seconds = pd.DataFrame(
         {wait: rows[wait].astype(float) / rows[steps] for wait, steps in spans.items()}
     )
@@ -52,9 +52,9 @@ class Straggling:
     """Median over spans of the longest time over the shortest, less 1."""
 
 
-def process_times(timed: pd.DataFrame, places: NDArray[np.intp]) -> dict[str, NDArray[np.int64]]:
+def process_times(samples: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
     """Return the nanoseconds of each arm's throughput spans, (spans, processes)."""
-    rows = timed[["arm", "process_throughput_ns"]].iloc[places].dropna()
+    rows = samples[["arm", "process_throughput_ns"]].dropna()
     return {
         str(arm): np.array(own["process_throughput_ns"].tolist(), dtype=np.int64)
         for arm, own in rows.groupby("arm")

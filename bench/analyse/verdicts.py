@@ -1,11 +1,9 @@
 """Verdicts on ratios: faster, slower, same or undecided.
 
-The 95 % confidence interval of a ratio covers only that ratio. Verdicts are stricter: at most 1 %
-(ALPHA) of all blocks may contain a wrong verdict about an arm against the baseline, no matter how
-often their samples were looked at. A block therefore divides the error of each look (see
-bench.analyse.alpha_spending) evenly among its comparisons, by Bonferroni's inequality. Comparisons
-of all pairs of arms, on request, divide it among the pairs. A regress run is stricter still: there,
-ALPHA bounds the probability of any wrong verdict in the whole run.
+They are stricter than a ratio's 95 % interval: at most ALPHA of all blocks may contain a wrong one
+about an arm against the baseline, however often their samples were looked at. Each look has a share
+of that error (see bench.analyse.alpha_spending), which is divided evenly among a block's
+comparisons, or all of a gate's (Bonferroni's inequality); see docs/design/verdicts.md.
 """
 
 from __future__ import annotations
@@ -13,15 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bench.records.statuses import MARGIN, VerdictWord
 
 if TYPE_CHECKING:
-    from bench.analyse.process_spread import Spreads
     from bench.analyse.ratio_intervals import Ratio
-    from bench.analyse.sample_rounds import Rounds
     from bench.records.rows import Manifest
 
 ALPHA = 0.01
@@ -75,36 +70,6 @@ class Claim:
     verdict: Verdict
     to_decide: float
     """Factor on the launches so far that would probably decide it: see `launches_to_decide`."""
-
-
-def compare(
-    rounds: Rounds,
-    opponents: Mapping[str, str],
-    alpha: float,
-    margin: float,
-    process: Spreads | None = None,
-    programs: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Claim]:
-    """Return the claim about each arm against its opponent, for all pairs that have samples.
-
-    Args:
-      rounds: those of the block, over all launches.
-      opponents: the opponent of each arm.
-      alpha: error of each comparison.
-      margin: relative difference of step times that is negligible.
-      process: spreads between launches; None means the assumed ones.
-      programs: identities of the arms' programs, as far as they are known. Arms that are proved to
-        run the same program are the same, regardless of their times.
-    """
-    # Imported here, because planning a run needs no scipy.
-    from bench.analyse.process_spread import ASSUMED  # noqa: PLC0415
-    from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415
-
-    found = ratios(rounds, opponents, process or ASSUMED)
-    return {
-        arm: claim(ratio, alpha, margin, same=same(programs, arm, opponents[arm]))
-        for arm, ratio in found.items()
-    }
 
 
 def same(programs: Mapping[str, str], arm: str, other: str) -> bool:

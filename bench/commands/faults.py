@@ -84,7 +84,6 @@ def faults(
             console.print(f"  {deviation}", soft_wrap=True, markup=False)
 
     results = fault_session.run([known[name] for name in names or known], jobs, done)
-    fault_session.write(REPORTS / folder, results)
     path = fault_session.build(REPORTS / folder, results)
     show(console, fault_session.table(results, fault_session.SHORT))
     console.print(summarize_faults(results))

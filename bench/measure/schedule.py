@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.analyse.verdicts import Claim, compare
+from bench.analyse.verdicts import Claim
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.records.arms import (
@@ -233,6 +233,8 @@ class Schedule:
 
         All comparisons of a block share the error rate; in a gate, those of the run.
         """
+        from bench.analyse.ratio_intervals import compare  # noqa: PLC0415 (needs scipy)
+
         each = alpha / self.family(opponents)
         return compare(rounds, opponents, each, self.plan.margin, process, programs)
 

@@ -44,7 +44,7 @@ def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
 
 def content(compared: Compared) -> dict[str, Any]:
     """Return everything that the page shows, by the names that its template uses."""
-    a, b = compared.a, compared.b
+    a, b = compared.a.manifest, compared.b.manifest
     facts = [
         {"name": "Run", "kind": "", "a": a["run"], "b": b["run"]},
         {"name": "Started", "kind": "", "a": started(a), "b": started(b)},
@@ -83,7 +83,7 @@ def show(console: Console, compared: Compared) -> None:
 
     The lines fit on a terminal of 80 columns.
     """
-    for name, run in (("A", compared.a), ("B", compared.b)):
+    for name, run in (("A", compared.a.manifest), ("B", compared.b.manifest)):
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
     console.print(plain(comparison_sentences.setting(compared)), style="bold")
     if compared.changes:

@@ -3,8 +3,7 @@
 from collections import Counter
 
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.analyse.run_changes import Compared
-from bench.analyse.run_settings import Kind
+from bench.analyse.run_changes import Compared, Kind
 from bench.present.caveats import Caveat, damage
 from bench.present.sentences import counted, listing
 from bench.records import numbers
@@ -93,8 +92,8 @@ def basis(compared: Compared) -> str:
 def caveats(compared: Compared) -> list[Caveat]:
     """Return reasons in both runs' rows to read the changes with care."""
     said = {
-        "Damaged files in A": damage(compared.damaged_a),
-        "Damaged files in B": damage(compared.damaged_b),
+        "Damaged files in A": damage(compared.a.damaged),
+        "Damaged files in B": damage(compared.b.damaged),
         **(_of_code(compared) | _of_changes(compared) if compared.changes else {}),
     }
     return [Caveat(title, text) for title, text in said.items() if text]
@@ -118,7 +117,7 @@ def _of_code(compared: Compared) -> dict[str, str]:
             "all of them equally."
         )
     runs = {"A": compared.a, "B": compared.b}
-    dirty = [name for name, run in runs.items() if run["git"].get("dirty")]
+    dirty = [name for name, run in runs.items() if run.manifest["git"].get("dirty")]
     if dirty and not compared.same_run:
         said["Uncommitted changes"] = (
             f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "

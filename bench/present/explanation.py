@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from bench.analyse.arms_beside import ablation_shares
 from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
 from bench.analyse.comparisons import Comparison
+from bench.analyse.phase_costs import ablation_shares
 from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
 from bench.present.cause_sentences import called, only_one_transposes, reason, signed
@@ -139,7 +139,7 @@ def show_times(
     """
     for block in blocks:
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in cells)
-        claim = block.claims_of(arm).get(other) if arm in block.arms else None
+        claim = block.claim_of(arm, other)
         if block.span_steps == (1,) and traces.keys() >= {*cells}:
             continue
         if claim is not None and claim.ratio.paired:

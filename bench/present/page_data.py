@@ -271,7 +271,7 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
 
 def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
     """Return microseconds per step in each of these rounds."""
-    return shortened((1e6 * block.rounds.seconds(arm, "throughput")[list(rounds)]).tolist(), 5)
+    return shortened((1e6 * block.rounds.seconds(arm)[list(rounds)]).tolist(), 5)
 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.analyse import arms_beside, checkpoint_costs
-from bench.analyse.arms_beside import PARTS
+from bench.analyse import phase_costs
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Curve, Training
+from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
 from bench.present.sentences import counted
@@ -42,9 +42,9 @@ _YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
     """Return the rows of some blocks by the names of their files: none if not measured."""
     return {
-        "inputs": arms_beside.input_costs(blocks),
-        "ablations": arms_beside.ablation_shares(blocks, found.traces),
-        "checkpoints": checkpoint_costs.find(blocks, found.checkpoints),
+        "inputs": phase_costs.input_costs(blocks),
+        "ablations": phase_costs.ablation_shares(blocks, found.traces),
+        "checkpoints": phase_costs.checkpoint_costs(blocks, found.checkpoints),
     }
 
 

@@ -83,8 +83,8 @@ class PlacingTable:
 
 def make(found: Tables) -> PlacingTable | None:
     """Return the matrix of a run in words; None if nothing was compared."""
-    matrix = placings.find(found)
-    shown, left = some(matrix.blocks, COLUMNS, "situations")
+    blocks, rows = placings.find(found)
+    shown, left = some(blocks, COLUMNS, "situations")
     if not shown:
         return None
     names = {block.name for block in shown}
@@ -99,13 +99,13 @@ def make(found: Tables) -> PlacingTable | None:
         if columns:
             subjects.append((f"{subject}{batch}", len(columns)))
         situations += [Figure(each.among(own), each.step.main) for each in columns]
-    apart = APART if any(row.approximate for row in matrix.rows) else ""
-    single, count = sum(b.span_steps == (1,) for b in matrix.blocks), len(matrix.blocks)
+    apart = APART if any(row.approximate for row in rows) else ""
+    single, count = sum(b.span_steps == (1,) for b in blocks), len(blocks)
     latency = f" In {single} of {count} situations, single steps were timed: latencies."
     return PlacingTable(
         subjects,
         situations,
-        [_line(row, shown, len(matrix.blocks)) for row in matrix.rows],
+        [_line(row, shown, count) for row in rows],
         f"{CAPTION}{apart}{latency if single else ''}{left.replace('plot', 'table')}",
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse import cell_table, rooflines
+from bench.analyse import cell_table, peaks
 from bench.plan.option_values import BadInput
 from bench.plan.selection import everything
 from bench.project import program_formulae, published_results
@@ -175,7 +175,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         published peak for the precision.
     """
     cells = cell_table.build(run).cells
-    ceilings = rooflines.ceilings(run.block_rows)
+    ceilings = peaks.ceilings(run.block_rows)
     name = run.directory.name
     if run.blocks.empty:
         lost = "; all launches are set aside, see the warnings" if run.damaged else ""

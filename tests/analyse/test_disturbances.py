@@ -10,7 +10,6 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import kendalltau, kruskal, theilslopes
 
-from bench.analyse import disturbances as effects
 from bench.analyse.disturbances import (
     SURE,
     Effect,
@@ -84,10 +83,8 @@ def test_trends_are_those_of_scipy() -> None:
         assert 2 * ndtr(-abs(score)) == pytest.approx(exact, abs=0.02)
 
 
-@pytest.mark.parametrize("most", [1, 1_000_000])
-def test_drifts_are_those_of_each_arm(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Of launches of several lengths, and however many pairs are looked at together."""
-    monkeypatch.setattr(effects, "_MOST_PAIRS", most)
+def test_drifts_are_those_of_each_arm() -> None:
+    """Of launches of several lengths."""
     rng = np.random.default_rng(8)
     lengths = {"few": (4,), "x": (8,), "y": (8, 30, 5), "z": (30, 30)}
     series = {arm: [rng.standard_normal(n) for n in each] for arm, each in lengths.items()}

@@ -60,8 +60,8 @@ def test_rounds_are_arranged_by_process_and_time() -> None:
     assert rounds.arms == ("x", "base")
     assert rounds.attempt.tolist() == [0, 0, 0, 1, 1]
     assert rounds.throughput.shape == (5, 2)
-    assert np.isnan(rounds.seconds("x", "throughput")).tolist() == [False] * 3 + [True] * 2
-    assert np.isnan(rounds.seconds("absent", "latency")).all()
+    assert np.isnan(rounds.seconds("x")).tolist() == [False] * 3 + [True] * 2
+    assert np.isnan(rounds.seconds("absent")).all()
     np.testing.assert_allclose(rounds.latency[0], 1.1 * rounds.throughput[0], rtol=1e-6)
     assert [len(series) for series in rounds.paired({"x": "base"}).get("x", [])] == [3]
     assert [len(series) for series in rounds.paired({"base": "base"}).get("base", [])] == [3, 2]
@@ -365,7 +365,7 @@ def test_gaps_cost_an_arm_its_own_rounds_only() -> None:
     np.testing.assert_array_equal(series["x"][0], whole.paired({"x": "base"}).get("x", [])[0][kept])
     found = spreads(rounds, "throughput")
     assert found["y"] == spreads(whole, "throughput")["y"]
-    quartiles = np.quantile(whole.seconds("x", "throughput")[kept], [0.25, 0.5, 0.75])
+    quartiles = np.quantile(whole.seconds("x")[kept], [0.25, 0.5, 0.75])
     spread = found["x"]
     assert spread.rounds == 17
     assert (spread.lower_quartile, spread.median, spread.upper_quartile) == pytest.approx(quartiles)
@@ -435,7 +435,7 @@ def test_intervals_are_students() -> None:
 def test_quartiles_are_those_of_numpy(count: int) -> None:
     rounds = Rounds.of(simulate(9, {"x": 1.0}, rounds=count))
     found = spreads(rounds, "throughput")["x"]
-    quartiles = np.quantile(rounds.seconds("x", "throughput"), [0.25, 0.5, 0.75])
+    quartiles = np.quantile(rounds.seconds("x"), [0.25, 0.5, 0.75])
     assert (found.lower_quartile, found.median, found.upper_quartile) == pytest.approx(quartiles)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import synthetic
 
-from bench.analyse import cell_table, rooflines
+from bench.analyse import cell_table, peaks
 from bench.records import store
 from bench.records.rows import Ceilings
 
@@ -32,7 +32,7 @@ PLAN = synthetic.Plan(devices=(1, 2), variants={"": 1.0, "fast": 0.9}, rounds=4)
 
 
 def test_a_cell_beneath_the_roof_of_memory() -> None:
-    found = rooflines.figures(CELL, MACHINE)
+    found = peaks.roofline(CELL, MACHINE)
     assert found == {
         "intensity": 2.0,
         "device_flops": pytest.approx(1.5e10),
@@ -43,7 +43,7 @@ def test_a_cell_beneath_the_roof_of_memory() -> None:
 
 
 def test_a_cell_beneath_the_roof_of_products() -> None:
-    found = rooflines.figures({**CELL, "accessed_bytes": 6e6}, MACHINE)
+    found = peaks.roofline({**CELL, "accessed_bytes": 6e6}, MACHINE)
     assert found["roof_flops"] == 1e11
     assert found["roof"] == pytest.approx(0.15)
 
@@ -61,20 +61,20 @@ def test_a_cell_beneath_the_roof_of_products() -> None:
     ],
 )
 def test_what_is_not_known_is_not_a_number(changes: dict[str, float], unknown: set[str]) -> None:
-    found = rooflines.figures({**CELL, **changes}, MACHINE)
+    found = peaks.roofline({**CELL, **changes}, MACHINE)
     assert {name for name, figure in found.items() if math.isnan(figure)} == unknown
 
 
 def test_without_ceilings_there_is_no_roof() -> None:
-    found = rooflines.figures(CELL, None)
+    found = peaks.roofline(CELL, None)
     assert {name for name, figure in found.items() if math.isnan(figure)} == {
         "roof_flops",
         "roof",
         "communication_s",
     }
-    assert rooflines.figures({**CELL, "wire_bytes": 0.0}, None)["communication_s"] == 0
+    assert peaks.roofline({**CELL, "wire_bytes": 0.0}, None)["communication_s"] == 0
     alone: Ceilings = {**MACHINE, "all_reduce_bytes": None, "all_reduce_s": None}
-    assert math.isnan(rooflines.figures(CELL, alone)["communication_s"])
+    assert math.isnan(peaks.roofline(CELL, alone)["communication_s"])
 
 
 def built(tmp_path: Path, change: Any = lambda _: None) -> cell_table.Tables:
@@ -97,7 +97,7 @@ def test_tables_have_the_planted_ceilings(tmp_path: Path) -> None:
     assert cell["device_flops"] == pytest.approx(9e9 / cell["step_s"] / 2)
     assert cell["roof"] == pytest.approx(cell["device_flops"] / 1e11)
     assert cell["communication_s"] == pytest.approx(6e6 / 2e9)
-    assert set(rooflines.figures(CELL, None)) <= set(found.cells.columns)
+    assert set(peaks.roofline(CELL, None)) <= set(found.cells.columns)
 
 
 def test_the_best_of_the_same_hardware_counts_for_all_its_blocks(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from bench.analyse.alpha_spending import AlphaSpending
 from bench.analyse.process_spread import PROCESS
-from bench.analyse.ratio_intervals import Ratio, estimate
+from bench.analyse.ratio_intervals import Ratio, compare, estimate
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.verdicts import compare, decide, launches_to_decide, pairs
+from bench.analyse.verdicts import decide, launches_to_decide, pairs
 from bench.records.messages import is_look
 
 

@@ -664,7 +664,7 @@ def _usable(run: Tables, block: Comparison, limit: float) -> list[str]:
     most = 1 + max(block.margin, floor)
 
     def behind(name: str) -> bool:
-        claim = block.claims_of(name, [best]).get(best)
+        claim = block.claim_of(name, best)
         if claim and claim.ratio.paired:
             return claim.verdict.low > most
         return bool(time[name] / time[best] > most)
@@ -1004,7 +1004,7 @@ def test_any_two_cells_are_compared(open_page, directory: Path) -> None:
     told, table = page.locator("#told"), page.locator("#compare .pair tbody")
     run = cell_table.build(store.load(directory))
     (compared,) = (one for one in run.comparisons if one.name == block)
-    claim = compared.claims_of("nnx_jit_cached")["shard_map_psum"]
+    claim = compared.claim_of("nnx_jit_cached", "shard_map_psum")
     figures = map(numbers.ratio, (claim.ratio.value, claim.verdict.low, claim.verdict.high))
     took = "Side by side, A took {} times as long as B (surely between {} and {},"
     assert told.inner_text().startswith(took.format(*figures))

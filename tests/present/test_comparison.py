@@ -18,7 +18,7 @@ from test_report import HOSTILE
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.analyse import run_changes, run_settings
+from bench.analyse import run_changes
 from bench.analyse.run_changes import Compared
 from bench.commands.exits import BAD_INPUT
 from bench.present import (
@@ -192,7 +192,7 @@ def test_alike_machines_are_said_to_be_alike(reports: Path) -> None:
     other = store.load(reports / "after")
     # Too little to be shown.
     other.manifest["host"]["memory_bytes"] += 4096
-    assert run_settings.differences(run.manifest, other.manifest) == []
+    assert run_changes.differences(run.manifest, other.manifest) == []
     found = run_changes.compare(run, other)
     assert comparison_sentences.setting(found) == comparison_sentences.ALIKE
     shown = " ".join(printed(found).split())
@@ -322,7 +322,7 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
     b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
     found = run_changes.compare(store.load(a), store.load(b))
     (difference,) = [d for d in found.differences if d.kind == "sources"]
-    assert difference == run_settings.Difference(
+    assert difference == run_changes.Difference(
         "sources", "implementation pmap", "0" * 16, "f" * 16
     )
     assert "The files differ: implementation pmap." in comparison_sentences.setting(found)

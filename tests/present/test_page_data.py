@@ -138,7 +138,7 @@ def test_samples_are_the_rounds_of_an_arm(found, data) -> None:
     block = found.comparisons[0]
     place = data["implementations"].index("jit_spmd")
     shown = data["blocks"]["samples"][0][str(place)]
-    expected = 1e6 * block.rounds.seconds("jit_spmd", "throughput")
+    expected = 1e6 * block.rounds.seconds("jit_spmd")
     assert shown == pytest.approx(expected.tolist(), rel=6e-5)
     assert "twin" in data["blocks"]["samples"][0]
     assert data["blocks"]["launch"][0] == [0] * PLAN.rounds + [1] * PLAN.rounds
@@ -151,7 +151,7 @@ def test_of_many_rounds_some_are_shown_evenly(tmp_path) -> None:
     found = cell_table.build(run)
     data = page_data.build(found, run.manifest)
     shown = data["blocks"]["samples"][0]["0"]
-    every = 1e6 * found.comparisons[0].rounds.seconds("jit_spmd", "throughput")
+    every = 1e6 * found.comparisons[0].rounds.seconds("jit_spmd")
     assert len(shown) == page_data.MOST_ROUNDS
     assert (shown[0], shown[-1]) == pytest.approx((every[0], every[-1]), rel=6e-5)
 
@@ -221,7 +221,7 @@ def test_any_two_arms_of_a_block_compare_on_the_page_as_explain_says(found, data
         assert len(shown) == math.comb(len(block.arms), 2)
         for key, (value, *ends) in shown.items():
             arm, other = (names[int(number)] for number in key.split("/"))
-            claim = block.claims_of(arm)[other]
+            claim = block.claim_of(arm, other)
             assert value == pytest.approx(claim.ratio.value, rel=1e-4)
             sure = [claim.verdict.low, claim.verdict.high]
             assert ends == ([None, None] if math.inf in sure else pytest.approx(sure, rel=1e-4))

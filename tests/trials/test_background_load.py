@@ -15,7 +15,10 @@ from bench.measure.environment import child_environment
 from bench.trials.selftest import background_load as module
 from bench.trials.selftest.background_load import PATTERNS, LoadError, load, segments
 
-COMMAND = (sys.executable, "-m", "bench.trials.selftest.background_load")
+LOADED = (
+    "import sys; from bench.trials.selftest.background_load import load\n"
+    "with load('bursty', 3): sys.stdin.read()"
+)
 
 
 @pytest.fixture
@@ -146,7 +149,7 @@ def test_a_burner_that_does_not_start_is_an_error(
 @pytest.mark.parametrize("end", ["closed", "killed", "terminated"])
 def test_no_burner_outlives_whoever_started_it(end: str) -> None:
     with subprocess.Popen(
-        (*COMMAND, "bursty", "--seed", "3"), stdin=subprocess.PIPE, env=child_environment()
+        (sys.executable, "-c", LOADED), stdin=subprocess.PIPE, env=child_environment()
     ) as process:
         starter = psutil.Process(process.pid)
         assert soon(lambda: len(starter.children()) == module.usable_cores())

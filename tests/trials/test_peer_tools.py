@@ -12,16 +12,17 @@ import pytest
 
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Answer
-from bench.trials.selftest import peer_protocol as contract
 from bench.trials.selftest import peer_tools as peers
 from bench.trials.selftest import planted_kernel as kernels
-from bench.trials.selftest.peer_protocol import PeerError, run_tool, spinning
 from bench.trials.selftest.peer_tools import (
+    PeerError,
     find_peers,
     google_benchmark,
     hyperfine,
     pyperf,
     pytest_benchmark,
+    run_tool,
+    spinning,
 )
 from bench.trials.selftest.planted_kernel import SEED, Kernel, KernelError, build
 
@@ -235,8 +236,8 @@ def child_of_tool(folder: Path) -> psutil.Process | None:
 def test_a_tool_that_hangs_is_ended_with_its_children(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(contract, "_START_S", 1.0)
-    monkeypatch.setattr(contract, "_SLOWDOWN", 0.0)
+    monkeypatch.setattr(peers, "_START_S", 1.0)
+    monkeypatch.setattr(peers, "_SLOWDOWN", 0.0)
     with pytest.raises(PeerError, match="did not end within 1 s"):
         run_tool([sys.executable, "-c", TOOL], tmp_path, 1)
     assert child_of_tool(tmp_path) is None
@@ -245,7 +246,7 @@ def test_a_tool_that_hangs_is_ended_with_its_children(
 def test_a_tool_ends_with_its_children_if_the_self_test_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
-        "from bench.trials.selftest.peer_protocol import run_tool;"
+        "from bench.trials.selftest.peer_tools import run_tool;"
         "run_tool([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2]), 100)"
     )
     words = [sys.executable, "-c", code, TOOL, str(tmp_path)]

@@ -16,7 +16,7 @@ import synthetic
 from fakes.catalogue import catalogue
 from pages import column
 
-from bench.analyse import arms_beside, cell_table
+from bench.analyse import cell_table, phase_costs
 from bench.contract import TrainStep
 from bench.contract.workloads import gpt2, mlp
 from bench.plan.matrix import make_plan
@@ -186,10 +186,10 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
     assert set(block.claims) == {"pmap"}
     assert not block.input_claims
     assert block.arms == ("jit_spmd", "pmap")
-    rows = arms_beside.ablation_shares([block], content.traces)
+    rows = phase_costs.ablation_shares([block], content.traces)
     assert [row["implementation"] for row in rows] == ["jit_spmd", "pmap"]
     for row in rows:
-        for way, part in arms_beside.PARTS.items():
+        for way, part in phase_costs.PARTS.items():
             assert row[part] == pytest.approx(1 - PARTS[way], abs=0.01)
             assert row[f"{part}_low"] < 1 - PARTS[way] < row[f"{part}_high"]
             assert 0 <= row[f"{part}_traced"] <= 1
@@ -215,7 +215,7 @@ def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
 
     synthetic.rewrite(directory, "cells", refuse)
     content = cell_table.build(store.load(directory))
-    table = phase_tables.ablations(arms_beside.ablation_shares(content.comparisons, content.traces))
+    table = phase_tables.ablations(phase_costs.ablation_shares(content.comparisons, content.traces))
     assert table.remarks == [
         "pmap has no share of communication: the compiler inserts its collectives."
     ]

@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 from pages import column
 
 from bench.analyse import cell_table
-from bench.analyse import checkpoint_costs as told
+from bench.analyse.phase_costs import checkpoint_costs
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
@@ -341,7 +341,7 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, plan)
     synthetic.rewrite(directory, "cells", without_room)
     content = cell_table.build(store.load(directory))
-    found = told.find(content.comparisons, content.checkpoints)
+    found = checkpoint_costs(content.comparisons, content.checkpoints)
     assert [(row["implementation"], row["what"]) for row in found] == [
         *(("jit_spmd", what) for what in (
             "save, sync", "save, async", "restore on data=2",

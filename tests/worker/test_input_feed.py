@@ -17,7 +17,7 @@ import synthetic
 from fakes.catalogue import catalogue
 from pages import column
 
-from bench.analyse import arms_beside, cell_table
+from bench.analyse import cell_table, phase_costs
 from bench.contract import TrainStep
 from bench.contract.workloads import gpt2, linear
 from bench.plan.matrix import make_plan
@@ -248,7 +248,7 @@ def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) 
     block = content.comparisons[0]
     assert [cell["implementation"] for cell in block.ranked] == ["jit_spmd", "pmap"]
     assert set(block.claims) == {"pmap"}
-    found = {(row["implementation"], row["way"]): row for row in arms_beside.input_costs([block])}
+    found = {(row["implementation"], row["way"]): row for row in phase_costs.input_costs([block])}
     assert len(found) == 4
     for (_, way), row in found.items():
         expected, word = (1.25, "slower") if way == "loaded" else (1.0, "same")
@@ -257,7 +257,7 @@ def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) 
         share = row["wait_s"] / row["step_s"]
         assert share == pytest.approx(1 - 1 / expected, abs=0.01)
         assert row["starved_s"] == pytest.approx(row["wait_s"] / 2, rel=0.1, abs=1e-6)
-    table = phase_tables.inputs(arms_beside.input_costs([block]))
+    table = phase_tables.inputs(phase_costs.input_costs([block]))
     assert table is not None
     assert [row[1].main for row in table.body] == ["loaded", "prefetched"] * 2
     assert {len(row) for row in table.body} == {len(table.headings)}
@@ -269,7 +269,7 @@ def test_a_report_tells_what_input_costs_and_ranks_nobody_by_it(tmp_path: Path) 
 def test_what_an_arm_without_a_time_took_in_is_not_told(tmp_path: Path) -> None:
     endings: Any = {("pmap", 0): ("wrong", "it is")}
     _, content = built(tmp_path, endings=endings)
-    found = arms_beside.input_costs(content.comparisons)
+    found = phase_costs.input_costs(content.comparisons)
     assert {row["implementation"] for row in found} == {"jit_spmd"}
 
 

@@ -76,12 +76,6 @@ def inject(fault: Fault, stop: threading.Event) -> Outcome:
     return outcome
 
 
-def write(folder: Path, results: FaultResults) -> None:
-    """Store the results in a folder, which is created."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files.write_sealed(folder / FAULTS, results)
-
-
 STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
 """Terminal styles of verdicts."""
 
@@ -103,10 +97,6 @@ def _ending(row: Mapping[str, Any]) -> str:
     return str(row["skipped"] or row["cell"])
 
 
-def _time_to_end(row: Mapping[str, Any]) -> str:
-    return "" if row["cut_s"] is None else f"{row['cut_s']:.1f} s"
-
-
 def _as_expected(row: Mapping[str, Any]) -> str:
     no = f"no: {'; '.join(row['deviations'])}"
     return {"passed": "yes", "skipped": "skipped", "FAILED": no}[verdict(row)]
@@ -118,7 +108,8 @@ COLUMNS = (
     Column("cell", "How its cell ended, or what the run reported", value=_ending),
     Column("others", "Other cells"),
     Column("code", "Exit code", format="count"),
-    Column("cut_s", "Ended after", value=_time_to_end),
+    Column("cut_s", "Ended after",
+           value=lambda row: "" if row["cut_s"] is None else f"{row['cut_s']:.1f} s"),
     Column("left", "Leftover processes", value=lambda row: ", ".join(row["left"]) or "none"),
     Column("half_written", "Incomplete files",
            value=lambda row: ", ".join(row["half_written"]) or "none"),
@@ -144,7 +135,9 @@ def table(results: FaultResults, columns: Sequence[Column] = COLUMNS, *facts: st
 
 
 def build(folder: Path, results: FaultResults) -> Path:
-    """Write the Markdown and the HTML page; return the path of the latter."""
+    """Store the results in a folder, which is created, with their pages; return the HTML page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_sealed(folder / FAULTS, results)
     return write_pages(
         folder,
         "faults",

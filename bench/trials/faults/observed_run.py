@@ -86,21 +86,18 @@ class Ended:
 
 @dataclass
 class Lab:
-    """The folder of one trial, in which every run is called RUN.
-
-    Args:
-      folder: an empty folder; runs create reports/ in it.
-      prefix: precedes every command, for example to enter a namespace.
-      root: path under which the commands' file system is visible from this process.
-      environment: variables added to this process's environment.
-      stop: ends running commands once it is set.
-    """
+    """The folder of one trial, in which every run is called RUN."""
 
     folder: Path
+    """Empty at first; runs create reports/ in it."""
     prefix: Sequence[str] = ()
+    """Words before every command, for example to enter a namespace."""
     root: Path = Path("/")
+    """Path under which the commands' file system is visible from this process."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables added to this process's environment."""
     stop: threading.Event = field(default_factory=threading.Event)
+    """Ends running commands once it is set."""
 
     @property
     def run(self) -> Path:
@@ -110,13 +107,9 @@ class Lab:
     def measure(
         self, *planted: str, words: Sequence[str] = (), workload: str = "", resume: bool = False
     ) -> "Front":
-        """Start a small run of the good implementations and planted ones.
+        """Start or resume a small run of the good implementations and planted ones, by name.
 
-        Args:
-          planted: names of planted implementations.
-          words: options that replace those of the smallest run or are added to them.
-          workload: name of a planted workload.
-          resume: whether to resume the run instead of starting it.
+        The options `words` replace those of the smallest run, or are added to them.
         """
         files = [
             word
@@ -140,19 +133,11 @@ class Lab:
         return str(path)
 
     def cells(self) -> dict[str, CellRow]:
-        """Return the decisive rows of the run's cells, by `BATCH/IMPLEMENTATION`.
-
-        Raises:
-          LabError: the run cannot be read.
-        """
+        """Return the decisive rows of the run's cells, by `BATCH/IMPLEMENTATION`."""
         return {f"{row['batch']}/{row['implementation']}": row for row in self.stored().decisive()}
 
     def stored(self) -> store.Run:
-        """Read the stored run.
-
-        Raises:
-          LabError: the run cannot be read.
-        """
+        """Read the stored run; LabError if it cannot be read."""
         try:
             return store.load(self.run)
         except (store.StoreError, OSError) as error:
@@ -171,16 +156,13 @@ class Lab:
 
     def report(self, *names: str) -> str:
         """Return what is wrong with the report, which must mention these names; else empty."""
-        for file, end in (("report.html", "</html>"), ("report.md", "")):
+        for file in ("report.html", "report.md"):
             try:
-                text = (self.run / file).read_text(encoding="utf-8").rstrip()
+                text = (self.run / file).read_text(encoding="utf-8")
             except (OSError, ValueError) as error:
                 return f"{file} cannot be read: {error}"
-            if not text.endswith(end):
-                return f"{file} is truncated"
-            for name in names:
-                if name not in text:
-                    return f"{file} does not mention {name}"
+            if absent := [name for name in names if name not in text]:
+                return f"{file} does not mention {', '.join(absent)}"
         return ""
 
 
@@ -211,11 +193,7 @@ class Front(Guarded):
         self.say(None)
 
     def until_injected(self) -> None:
-        """Wait until a planted file goes wrong.
-
-        Raises:
-          LabError: the run ended before that, or it took too long.
-        """
+        """Wait until a planted file goes wrong; LabError if the run ends before, or the time."""
         self._wait_while(lambda: not self._injected.exists() and self._goes_on())
         if not self._injected.exists():
             out = self.wait().out
@@ -228,7 +206,7 @@ class Front(Guarded):
         if not late:
             gone = time.monotonic() + GONE_S
             self._wait_while(lambda: bool(self._others()) and time.monotonic() < gone)
-        left = [_command_line(process) for process in self._others()]
+        left = self._others()
         self.kill()
         out = "".join(self._out) + "\n".join(self.tail()) + late
         return Ended(self.code(0) or 0, out, self._cut_s, left)
@@ -249,17 +227,18 @@ class Front(Guarded):
         over = self._stop.is_set() or time.monotonic() - self._began > LIMIT_S
         return self.code(0) is None and not over
 
-    def _others(self) -> list[int]:
-        """Return the run's processes by their mark, and unmarked ones by their folder.
+    def _others(self) -> list[str]:
+        """Return the command lines of the run's processes: by their mark, or else by their folder.
 
         Another run of the trial may use the same folder; its processes have another mark.
         """
-        found = set()
-        for one in psutil.process_iter(["cwd", "environ"]):
+        found = []
+        for one in psutil.process_iter(["cwd", "environ", "cmdline"]):
             mark = (one.info["environ"] or {}).get(MARK)
-            if mark == self._fault_mark or (mark is None and one.info["cwd"] == self._folder):
-                found.add(one.pid)
-        return sorted(found - {self.pid, self.process.pid})
+            own = mark == self._fault_mark or (mark is None and one.info["cwd"] == self._folder)
+            if own and one.pid not in (self.pid, self.process.pid):
+                found.append(" ".join(one.info["cmdline"] or [str(one.pid)])[:100])
+        return sorted(found)
 
 
 def _is_whole(path: Path) -> bool:
@@ -289,13 +268,6 @@ def _is_gone(process: int) -> bool:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def _command_line(process: int) -> str:
-    try:
-        return " ".join(psutil.Process(process).cmdline())[:100]
-    except psutil.Error:
-        return str(process)
 
 
 @dataclass

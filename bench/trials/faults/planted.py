@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import jax
@@ -52,11 +53,9 @@ MOMENTS = ("at_import", "when_asked", "in_build", *IN_STEP)
 def plant(
     name: str, right: Any
 ) -> tuple[Callable[[Problem, Mesh], TrainStep], Callable[[Problem, Mesh], str | None]]:
-    """Return `build` and `why_unsupported` of an implementation.
+    """Return `build` and `why_unsupported` of an implementation that otherwise equals `right`.
 
-    Args:
-      name: `good`, a key of CHANGES, or a key of ACTIONS and a moment: `raise_in_build`.
-      right: the module of the correct implementation that it otherwise equals.
+    `name` is `good`, a key of CHANGES, or a key of ACTIONS and a moment: `raise_in_build`.
     """
     planned = next((moment for moment in MOMENTS if name.endswith(moment)), "")
     action = ACTIONS[name.removesuffix(f"_{planned}")] if planned else None
@@ -149,17 +148,8 @@ def _compile_without_end() -> None:
     jax.jit(grow).lower(jnp.ones((64, 64))).compile()
 
 
-def _trace_without_end() -> None:
-    jax.jit(lambda x: sum(x for _ in itertools.count()))(jnp.ones(8))
-
-
-def _leave_a_child() -> None:
-    """Start a process in its own session that inherits the open output, and leave it running."""
-    subprocess.Popen(["sleep", "3600"], start_new_session=True)  # noqa: S607
-
-
 def _leave_a_daemon() -> None:
-    """Start such a process as an orphan, with an empty environment."""
+    """Leave a process running as an orphan in its own session, with an empty environment."""
     words = ["sh", "-c", "sleep 3600 & exit"]
     subprocess.run(words, start_new_session=True, env={}, check=True)  # noqa: S603
 
@@ -228,11 +218,17 @@ def _set_flags() -> None:
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 
+def _frame_with(variable: str) -> FrameType:
+    """Return the innermost frame with a local variable of this name, or the outermost of all."""
+    frame = sys._getframe()  # noqa: SLF001 - as a cheat would
+    while frame.f_back is not None and variable not in frame.f_locals:
+        frame = frame.f_back
+    return frame
+
+
 def _move_the_start() -> None:
     """Reset the start of the current timed span to now, in the frame of the clock that holds it."""
-    frame = sys._getframe()  # noqa: SLF001 - as a cheat would
-    while frame.f_back is not None and "start" not in frame.f_locals:
-        frame = frame.f_back
+    frame = _frame_with("start")
     values = frame.f_locals
     if "start" in values:
         values["start"] = time.perf_counter_ns()
@@ -263,10 +259,10 @@ ACTIONS: dict[str, Action] = {
     "host_memory": _allocate_on_host,
     "device_memory": lambda: jnp.zeros((1 << 46,)).block_until_ready(),
     "compile": _noted(_compile_without_end),
-    "trace": _noted(_trace_without_end),
+    "trace": _noted(lambda: jax.jit(lambda x: sum(x for _ in itertools.count()))(jnp.ones(8))),
     "deadlock": _deadlock,
     "meet_nobody": lambda: multihost_utils.sync_global_devices("nobody else is here"),
-    "leave_child": _leave_a_child,
+    "leave_child": lambda: subprocess.Popen(["sleep", "3600"], start_new_session=True),  # noqa: S607
     "leave_daemon": _leave_a_daemon,
     "leave_thread": lambda: threading.Thread(target=_sleep).start(),
     "print": _print_garbage,
@@ -289,9 +285,8 @@ def _result(change: Callable[[Any, jax.Array], Any]) -> Callable[[TrainStep], Tr
 
 def _diverge(state: Any, loss: jax.Array) -> Any:
     params, *others = state
-    if _timed():
-        params = jax.tree.map(lambda leaf: leaf * 1.5, params)
-    return (params, *others), loss
+    grown = jax.tree.map(lambda leaf: leaf * 1.5, params) if _timed() else params
+    return (grown, *others), loss
 
 
 def _freeze(right: TrainStep) -> TrainStep:
@@ -306,35 +301,31 @@ def _freeze(right: TrainStep) -> TrainStep:
     return replace(right, step=step)
 
 
-def _keep_the_loss(right: TrainStep) -> TrainStep:
-    """Compute nothing once the rounds have begun, and return the last loss."""
-    last: list[Any] = []
+def _skipping(skips: Callable[[], bool]) -> Callable[[TrainStep], TrainStep]:
+    """Compute nothing whenever `skips()`, and return the last loss."""
 
-    def step(state: Any, batch: Any) -> Any:
-        if not _timed():
-            state, loss = right.step(state, batch)
-            last[:] = [loss]
-        return state, last[0]
+    def change(right: TrainStep) -> TrainStep:
+        last: list[Any] = []
 
-    return replace(right, step=step)
+        def step(state: Any, batch: Any) -> Any:
+            if not (last and skips()):
+                state, loss = right.step(state, batch)
+                last[:] = [loss]
+            return state, last[0]
+
+        return replace(right, step=step)
+
+    return change
 
 
-def _peek(right: TrainStep, of: int = 10) -> TrainStep:
-    """Take one timed step of so many; the harness's frames tell timed from checked ones."""
-    calls, last = itertools.count(), list[Any]()
+_PEEKS = itertools.count()
+"""Numbers of the timed steps of `peeks`, which takes one of ten."""
 
-    def step(state: Any, batch: Any) -> Any:
-        frame = sys._getframe()  # noqa: SLF001 - as a cheat would
-        while frame.f_back is not None and "groups" not in frame.f_locals:
-            frame = frame.f_back
-        turn = frame.f_locals
-        timed = "groups" in turn and turn["group"] is turn["spans"]
-        if not (timed and _timed() and next(calls) % of):
-            state, loss = right.step(state, batch)
-            last[:] = [loss]
-        return state, last[0]
 
-    return replace(right, step=step)
+def _in_a_span() -> bool:
+    """Return whether the harness's frames show a timed step rather than a checked one."""
+    turn = _frame_with("groups").f_locals
+    return _timed() and "groups" in turn and turn["group"] is turn["spans"]
 
 
 def _turn(right: TrainStep, after: int = 50) -> TrainStep:
@@ -365,10 +356,10 @@ CHANGES: dict[str, Callable[[TrainStep], Any]] = {
     "becomes_nan": _result(lambda state, loss: (state, loss * jnp.nan if _timed() else loss)),
     "diverges": _result(_diverge),
     "freezes": _freeze,
-    "keeps_the_loss": _keep_the_loss,
-    "peeks": _peek,
+    "keeps_the_loss": _skipping(_timed),
+    "dodges": _skipping(_in_a_span),
+    "peeks": _skipping(lambda: _in_a_span() and next(_PEEKS) % 10 > 0),
     "turns": _turn,
-    "dodges": partial(_peek, of=1 << 60),
 }
 """Modifications of the correct step, which `build` then returns."""
 

@@ -94,9 +94,8 @@ RESULTS: dict[str, Callable[[Step], dict[str, np.ndarray]]] = {
 def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]]:
     """Return `build` and `why_unsupported` of an implementation.
 
-    Args:
-      name: a key of IN_ROUNDS, IN_BUILD or RESULTS; or `foreign_import`, which needs a package that
-        does not exist. Any other name gives a correct implementation.
+    `name` is a key of IN_ROUNDS, IN_BUILD or RESULTS; or `foreign_import`, which needs a package
+    that does not exist. Any other name gives a correct implementation.
     """
     if name == "foreign_import":
         import_module("no_such_package")

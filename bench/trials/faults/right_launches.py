@@ -54,10 +54,8 @@ def run(launches: int, limit_s: float, folder: Path) -> Iterator[RightRun]:
     """Measure until there are this many launches, or until no run may begin any more.
 
     No run begins after `limit_s` seconds. The folder is created; every finished run is a line of
-    its FILE, and runs with a cell that is not ok are kept in its reports/.
-
-    Raises:
-      StoreError: a run stored nothing; its output is shown.
+    its FILE, and runs with a cell that is not ok are kept in its reports/. Raises StoreError, with
+    its output, if a run stored nothing.
     """
     folder.mkdir(parents=True)
     began, done = time.monotonic(), 0

@@ -243,10 +243,7 @@ def small_disk(lab: Lab, name: str, size: str) -> Iterator[Lab]:
     """Mount a tmpfs on a new folder, in a user and mount namespace that needs no privileges.
 
     The folder is in the trial's own. Its size is in the syntax of tmpfs, for example `32m`. The
-    context yields the trial, whose runs are then in the namespace.
-
-    Raises:
-      UnavailableError: this system does not allow the mount.
+    context yields the trial, whose runs are then in the namespace, or raises UnavailableError.
     """
     mount_point = lab.folder / name
     mount_point.mkdir()

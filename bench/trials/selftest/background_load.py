@@ -1,4 +1,4 @@
-"""Background load on every core: `python -m bench.trials.selftest.background_load PATTERN`.
+"""Background load on every core, in several patterns.
 
 Each usable core gets a burner, an ordinary process without affinity and with normal priority, like
 the processes of another user. A burner ends when its standard input closes, so that none outlives
@@ -12,10 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated
-
-import typer
+from typing import NamedTuple
 
 from bench.measure.environment import child_environment
 from bench.records.host import usable_cores
@@ -45,8 +42,7 @@ class LoadError(Exception):
     """A burner did not start."""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A period of one burner's schedule."""
 
     seconds: float
@@ -57,10 +53,7 @@ class Segment:
 def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Segment]:
     """Yield the endless schedule of one burner of several, by its number from 0; see `PATTERNS`.
 
-    Equal seeds give equal loads.
-
-    Raises:
-      ValueError: there is no such pattern.
+    Equal seeds give equal loads. Raises ValueError if there is no such pattern.
     """
     match pattern:
         case "quiet":
@@ -88,10 +81,7 @@ def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Seg
 
 @contextlib.contextmanager
 def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
-    """Load the usable cores of this machine within the context.
-
-    Yields:
-      The process ids of the running burners; none for `quiet`.
+    """Load all usable cores within the context, whose value is the burners' process ids.
 
     Raises:
       LoadError: a burner did not start.
@@ -148,20 +138,3 @@ def burn(pattern: str, seed: int, burner: int, burners: int, started: float) -> 
             rest_s = max(0.0, slice_end - time.monotonic())
             if select.select([sys.stdin], [], [], rest_s)[0]:
                 return
-
-
-def main(
-    pattern: Annotated[
-        str, typer.Argument(help="; ".join(f"{name}: {does}" for name, does in PATTERNS.items()))
-    ],
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal loads.")] = 0,
-) -> None:
-    """Load the machine until standard input closes, or Ctrl-C."""
-    if pattern not in PATTERNS:
-        raise typer.BadParameter(f"choose from {', '.join(PATTERNS)}", param_hint="PATTERN")
-    with contextlib.suppress(KeyboardInterrupt), load(pattern, seed):
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse.alpha_spending import AlphaSpending
-from bench.analyse.sample_rounds import Rounds
-from bench.analyse.verdicts import Claim, compare
+from bench.analyse.ratio_intervals import compare
+from bench.analyse.sample_rounds import Rounds, divided
+from bench.analyse.verdicts import Claim
 from bench.measure.run_folder import find_run
 from bench.records import store
 from bench.records.arms import TWIN
@@ -60,10 +60,7 @@ class SamplesError(Exception):
 
 
 def read(name: str) -> pd.DataFrame:
-    """Read the samples of equal arms.
-
-    Args:
-      name: a stored run, or a Parquet or CSV file of samples; all arms of a file must be equal.
+    """Read the samples of equal arms of a stored run, or all of a Parquet or CSV file.
 
     Raises:
       BadInput: there is no such file or run.
@@ -116,13 +113,11 @@ def trials(
 
     Each part gives two trials: one of equal arms, and one in which every arm but the baseline is
     slower: its times are multiplied by one of SLOWDOWNS, or, with two arms, it was measured with
-    extra work.
+    extra work. `count` is the number of parts for each number of arms and each size of a block,
+    divided among the blocks; `seconds` are measuring times of a pair.
 
-    Args:
-      samples: a frame with the columns of bench.records.rows.SampleRow, and optionally `load`, the
-        name of the background load, and `truth`, an arm's true ratio to the equal ones.
-      count: parts for each number of arms and each size of a block, divided among the blocks.
-      seconds: measuring times of a pair.
+    Samples have the columns of bench.records.rows.SampleRow, and optionally `load`, the name of the
+    background load, and `truth`, an arm's true ratio to the equal ones.
 
     Returns:
       One row for each trial and arm but its baseline, with the columns
@@ -143,21 +138,23 @@ def trials(
     samples = pd.DataFrame({"load": "", "truth": 1.0, **samples})
     blocks = list(samples.groupby("block", sort=False))
     each = math.ceil(count / max(len(blocks), 1))
+    numbers = itertools.count()
     found = (
         {"program": name, **row}
         for name, own in blocks
-        for row in _of_block(own, each, chance, seconds)
+        for row in _of_block(own, each, chance, seconds, numbers)
     )
-    return pd.DataFrame(
-        [{**row, "trial": number, **of} for number, row in enumerate(found) for of in row["each"]],
-        columns=COLUMNS,
-    )
+    return pd.DataFrame(found, columns=COLUMNS)
 
 
 def _of_block(
-    samples: pd.DataFrame, count: int, chance: np.random.Generator, seconds: Sequence[float]
+    samples: pd.DataFrame,
+    count: int,
+    chance: np.random.Generator,
+    seconds: Sequence[float],
+    numbers: Iterator[int],
 ) -> Iterator[dict[str, Any]]:
-    """Yield trials; `each` holds what differs between a trial's arms."""
+    """Yield a row for each trial and arm but its baseline; trials take the next of `numbers`."""
     rounds = Rounds.of(samples)
     loads = samples.groupby("attempt", sort=False)["load"].first().to_numpy()
     truths = samples.groupby("arm", sort=False)["truth"].first()
@@ -176,19 +173,14 @@ def _of_block(
             under = set(loads[rounds.attempt[rows]])
             for factors in (same, scales):
                 found = replay(part(rounds, rows, factors), list(factors))
-                compared = list(factors.items())[1:]
-                yield {
+                trial = {
                     "load": next(iter(under)) if len(under) == 1 else SEVERAL,
-                    "slowed": slowed,
-                    "arms": number,
-                    "size": size,
+                    "slowed": slowed, "arms": number, "size": size, "trial": next(numbers),
                     "used_s": found.rounds * pair_s,
-                    "each": [
-                        {"truth": truth, **found.judge(arm, truth)}
-                        for arm, factor in compared
-                        for truth in [float(factor * truths[arm])]
-                    ],
-                }
+                }  # fmt: skip
+                for arm, factor in list(factors.items())[1:]:
+                    truth = float(factor * truths[arm])
+                    yield {**trial, "truth": truth, **found.judge(arm, truth)}
 
 
 def _parts(
@@ -196,14 +188,14 @@ def _parts(
 ) -> Iterator[tuple[NDArray[np.intp], str]]:
     """Yield the indices of random windows of complete rounds, and the name of their size."""
     complete = np.flatnonzero(~np.isnan(rounds.throughput).any(axis=1))
-    processes = np.split(complete, np.flatnonzero(np.diff(rounds.attempt[complete])) + 1)
-    longest = max(map(len, processes))
+    whole = divided(complete, rounds.attempt[complete])
+    longest = max(map(len, whole), default=0)
     sizes = [(count, f"{count} rounds") for count in ROUNDS]
     sizes += [(round(each / pair_s), f"{each:g} s per pair") for each in seconds]
     for count, size in sizes:
         launches = max(1, math.ceil(count / max(longest, 1) - _TOLERANCE))
         each = min(count // launches, longest)
-        enough = [process for process in processes if len(process) >= each > 0]
+        enough = [process for process in whole if len(process) >= each > 0]
         if launches <= len(enough):
             drawn = sorted(chance.permutation(len(enough))[:launches].tolist())
             starts = [int(chance.integers(len(enough[at]) - each + 1)) for at in drawn]
@@ -247,14 +239,15 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
     The rounds are those of the block's planned launches; its baseline is the first of the arms.
     """
     total = len(rounds.attempt)
-    ends = [0, *(np.flatnonzero(np.diff(rounds.attempt)) + 1).tolist(), total]
     opponents = dict.fromkeys(arms[1:], arms[0])
     taken = np.arange(0)
-    looks: list[int] = []
+    looks, every = list[int](), list[int]()
     shown: dict[str, Claim] = {}
-    for start, stops in _looks(ends):
+    for own in divided(np.arange(total), rounds.attempt):
+        stops = [*filter(is_look, range(len(own))), len(own)]
+        every += [int(own[0]) + stop for stop in stops]
         for stop in stops:
-            seen = np.concatenate([taken, np.arange(start, stop)])
+            seen = np.concatenate([taken, own[:stop]])
             looks.append(len(seen))
             each = _alpha(total, tuple(looks), len(opponents))
             shown = compare(part(rounds, seen), opponents, each, MARGIN)
@@ -263,17 +256,8 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
         taken = seen
     if len(taken) == total:
         return Replay(total, shown, shown)
-    every = tuple(stop for _, stops in _looks(ends) for stop in stops)
-    whole = compare(rounds, opponents, _alpha(total, every, len(opponents)), MARGIN)
+    whole = compare(rounds, opponents, _alpha(total, tuple(every), len(opponents)), MARGIN)
     return Replay(len(taken), shown, whole)
-
-
-def _looks(ends: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Return each process's first round, and the numbers of rounds at which looks are taken."""
-    return [
-        (start, [*(start + look for look in filter(is_look, range(end - start))), end])
-        for start, end in pairwise(ends)
-    ]
 
 
 @cache

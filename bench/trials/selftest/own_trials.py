@@ -80,8 +80,7 @@ def _measure(
 ) -> tuple[list[Turn], float, float]:
     """Measure until the time is over, but at least as many rounds as a verdict takes.
 
-    Returns:
-      The turns, the wall time of all, and the time within timed or wash-out steps, in seconds.
+    Return the turns, the seconds that they took, and those within timed or wash-out steps.
     """
     with CompilationLog() as log:
         start = time.perf_counter()

@@ -75,11 +75,7 @@ def why_unavailable() -> str | None:
 
 
 def build(directory: Path) -> Kernel:
-    """Compile the planted workload into a folder, which is created if necessary.
-
-    Raises:
-      KernelError: there is no compiler, or it failed.
-    """
+    """Compile the planted workload into a folder, which is created; see `compile_cpp`."""
     directory = directory.resolve()
     library = compile_cpp([SOURCE], directory / "libplanted.so", "-shared")
     executable = compile_cpp([SOURCE], directory / "planted", "-DLOCKSTEP_MAIN")
@@ -92,12 +88,8 @@ def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
     Raises:
       KernelError: there is no compiler, or it failed.
     """
-    reason = why_unavailable()
-    if reason:
-        raise KernelError(reason)
     output.parent.mkdir(parents=True, exist_ok=True)
-    command = [*_compiler(), *_FLAGS, *map(str, sources), "-o", str(output), *flags]
-    _run(command, f"{output.name} cannot be compiled")
+    _compile([*map(str, sources), "-o", str(output), *flags], f"{output.name} cannot be compiled")
     return output
 
 
@@ -112,24 +104,22 @@ def spin_function(library: Path) -> Callable[[int, float], float]:
 
 def has_header(name: str) -> bool:
     """Return whether there is a compiler that finds a header such as `benchmark/benchmark.h`."""
-    if why_unavailable():
-        return False
-    command = [*_compiler(), *_FLAGS, "-fsyntax-only", "-x", "c++", "-"]
+    lines = f'#if !__has_include("{name}")\n#error\n#endif\n'
     try:
-        _run(command, name, f'#if !__has_include("{name}")\n#error\n#endif\n')
+        _compile(["-fsyntax-only", "-x", "c++", "-"], name, lines)
     except KernelError:
         return False
     return True
 
 
-def _compiler() -> list[str]:
+def _compile(words: Sequence[str], failure: str, text: str = "") -> None:
+    """Run the compiler with the flags of the planted workload and further words."""
+    if reason := why_unavailable():
+        raise KernelError(reason)
     named = os.environ.get("CXX")
-    return shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
-
-
-def _run(command: Sequence[str], failure: str, text: str = "") -> None:
+    compiler = shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
     try:
-        done = ask(command, text, os.environ, _TIMEOUT_S)
+        done = ask([*compiler, *_FLAGS, *words], text, os.environ, _TIMEOUT_S)
     except OSError as error:
         raise KernelError(f"{failure}: {error}") from error
     if done.code:

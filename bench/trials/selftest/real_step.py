@@ -24,8 +24,7 @@ from bench.worker.time.clock import Arm
 
 _SIDE = 32
 """Side of the matrices; a product takes microseconds."""
-_SPANS = 15
-_STEPS = 2
+_SPANS, _STEPS = 15, 2
 """Number of timed spans in calibration, and steps in each."""
 _FIRST_PRODUCTS = 64
 
@@ -36,13 +35,9 @@ class SlowedStep:
     def __init__(self, built: TrainStep) -> None:
         self._step = built.step
         leaves = jax.tree.leaves(built.state)
-        sizes = {
-            index: leaf.size
-            for index, leaf in enumerate(leaves)
-            if jnp.issubdtype(leaf.dtype, jnp.number)
-        }
+        numbers = (at for at, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.number))
         # The next step needs this number, so it cannot begin before the work is done.
-        self._smallest = min(sizes, key=lambda index: sizes[index])
+        self._smallest = min(numbers, key=lambda at: leaves[at].size)
         self._sharding = leaves[self._smallest].sharding
         self.set_products(0)
 
@@ -117,9 +112,8 @@ def _arms(block: Block, names: Sequence[str]) -> list[Arm]:
         for each in cast("Sequence[Implementation]", found)
         if not approximation(each) and each.why_unsupported(problem, mesh) is None
     )
-    arms = []
-    for name in names:
-        built = implementation.build(problem, mesh)
-        arm = Arm(name, SlowedStep(built), built.state, built.place(problem.batch(0)))
-        arms.append(arm.warm_up())
-    return arms
+    built = {name: implementation.build(problem, mesh) for name in names}
+    return [
+        Arm(name, SlowedStep(own), own.state, own.place(problem.batch(0))).warm_up()
+        for name, own in built.items()
+    ]

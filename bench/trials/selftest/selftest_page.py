@@ -47,11 +47,8 @@ TARGETS = (
 def build(folder: Path) -> tuple[Path, Figures]:
     """Write `figures.json`, the plot, `report.md` and `report.html` from a self-test's stored rows.
 
-    The path of the page is returned with the figures on it.
-
-    Raises:
-      StoreError: a stored file has changed since it was written.
-      FileNotFoundError: the folder holds no self-test.
+    Return the path of the page and the figures on it. The errors are those of
+    `selftest_settings.read`.
     """
     manifest, rows = selftest_settings.read(folder)
     seconds = float(manifest["settings"]["seconds"])
@@ -137,7 +134,6 @@ def draw(found: Sequence[Shares], size: str) -> Plot | None:
 
 
 def _row(tool: str, panel: str, rate: Rate | None) -> dict[str, Any]:
-    known = rate is not None and rate.of > 0
-    low, high = rate.interval if rate and known else (None, None)
-    shares = {"value": rate.value if rate and known else None, "low": low, "high": high}
-    return {"name": tool, "panel": panel, "own": tool == LOCKSTEP, **shares}
+    value, low, high = (rate.value, *rate.interval) if rate and rate.of else (None,) * 3
+    own = {"name": tool, "panel": panel, "own": tool == LOCKSTEP}
+    return {**own, "value": value, "low": low, "high": high}

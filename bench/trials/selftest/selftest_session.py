@@ -27,8 +27,7 @@ from bench.records.temporary_folders import temporary_folder
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import DRAWN, first_paint
-from bench.trials.selftest.peer_protocol import Peer, PeerError, Program, spinning
-from bench.trials.selftest.peer_tools import find_peers
+from bench.trials.selftest.peer_tools import PeerError, Program, find_peers, spinning
 from bench.trials.selftest.selftest_settings import (
     BASE,
     COLUMNS,
@@ -73,9 +72,7 @@ class Session:
         self.unavailable = {
             name: reason for name, peer in peers.items() if (reason := peer.why_unavailable())
         }
-        self.peers: Mapping[str, Peer] = {
-            name: peer for name, peer in peers.items() if name not in self.unavailable
-        }
+        self.peers = {name: peers[name] for name in peers if name not in self.unavailable}
         python = [name for name, peer in self.peers.items() if peer.TIMES_PYTHON]
         self._peer_trials = [
             (peer, program, arm, number)
@@ -93,10 +90,7 @@ class Session:
     def run(self, progress: Callable[[int, int], None]) -> None:
         """Run everything; `progress` is called with the number of trials done, and the total.
 
-        Raises:
-          KernelError: the planted workload cannot be compiled.
-          LoadError: a background load does not start.
-          ChildError: a worker process failed.
+        Raises KernelError, LoadError, or ChildError if a worker process failed.
         """
         settings = self.settings
         with temporary_folder() as self._scratch:
@@ -156,11 +150,7 @@ class Session:
             yield {**row, "pattern": pattern}
 
     def _answer(self, job: dict[str, Any]) -> list[dict[str, Any]]:
-        """Run a `TrialJob` in a worker process.
-
-        Raises:
-          ChildError: the process failed or hung.
-        """
+        """Run a `TrialJob` in a worker process."""
         library = str(self._kernel.library)
         out = _run_python(
             ["-m", "bench.trials.selftest.own_trials"],
@@ -240,7 +230,7 @@ def report_row(folder: Path, cells: int) -> Row:
 
 
 def _run_python(words: Sequence[str], environment: Mapping[str, str], question: str = "") -> str:
-    """Run a Python program in a process of its own, and return its output."""
+    """Return the output of a Python program in a process of its own; ChildError if it fails."""
     answer = ask([sys.executable, *words], question, environment, _TIMEOUT_S)
     if answer.code != 0:
         raise ChildError(f"a process {answer.ending}. Its last lines:\n{answer.quoted_lines()}")

@@ -88,7 +88,7 @@ peer: a trial of a tool: `peer`, `program` (SPIN, or a block), `slowdown`, `numb
   (null if it finds no difference), and `error`, empty unless it failed.
 report: rebuilding the report of a large run, without load: `cells`, `seconds`, `bytes` of the
   page, and `first_paint_s` until a browser shows it; for a run of usual size, `usual_paint_s` and
-  `usual_drawn_s` until all of it is drawn (null without a browser, absent in early self-tests).
+  `usual_drawn_s` until all of it is drawn (null without a browser).
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -48,13 +47,17 @@ class Rate:
         ends = binomtest(self.count, self.of).proportion_ci(0.95, method="wilson")
         return float(ends.low), float(ends.high)
 
+    @property
+    def text(self) -> str | None:
+        """The share with its interval, `1.0 % (0.4 to 3.0 %)`; None without trials."""
+        if not self.of:
+            return None
+        low, high = self.interval
+        return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f} %)"
+
     def __str__(self) -> str:
         """Write `3 of 288: 1.0 % (0.4 to 3.0 %)`."""
-        if not self.of:
-            return "no trials"
-        low, high = self.interval
-        share = f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f} %)"
-        return f"{self.count} of {self.of}: {share}"
+        return f"{self.count} of {self.of}: {self.text}" if self.of else "no trials"
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,16 @@ def _rate(events: pd.Series[bool]) -> Rate:
 
 def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Describe a table of right and wrong verdicts; `keys` are headings of its first columns."""
-    slowdowns = list(dict.fromkeys(name for each in found for name in each.found))
+    slowdowns = dict.fromkeys(name for each in found for name in each.found)
+    nothing = Rate(0, 0)
     columns = [
-        *(Column(key, name, value=partial(_key, key)) for key, name in keys.items()),
-        Column("alarms", "Equal, any wrong", value=lambda s: _percent(s.alarms)),
-        *(Column(name, name, value=partial(_found, name), optional=True) for name in slowdowns),
-        Column("wrong", "Slower, any wrong", value=lambda s: _percent(s.wrong)),
+        *_keyed(keys),
+        Column("alarms", "Equal, any wrong", value=lambda s: s.alarms.text),
+        *(
+            Column(name, name, value=lambda s, name=name: s.found.get(name, nothing).text)
+            for name in slowdowns
+        ),
+        Column("wrong", "Slower, any wrong", value=lambda s: s.wrong.text),
         Column("used_s", "Seconds used", value=lambda s: f"{s.used_s:.2f}"),
     ]
     return Table(title, columns, found, VERDICTS)
@@ -139,26 +146,14 @@ def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Ta
 def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Describe a table of the intervals of equal arms; `keys` as in `verdicts`."""
     columns = [
-        *(Column(key, name, value=partial(_key, key)) for key, name in keys.items()),
-        Column("holds", "As shown, holds 1", value=lambda s: _percent(s.holds)),
-        Column("whole_holds", "From all rounds", value=lambda s: _percent(s.whole_holds)),
+        *_keyed(keys),
+        Column("holds", "As shown, holds 1", value=lambda s: s.holds.text),
+        Column("whole_holds", "From all rounds", value=lambda s: s.whole_holds.text),
         Column("width", "Half-width", format="percent"),
         Column("verdict_width", "Verdict's half-width", format="percent"),
     ]
     return Table(title, columns, [each for each in found if each.holds.of], INTERVALS)
 
 
-def _key(key: str, row: Shares) -> object:
-    return row.keys[key]
-
-
-def _found(name: str, row: Shares) -> str | None:
-    return _percent(row.found.get(name))
-
-
-def _percent(share: Rate | None) -> str | None:
-    """Return `1.4 % (0.6 to 3.5)`; None without trials."""
-    if share is None or not share.of:
-        return None
-    low, high = share.interval
-    return f"{100 * share.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+def _keyed(keys: Mapping[str, str]) -> list[Column]:
+    return [Column(key, name, value=lambda s, key=key: s.keys[key]) for key, name in keys.items()]

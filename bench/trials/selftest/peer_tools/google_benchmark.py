@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.trials.selftest import planted_kernel
-from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, Program, run_tool
+from bench.trials.selftest.peer_tools import ALPHA, PeerTrial, Program, run_tool
 from bench.trials.selftest.planted_kernel import Kernel
 
 TIMES_PYTHON = False
 LEAST_REPETITIONS = 9
 """The number that its manual recommends for the U test."""
 
-_PROGRAM = Path(__file__).parents[1] / "programs" / "spin_google.cc"
+_PROGRAM = Path(__file__).with_name("spin_google.cc")
 _HEADER = "benchmark/benchmark.h"
 _COMPARE = tuple(
     Path(place) / "compare.py"

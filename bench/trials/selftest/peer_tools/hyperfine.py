@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scipy import stats
 
-from bench.trials.selftest.peer_protocol import ALPHA, PeerTrial, Program, run_tool
+from bench.trials.selftest.peer_tools import ALPHA, PeerTrial, Program, run_tool
 
 TIMES_PYTHON = False
 REPEATS = 20

@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from bench.trials.selftest.peer_protocol import PeerError, PeerTrial, Program, run_tool
+from bench.trials.selftest.peer_tools import PeerError, PeerTrial, Program, run_tool
 
 TIMES_PYTHON = True
 PROCESSES = 3
@@ -42,11 +42,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
 
 def verdict(output: str) -> bool | None:
-    """Return whether the other is slower, by the output of `compare_to`; None for no difference.
-
-    Raises:
-      PeerError: the output has no verdict.
-    """
+    """Return whether the other is slower, by the output of `compare_to`; None for no difference."""
     if _HIDDEN in output:
         return None
     words = set(_FASTER_OR_SLOWER.findall(output))

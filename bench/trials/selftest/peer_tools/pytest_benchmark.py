@@ -6,21 +6,30 @@ programs count as equal.
 
 import importlib.util
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench.measure.processes.guarded import Answer
-from bench.trials.selftest.peer_protocol import PeerTrial, Program, failure, run_tool
-from bench.trials.selftest.programs import call_pytest
+from bench.trials.selftest.peer_tools import PeerTrial, Program, failure, run_tool
 
 THRESHOLD = "min:2%"
 """Equal to Lockstep's default margin; the tool accepts whole percents only."""
 
 TIMES_PYTHON = True
 
-_PROGRAM = f"{call_pytest.__file__}::{call_pytest.test_call.__name__}"
+_SETUP = "LOCKSTEP_SETUP"
+"""Environment variable with the code of `Program.setup`."""
 _REGRESSED = "Performance has regressed"
+
+
+def test_call(benchmark: Callable[..., object]) -> None:
+    """Time repeated calls of the program, in the tool's own process."""
+    names: dict[str, Any] = {}
+    exec(os.environ[_SETUP], names)  # noqa: S102 - our own code
+    benchmark(names["call"])
 
 
 def why_unavailable() -> str | None:
@@ -43,11 +52,7 @@ def trial(base: Program, other: Program, seconds: float, directory: Path) -> Pee
 
 
 def has_regressed(done: Answer) -> bool:
-    """Read the verdict from the tool's output.
-
-    Raises:
-      PeerError: it failed for a reason other than a regression.
-    """
+    """Read the verdict from the tool's output; PeerError if it failed for another reason."""
     regressed = any(_REGRESSED in line for line in done.tail)
     if bool(done.code) != regressed:
         raise failure("pytest", done)
@@ -56,13 +61,13 @@ def has_regressed(done: Answer) -> bool:
 
 def _run(program: Program, seconds: float, directory: Path, *options: str) -> Answer:
     command = [
-        *(sys.executable, "-m", "pytest", _PROGRAM),
+        *(sys.executable, "-m", "pytest", f"{__file__}::{test_call.__name__}"),
         *("-c", str(directory / "pytest.ini"), f"--rootdir={directory}", "-p", "no:cacheprovider"),
         f"--benchmark-storage={(directory / 'storage').as_uri()}",
         f"--benchmark-max-time={seconds:.6f}",
         *options,
     ]
-    variables = {**program.environment, call_pytest.SETUP: program.setup, "PYTEST_ADDOPTS": ""}
+    variables = {**program.environment, _SETUP: program.setup, "PYTEST_ADDOPTS": ""}
     # The exit code of a failed test is also that of a regression.
     return run_tool(command, directory, seconds, variables, codes=(0, 1))
 

@@ -1,19 +1,21 @@
-"""Arms beside an implementation's own: the cost of input, and the shares of a step's parts.
+"""Costs beside the step's own: of input, of the step's parts, and of checkpoints.
 
 An arm with input takes a new batch in every step, and is compared with the same on a resident
 batch. An ablated arm lacks a part of the step: the time that it saves is the part's share.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from bench.analyse.causes import means
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import ends
+from bench.analyse.ratio_intervals import columns
 from bench.analyse.turn_details import Waits
 from bench.records.arms import INPUT_WAYS, arm_beside
+from bench.records.rows import Checkpoint
 from bench.records.trace_rows import TraceRow
 
 PARTS = {"local": "communication", "no-update": "update", "forward": "after_loss"}
@@ -41,17 +43,15 @@ def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
 def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[str, Any]:
     arm = arm_beside(cell["implementation"], way)
     claim = block.input_claims.get(arm)
-    ratio, low, high = ends(claim.ratio if claim else None)
+    ratio = columns("ratio", claim.ratio if claim else None)
     return {
         "cell": cell["cell"],
         "implementation": cell["implementation"],
         "way": way,
         "reason": cell["inputs"][way],
         "resident_step_s": cell["step_s"],
-        "step_s": cell["step_s"] * ratio,
-        "ratio": ratio,
-        "ratio_low": low,
-        "ratio_high": high,
+        "step_s": cell["step_s"] * ratio["ratio"],
+        **ratio,
         "verdict": claim.verdict.word if claim else None,
         **asdict(block.waits.get(arm, Waits(math.nan, math.nan, math.nan))),
     }
@@ -82,11 +82,11 @@ def _shares(block: Comparison, cell: Mapping[str, Any], trace: TraceRow | None) 
     row = {"cell": cell["cell"], "implementation": cell["implementation"]}
     traced = traced_shares(trace) if trace else {}
     for way, part in PARTS.items():
-        ratio, low, high = ends(block.ablated.get(arm_beside(cell["implementation"], way)))
+        left = columns(part, block.ablated.get(arm_beside(cell["implementation"], way)))
         row |= {
-            part: 1 - ratio,
-            f"{part}_low": 1 - high,
-            f"{part}_high": 1 - low,
+            part: 1 - left[part],
+            f"{part}_low": 1 - left[f"{part}_high"],
+            f"{part}_high": 1 - left[f"{part}_low"],
             f"{part}_traced": traced.get(part, math.nan),
             f"{part}_reason": cell["ablations"][way],
         }
@@ -109,3 +109,83 @@ def traced_shares(trace: TraceRow) -> dict[str, float]:
     }
     busy = mean["total"] - mean["idle"] - mean["dispatch"]
     return {part: seconds / busy for part, seconds in spent.items()}
+
+
+_ENDS = ("s", "least_s", "most_s")
+
+
+def checkpoint_costs(
+    blocks: Sequence[Comparison], stored: Mapping[str, Checkpoint]
+) -> list[dict[str, Any]]:
+    """Return a row for every save and restore of the cells that have a time, or why there is none.
+
+    Columns, NaN where there is no figure:
+
+    - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`; the `reason` why there
+      are no figures, if any; `repetitions`; `file_system`.
+    - Median, least and most seconds over repetitions (`_s`, `_least_s`, `_most_s`): `total` until
+      all is saved or restored, `blocking`, the part of a save that blocks training, and
+      `step_during`, a step during an asynchronous save; `step_before_s`, a step before it.
+    - `state_bytes`, `stored_bytes` of the files; `bytes_a_second` of the state.
+    - Of a restored state, the most bytes on one device (`device_bytes`), and the most that one
+      device was seen to hold of one array meanwhile (`seen_bytes`), at most its largest shard.
+    """
+    return [
+        row
+        for block in blocks
+        for cell in block.ranked
+        if cell["cell"] in stored
+        for row in _checkpoint_rows(cell, stored[cell["cell"]])
+    ]
+
+
+_FIGURES = (
+    *(f"{name}_{end}" for name in ("total", "blocking", "step_during") for end in _ENDS),
+    *("step_before_s", "state_bytes", "stored_bytes", "bytes_a_second"),
+    *("device_bytes", "seen_bytes"),
+)
+
+
+def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
+    common = {
+        "cell": cell["cell"],
+        "implementation": cell["implementation"],
+        "what": "",
+        "reason": checkpoint["reason"],
+        "repetitions": 0,
+        **dict.fromkeys(_FIGURES, math.nan),
+        "state_bytes": float(checkpoint["state_bytes"]),
+        "stored_bytes": float(checkpoint["stored_bytes"]),
+        "file_system": checkpoint["file_system"],
+    }
+    if checkpoint["reason"]:
+        yield common
+    for mode, save in checkpoint["saves"].items():
+        before = [ns / 1e9 for ns in save["steps_before_ns"]]
+        yield {
+            **common,
+            "what": f"save, {mode}",
+            **_total(save["total_s"], checkpoint),
+            **_spread("blocking", save["blocking_s"]),
+            **_spread("step_during", [ns / 1e9 for ns in save["steps_during_ns"]]),
+            "step_before_s": median(before) if before else math.nan,
+        }
+    for restore in checkpoint["restores"]:
+        yield {
+            **common,
+            "what": f"restore on {restore['mesh']}",
+            **_total(restore["seconds"], checkpoint),
+            "device_bytes": restore["device_bytes"],
+            "seen_bytes": restore["seen_bytes"],
+        }
+
+
+def _total(seconds: Sequence[float], checkpoint: Checkpoint) -> dict[str, float]:
+    spread = _spread("total", seconds)
+    rate = checkpoint["state_bytes"] / (spread["total_s"] or math.nan)
+    return {**spread, "repetitions": len(seconds), "bytes_a_second": rate}
+
+
+def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    values = (median(seconds), min(seconds), max(seconds)) if seconds else (math.nan,) * 3
+    return {f"{name}_{end}": value for end, value in zip(_ENDS, values, strict=True)}

@@ -1,1 +1,0 @@
-"""Programs for the tools that cannot time an existing one, written as their manuals say."""
