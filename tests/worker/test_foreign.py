@@ -29,7 +29,7 @@ from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_module import foreign_module, isolated_module, traits_of
 from bench.worker.problems import load_workload, make_mesh, make_problem, with_options
 from bench.worker.prove import completion
-from bench.worker.prove.carried_state import flat, state_errors
+from bench.worker.prove.carried_state import flat
 from bench.worker.prove.completion import check_completion
 from bench.worker.prove.failures import (
     ChildError,
@@ -38,6 +38,7 @@ from bench.worker.prove.failures import (
     why_unsupported,
 )
 from bench.worker.prove.gate import Gate
+from bench.worker.prove.relative_errors import state_errors
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure

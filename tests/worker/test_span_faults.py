@@ -16,11 +16,10 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import mlp
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.carried_state import named_state
 from bench.worker.prove.gate import Expected, Gate
 from bench.worker.prove.held_state import Held
 from bench.worker.prove.kept_spans import Kept, Moment
-from bench.worker.prove.relative_errors import allowed, drift_beyond_rounding
+from bench.worker.prove.relative_errors import allowed, drift_beyond_rounding, named_state
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
 from bench.worker.prove.span_comparison import Comparison, why_drifting
 from bench.worker.prove.timed_reference import Stepped

@@ -1,17 +1,11 @@
-"""Diagnosis of wrong steps: the gate reproduces known mistakes and compares them with the step.
-
-Every hypothesis is a step computed in float64 on one device, so a match agrees to many digits and
-is not a guess.
-"""
+"""Names of mistakes, by the numbers that they make, and descriptions of wrong numbers."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
-from bench.contract import Batch, Problem
 from bench.records.row_parts import AS_TIMED, OWN, TIMED_SGD
 
 MATCH = 1e-6
@@ -28,76 +22,12 @@ APPROXIMATE = (
 """Advice about an update that is near the right one, and not equal to it."""
 
 
-def explain(
-    problem: Problem,
-    batch: Batch,
-    shards: int,
-    learning_rate: float,
-    update: np.ndarray,
-    loss: float,
-    match: float = MATCH,
-) -> list[str]:
-    """Name each mistake that reproduces the observed first step under SGD, in one clause each.
-
-    Args:
-      problem: the problem, with float64 parameters.
-      batch: the first global batch.
-      shards: number of parts that the mesh splits the batch into.
-      learning_rate: learning rate of the observed SGD step.
-      update: the observed update, (parameters,).
-      loss: the observed loss.
-      match: relative distance below which a mistake reproduces the step. Above MATCH, only known
-        mistakes are named.
-    """
-    losses, grads, sequential = shard_steps(problem, batch, shards, learning_rate)
-    parts = problem.microbatches
-    wrong_update = explain_update(-learning_rate * grads, sequential, update, parts, match)
-    if wrong_update.startswith(UNKNOWN) and parts > 1:
-        # Microbatch i has the rows i, i + n, i + 2n ... of n: see Problem.over_microbatches.
-        strided = jax.tree.map(
-            lambda x: np.swapaxes(x.reshape(-1, parts, *x.shape[1:]), 0, 1).reshape(x.shape), batch
-        )
-        own = -learning_rate * shard_steps(problem, strided, parts, learning_rate)[1]
-        wrong_update = explain_weights(own, update, "microbatches", match) or wrong_update
-    return [why for why in (wrong_update, explain_loss(losses, loss, parts, match)) if why]
-
-
-def shard_steps(
-    problem: Problem, batch: Batch, shards: int, learning_rate: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute every shard alone on one device, and all in sequence with an update after each.
-
-    Returns:
-      (shards,) losses and (shards, parameters) gradients at the initial parameters, and the
-      (parameters,) update of applying each shard's gradients before computing the next shard.
-    """
-    params, loss_fn = problem.functional()
-    loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
-    moving = params
-    losses, grads = [], []
-    for index in range(shards):
-        shard = jax.tree.map(
-            lambda leaf, i=index: leaf.reshape(shards, -1, *leaf.shape[1:])[i], batch
-        )
-        loss, shard_grads = loss_and_grads(params, shard)
-        losses.append(float(loss))
-        grads.append(ravel(shard_grads))
-        moving_grads = loss_and_grads(moving, shard)[1]
-        moving = jax.tree.map(lambda p, g: p - learning_rate * g, moving, moving_grads)
-    return np.array(losses), np.array(grads), ravel(moving) - ravel(params)
-
-
-def ravel(tree: Any) -> np.ndarray:
-    """Concatenate all leaves into one vector, in tree order."""
-    return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
-
-
 def explain_update(
     updates: np.ndarray,
     sequential: np.ndarray,
     update: np.ndarray,
     microbatches: int,
-    match: float = MATCH,
+    match: float,
 ) -> str:
     """Name the mistake that produces the update (parameters,); empty if none does.
 
@@ -157,7 +87,7 @@ def _reason_of(factor: float, shards: int, microbatches: int, match: float) -> s
     return f": they are {', or '.join(likely)}" if likely else ""
 
 
-def explain_loss(losses: np.ndarray, loss: float, microbatches: int, match: float = MATCH) -> str:
+def explain_loss(losses: np.ndarray, loss: float, microbatches: int, match: float) -> str:
     """Name the mistake that produces this loss; empty if none does."""
     near = partial(close, match=match)
     mean = losses.mean()

@@ -21,6 +21,7 @@ from bench.contract.logical_axes import shapes_of_params
 from bench.contract.model_state import ModelState
 from bench.contract.placement import fsdp_specs, optimizer_specs
 from bench.records import numbers
+from bench.worker.prove.carried_state import part_of
 from bench.worker.prove.failures import failure
 from bench.worker.read.device_memory import memory_bytes
 
@@ -131,8 +132,7 @@ class DividedGradients:
 
     def _part(self, batch: Batch, index: int) -> Batch:
         """Place one part of a batch, split over the devices where its rows divide evenly."""
-        parts = self.division.parts
-        own = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[index], batch)
+        own = part_of(batch, self.division.parts, index)
         even = len(jax.tree.leaves(own)[0]) % self.division.devices == 0
         return jax.device_put(own, NamedSharding(self._mesh, P(_AXIS) if even else P()))
 

@@ -38,13 +38,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Problem, TrainStep
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.carried_state import (
-    Flat,
-    check_draws,
-    named_states,
-    state_errors,
-    whole_batch_loss,
-)
+from bench.worker.prove.carried_state import Flat, check_draws, whole_batch_loss
 from bench.worker.prove.divided_gradients import DividedGradients, Division, initial_params
 from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic, rounding, widened
 from bench.worker.prove.failures import WrongStepError
@@ -55,6 +49,8 @@ from bench.worker.prove.relative_errors import (
     drift_beyond_rounding,
     length,
     loss_error,
+    named_states,
+    state_errors,
     update_errors,
 )
 from bench.worker.prove.timed_reference import TimedReference

@@ -12,7 +12,7 @@ import optax
 from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import held_copy, model_state_of, words
+from bench.worker.prove.carried_state import held_copy, leaves_by_path, model_state_of, words
 from bench.worker.prove.diagnosis import APPROXIMATE
 from bench.worker.prove.failures import WrongStepError
 
@@ -192,10 +192,9 @@ def check_widths(problem: Problem, params: Params, state: Any) -> None:
 
 
 def _floats(tree: Any) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in leaves
+        path: leaf
+        for path, leaf in leaves_by_path(tree).items()
         if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
     }
 
@@ -236,8 +235,8 @@ def on_host(tree: Any) -> Any:
 def counters(opt_state: Any) -> dict[str, int]:
     """Return the integers among the scalars of an optimizer's state, by path."""
     return {
-        jax.tree_util.keystr(path): int(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
+        path: int(leaf)
+        for path, leaf in leaves_by_path(opt_state).items()
         if np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
     }
 
@@ -250,7 +249,7 @@ def scalars(opt_state: Any) -> Any:
 def moments(opt_state: Any) -> dict[str, np.ndarray]:
     """Return the floating-point arrays of an optimizer's state, as float64 by path."""
     return {
-        jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
+        path: np.asarray(leaf, np.float64)
+        for path, leaf in leaves_by_path(opt_state).items()
         if np.ndim(leaf) and np.size(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
     }

@@ -1,4 +1,4 @@
-"""Distances of losses and updates, relative to their size."""
+"""Distances of losses, updates and model states, relative to their size."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import FEW, WrongStepError
 from bench.worker.prove.trajectory import LOSS, REST, Trajectory
 
 ROUNDINGS = 16
@@ -104,6 +104,79 @@ def _root_mean(sums: Sequence[tuple[float, int]]) -> float:
 def loss_error(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-30) -> float:
     """Largest difference of two loss series (steps,), relative to `theirs`, or to `least`."""
     return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), least)))
+
+
+def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
+    """Return the error of each leaf, relative to the size of its change since `start`.
+
+    Integers and keys must be equal: their error is 0 or infinite.
+
+    Raises:
+      WrongStepError: the states differ in names, shapes or kinds of leaves.
+    """
+    if differing := differing_paths(ours, theirs):
+        if not ours:
+            raise WrongStepError(
+                "the step returns no model state: its TrainStep has no `model_state`"
+            )
+        raise WrongStepError(
+            f"the model state differs from the model's in names, shapes or dtypes: "
+            f"{', '.join(differing[:FEW])}"
+        )
+    return {path: _leaf_error(ours[path], theirs[path], start[path]) for path in theirs}
+
+
+def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
+    if theirs.dtype.kind != "f":
+        return 0.0 if np.array_equal(ours, theirs) else float("inf")
+    size = rms(_differences(theirs, start)) or rms(theirs[np.isfinite(theirs)]) or 1.0
+    return rms(_differences(ours, theirs)) / size
+
+
+def _differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Return the differences of two leaves; those of equal infinities, as in a mask, are 0."""
+    with np.errstate(invalid="ignore"):
+        return np.where(ours == theirs, 0.0, ours - theirs)
+
+
+def named_states(ours: tuple[Flat, ...], theirs: tuple[Flat, ...], allowed: float) -> str:
+    """Describe the model state after the first step, or else the last; empty if both are right.
+
+    Both arguments are the states before the first step, after it, and after the last.
+    """
+    ends = zip(ours[1:], theirs[1:], strict=True)
+    return next(filter(None, (named_state(a, b, theirs[0], allowed) for a, b in ends)), "")
+
+
+def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
+    """Describe what is wrong with the model state after some steps; empty if nothing is."""
+    errors = state_errors(ours, theirs, start)
+    wrong = [path for path, error in errors.items() if not error <= allowed]
+    if not wrong:
+        return ""
+    still = [path for path in wrong if np.array_equal(ours[path], start[path])]
+    if draws := [path for path in still if theirs[path].dtype.kind != "f"]:
+        return (
+            f"the model state's {some(draws)} does not change: every step draws the same random "
+            "numbers"
+        )
+    if still:
+        return f"the model state's {some(still)} does not change: statistics are not updated"
+    exact = [path for path in wrong if theirs[path].dtype.kind != "f"]
+    if exact:
+        path = exact[0]
+        return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
+    worst = max(wrong, key=lambda path: errors[path])
+    return (
+        f"the model state's {some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
+        f"more than the allowed {allowed:.1e}"
+    )
+
+
+def some(paths: list[str]) -> str:
+    """List the first few of some paths."""
+    more = f" (and {len(paths) - FEW} more)" if len(paths) > FEW else ""
+    return f"{', '.join(paths[:FEW])}{more}"
 
 
 def drift_beyond_rounding(

@@ -4,13 +4,21 @@ from functools import cache
 from math import inf, isnan
 
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.carried_state import Flat, flat, named_state, snapshot, state_errors
+from bench.worker.prove.carried_state import Flat, flat, snapshot
 from bench.worker.prove.diagnosis import describe
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, moments
 from bench.worker.prove.kept_spans import Kept
-from bench.worker.prove.relative_errors import ROUNDINGS, allowed, distance, length, update_errors
+from bench.worker.prove.relative_errors import (
+    ROUNDINGS,
+    allowed,
+    distance,
+    length,
+    named_state,
+    state_errors,
+    update_errors,
+)
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
 from bench.worker.prove.timed_reference import Stepped
 

@@ -17,7 +17,15 @@ from jax.sharding import Mesh
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
 from bench.worker import process_exchange
-from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, snapshot, words
+from bench.worker.prove.carried_state import (
+    Flat,
+    flat,
+    leaves_by_path,
+    model_state_of,
+    not_finite,
+    snapshot,
+    words,
+)
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.held_state import is_elsewhere
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
@@ -186,8 +194,8 @@ def _drift_of_rest(state: Any, known: Any, resolved: Flat) -> Drift:
     """
     others = {id(leaf) for leaf in jax.tree.leaves(known)}
     arrays = {
-        f"{REST}{jax.tree_util.keystr(path)}": words(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        f"{REST}{path}": words(leaf)
+        for path, leaf in leaves_by_path(state).items()
         if isinstance(leaf, jax.Array) and id(leaf) not in others
     }
     masks = {
@@ -249,12 +257,12 @@ def check_waitable(state: Any, loss: Any) -> None:
         raise WrongStepError(
             f"the loss is a {type(loss).__name__}, not a jax.Array: it cannot be waited for"
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+    for path, leaf in leaves_by_path(state).items():
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
-            name = jax.tree_util.keystr(path) or "its root"
             raise WrongStepError(
-                f"the state holds a {type(leaf).__name__} at {name}: it cannot be waited for (a "
-                "class of your own can be registered by jax.tree_util.register_dataclass)"
+                f"the state holds a {type(leaf).__name__} at {path or 'its root'}: it cannot be "
+                "waited for (a class of your own can be registered by "
+                "jax.tree_util.register_dataclass)"
             )
 
 
@@ -264,8 +272,7 @@ def by_path(params: Params) -> dict[str, jax.Array]:
     Raises:
       WrongStepError: one of them is not a jax.Array.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    named = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    named = leaves_by_path(params)
     for path, leaf in named.items():
         if not isinstance(leaf, jax.Array):
             raise WrongStepError(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 import optax
 
-from bench.contract import Batch, Problem
+from bench.contract import Batch
 from bench.records.numbers import count
 from bench.records.row_parts import OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.carried_state import Flat, flat, some
+from bench.worker.prove.carried_state import Flat, flat
 from bench.worker.prove.diagnosis import (
     APPROXIMATE,
     MATCH,
@@ -25,8 +25,8 @@ from bench.worker.prove.diagnosis import (
 )
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import FEW
-from bench.worker.prove.relative_errors import loss_error, update_errors
-from bench.worker.prove.state_diagnosis import known_mistakes
+from bench.worker.prove.known_mistakes import Observed, known_mistakes
+from bench.worker.prove.relative_errors import loss_error, some, update_errors
 from bench.worker.prove.trajectory import Trajectory, under_sgd, vector, whole_batch_steps
 
 if TYPE_CHECKING:
@@ -136,66 +136,60 @@ def mistakes(
     rate = gate.rate if name == SGD else gate.timed_rate
     problem = under_sgd(gate.problems[SGD], rate)
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
+    gradients = gate.loss_and_gradients
+    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, match)
     with exact_arithmetic(gate.programs):
-        gradients = gate.loss_and_gradients
-        found = _wrong_times(problem, batches, ours, truth, gradients, match)
-        found = found or known_mistakes(problem, batches, gate.shards, rate, ours, gradients, match)
+        found = _wrong_times(seen) or known_mistakes(seen)
         if name == SGD and found and found[0].startswith(UNKNOWN):
-            of_others = _others(gate, problem, batches[0], vector(ours.first, ours.start))
+            of_others = _others(gate, seen)
             found = [of_others] if of_others else found
         return found
 
 
-def _wrong_times(
-    problem: Problem,
-    batches: Sequence[Batch],
-    ours: Trajectory,
-    truth: Trajectory,
-    gradients: Callable[..., Any],
-    match: float,
-) -> list[str]:
+def _wrong_times(seen: Observed) -> list[str]:
     """Name mistakes that show in several steps: values of another step, or a changing factor."""
-    update, right = vector(ours.first, ours.start), vector(truth.first, truth.start)
-    start = problem.draw(), problem.draw_state()
+    ours, truth, match, near = seen.ours, seen.truth, seen.match, seen.is_near
+    update, right, optimizer = seen.update, seen.right, seen.problem.optimizer
+    start = seen.problem.draw(), seen.problem.draw_state()
 
     def last(rule: optax.GradientTransformation, batches: Sequence[Batch]) -> np.ndarray:
-        return vector(whole_batch_steps(*start, gradients, rule, batches).last, truth.start)
+        return vector(whole_batch_steps(*start, seen.gradients, rule, batches).last, truth.start)
 
     found, end, factor = [], vector(ours.last, ours.start), _multiple(update, right)
     if not update.any():
-        if close(end, last(problem.optimizer, batches[:-1]), match):
+        if near(end, last(optimizer, seen.batches[:-1])):
             found += ["`params` returns the parameters of the step before"]
-    elif abs(factor - 1) > 10 * match and close(update, factor * right, match):
-        scaled = optax.chain(problem.optimizer, optax.scale(factor))
-        if not close(end, last(scaled, batches), 10 * match):
+    elif abs(factor - 1) > 10 * match and near(update, factor * right):
+        scaled = optax.chain(optimizer, optax.scale(factor))
+        if not close(end, last(scaled, seen.batches), 10 * match):
             first = f"the first update is {factor:.6g} times what it should be"
             found += [f"{first}, and later ones are not: `params` may return an average"]
-    if close(ours.losses[1:], truth.losses[:-1], match):
+    if near(ours.losses[1:], truth.losses[:-1]):
         found += ["the loss is that of the step before"]
-    elif close(update, right, match) and not close(ours.losses[0], truth.losses[0], match):
+    elif near(update, right) and not near(ours.losses[0], truth.losses[0]):
         params = jax.tree.unflatten(jax.tree.structure(start[0]), truth.first.values())
-        after = gradients(params, start[1], batches[0])[0][0]
-        if close(ours.losses[0], float(after), match):
+        after = seen.gradients(params, start[1], seen.batches[0])[0][0]
+        if near(ours.losses[0], float(after)):
             found += ["the loss is that of the parameters after the update"]
     return found
 
 
-def _others(gate: Gate, problem: Problem, batch: Batch, update: np.ndarray) -> str:
+def _others(gate: Gate, seen: Observed) -> str:
     """Name another optimizer or batch that makes an update under SGD; empty if none does."""
-    own, sgd = (vector(gate.truth[name].first, gate.truth[name].start) for name in (OWN, SGD))
-    differs = not close(own, _multiple(own, sgd) * sgd, 10 * DECAY)
-    if differs and close(update, _multiple(update, own) * own, DECAY):
+    own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
+    differs = not close(own, _multiple(own, seen.right) * seen.right, 10 * DECAY)
+    if differs and close(seen.update, _multiple(seen.update, own) * own, DECAY):
         return (
             "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
             "optimizer would"
         )
-    start, leaves = (problem.draw(), problem.draw_state()), jax.tree.leaves(batch)
+    start = seen.problem.draw(), seen.problem.draw_state()
+    leaves, tree = jax.tree.flatten(seen.batches[0])
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
         for axis, by in product(range(np.ndim(leaf))[:2], (1, -1)):
             moved = [np.roll(x, by, axis) if at == place else x for at, x in enumerate(leaves)]
-            shifted = jax.tree.unflatten(jax.tree.structure(batch), moved)
-            grads = gate.loss_and_gradients(*start, shifted)[1]
+            grads = seen.gradients(*start, jax.tree.unflatten(tree, moved))[1]
             found = vector(flat(grads))
-            if close(update, _multiple(update, found) * found, MATCH):
+            if close(seen.update, _multiple(seen.update, found) * found, MATCH):
                 return f"array {place} of the batch is shifted by {by} along axis {axis}"
     return ""
