@@ -1,6 +1,8 @@
-"""Reading the parameters and optimizer state of an implementation, in the problem's layout."""
+"""States of an implementation: whole copies, and their parts in the problem's layout."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -12,7 +14,14 @@ import optax
 from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import held_copy, leaves_by_path, model_state_of, words
+from bench.worker.prove.carried_state import (
+    held_copy,
+    is_key,
+    leaves_by_path,
+    model_state_of,
+    private,
+    words,
+)
 from bench.worker.prove.diagnosis import APPROXIMATE
 from bench.worker.prove.failures import WrongStepError
 
@@ -53,7 +62,8 @@ class StateReader:
         def read(state: Any) -> tuple[Params, ModelState]:
             return train_step.params(state), model_state_of(problem, train_step, state)
 
-        parts: tuple[list[Any], Any] = jax.tree.flatten(read(state))
+        params, model_state = read(state)
+        parts: tuple[list[Any], Any] = jax.tree.flatten((params, model_state))
         held_by = getattr(train_step, "held", None) or train_step.params
         held = jax.tree_util.tree_leaves_with_path(held_by(state))
         trios = zip(leaves, again, jax.tree.leaves(state), strict=True)
@@ -68,15 +78,18 @@ class StateReader:
         paths = {places.get(id(leaf)): path_of(path) for path, leaf in held}
         self._held = sorted(place for place in paths if place is not None)
         """Indices of the parameters among the state's leaves, in ascending order."""
-        self._init = problem.optimizer.init
+        init = problem.optimizer.init
         self._optimizer: tuple[int, Any] | None = None
         """Index of the optimizer state's first leaf, and the state's tree structure over a list of
         parameters, each in a dict under its path, because an optimizer may depend on that."""
-        self._layout: tuple[list[Any], Any] | None = None
-        """Parts and tree structure of the optimizer's state in the problem's layout, once read."""
         if len(self._held) < len(held):  # params are computed
             return
-        shapes = jax.eval_shape(self._init, [{paths[at]: leaves[at]} for at in self._held])
+        shapes = jax.eval_shape(init, [{paths[at]: leaves[at]} for at in self._held])
+        self._layout: tuple[list[Any], Any] = jax.tree.flatten(
+            jax.eval_shape(init, params),
+            is_leaf=lambda part: isinstance(part, dict) and part.keys() == params.keys(),
+        )
+        """Parts and tree structure of the optimizer's state in the problem's layout."""
         wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
         kinds = [_kind(leaf) for leaf in leaves]
         for place in range(len(leaves) - len(wanted) + 1):
@@ -138,9 +151,6 @@ class StateReader:
         def is_moment(part: Any) -> bool:
             return isinstance(part, list) and len(part) == len(self._held)
 
-        def is_layout(part: Any) -> bool:
-            return isinstance(part, dict) and part.keys() == params.keys()
-
         def in_layout(part: Any, wanted: Any) -> Any:
             if not is_moment(part):
                 return on_host(part) if wanted.shape else on_host(part).ravel()[0]
@@ -156,13 +166,71 @@ class StateReader:
                 wanted, whole, is_leaf=lambda one: isinstance(one, optax.MaskedNode),
             )  # fmt: skip
 
-        if self._layout is None:
-            shapes = jax.eval_shape(self._init, params)
-            self._layout = jax.tree.flatten(shapes, is_leaf=is_layout)
         wanted, layout = self._layout
         pieces = jax.tree.leaves(held, is_leaf=is_moment)
         opt_state = jax.tree.unflatten(layout, map(in_layout, pieces, wanted))
         return Held(params, opt_state, model_state)
+
+
+class StateCopy:
+    """The arrays of a state, copied to the host shard by shard: replicas may differ.
+
+    Args:
+      state: the state.
+      places: indices of the leaves to copy; all if None.
+      replicas: whether to copy every replica; otherwise the first stands for all.
+    """
+
+    def __init__(
+        self, state: Any, places: Iterable[int] | None = None, *, replicas: bool = True
+    ) -> None:
+        flattened: tuple[list[Any], Any] = jax.tree.flatten(state)
+        leaves, self._tree = flattened
+        chosen = range(len(leaves)) if places is None else places
+        self.kept = {place: _kept(leaves[place], replicas=replicas) for place in chosen}
+        """For each leaf, the checksums of its shards, and a function that makes it again."""
+
+    def equals(self, other: StateCopy) -> bool:
+        """Whether all leaves of this copy are in the other one, and equal."""
+        return all(other.kept[place][0] == digests for place, (digests, _) in self.kept.items())
+
+    def restored(self, later: Any = None) -> Any:
+        """Make a state of the copies, and of a later state's leaves where none were copied."""
+        leaves = jax.tree.leaves(later)
+        places = range(self._tree.num_leaves)
+        made = (self.kept[at][1]() if at in self.kept else leaves[at] for at in places)
+        return jax.tree.unflatten(self._tree, made)
+
+
+def _kept(leaf: Any, *, replicas: bool) -> tuple[list[int], Callable[[], Any]]:
+    """Copy a leaf, for `StateCopy.kept`."""
+    own = private(leaf) if hasattr(leaf, "shape") else leaf
+    if not isinstance(own, jax.Array):
+        return [digest_of(np.asarray(own))], lambda: own
+    kind = jax.random.key_impl(own) if is_key(own) else None
+    numbers = words(own)
+    shape, sharding, is_committed = numbers.shape, numbers.sharding, leaf.committed
+    known: dict[int, np.ndarray] = {}  # equal replicas share memory
+    first: dict[str, int] = {}
+    digests, pieces = [], []
+    for shard in numbers.addressable_shards:
+        digest = None if replicas else first.get(str(shard.index))
+        if digest is None:
+            values = np.asarray(shard.data)
+            digest = first[str(shard.index)] = digest_of(values)
+            known.setdefault(digest, values)
+        digests.append(digest)
+        pieces.append((known[digest], shard.data.sharding))
+
+    def make() -> Any:
+        if is_committed:
+            placed = [jax.device_put(*piece) for piece in pieces]
+            array = jax.make_array_from_single_device_arrays(shape, sharding, placed)
+        else:
+            array = jax.device_put(pieces[0][0])
+        return array if kind is None else jax.random.wrap_key_data(array, impl=kind)
+
+    return digests, make
 
 
 def is_elsewhere(train_step: TrainStep) -> bool:

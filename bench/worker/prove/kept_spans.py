@@ -13,9 +13,8 @@ from bench.contract import Params
 from bench.records.row_parts import AS_TIMED
 from bench.worker.prove.carried_state import private
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held, StateReader, same
+from bench.worker.prove.held_state import Held, StateCopy, StateReader, same
 from bench.worker.prove.replica_drift import Drift, find_drift
-from bench.worker.prove.state_copies import StateCopy
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import by_path, state_by_path
 from bench.worker.time.clock import Arm

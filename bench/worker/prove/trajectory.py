@@ -27,9 +27,8 @@ from bench.worker.prove.carried_state import (
     words,
 )
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.held_state import is_elsewhere
+from bench.worker.prove.held_state import StateCopy, is_elsewhere
 from bench.worker.prove.replica_drift import NONE, Drift, find_drift
-from bench.worker.prove.state_copies import StateCopy
 
 LOSS = "the loss"
 STATE = "the model state's "

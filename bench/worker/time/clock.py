@@ -3,6 +3,7 @@
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,37 +162,6 @@ class CheckedSpan:
     after: Callable[[Arm], None]
 
 
-def run_spans(
-    arm: Arm,
-    spans: Sequence[tuple[int, bool]],
-    checked: CheckedSpan | None,
-    apart: Callable[[], None] = lambda: None,
-) -> list[int]:
-    """Run an arm's spans, each given by its number of steps and whether to wait for each step.
-
-    All spans run from the same line of code, so that the step cannot distinguish them. `apart` is
-    called between the timed spans, whose nanoseconds are returned, and what is done for a check.
-    """
-    groups, took = [(spans, checked is not None and not checked.steps)], []
-    if checked is not None and checked.steps:
-        groups.insert(0 if checked.first else 1, ([(checked.steps, checked.wait_each)], True))
-    for place, (group, is_checked) in enumerate(groups):
-        if place:
-            apart()
-        if checked is not None and is_checked:
-            checked.before(arm)
-            if group is spans:
-                apart()
-        times = arm.run_spans(group)
-        if group is spans:
-            took = times
-        if checked is not None and is_checked:
-            if group is spans:
-                apart()
-            checked.after(arm)
-    return took
-
-
 Readings = tuple[BoardSlot | None, Energy | None, HostSlot]
 """The boards, the energy and the host's activity of a turn."""
 
@@ -203,20 +173,37 @@ def take_turn(
     log: CompilationLog,
     read: Callable[[], Readings],
 ) -> tuple[list[int], int, Readings]:
-    """Run an arm's spans; return their nanoseconds, compiled programs and readings.
+    """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
-    `read` returns the boards, and the energy and the host's activity since its last call.
+    All spans run from the same line of code, so that the step cannot distinguish a check's own.
+
+    Args:
+      arm: the arm.
+      spans: the timed spans.
+      checked: what is checked of the turn, if anything.
+      log: counts compiled programs.
+      read: returns the boards, and the energy and the host's activity since its last call.
+
+    Returns:
+      Of the timed spans: their nanoseconds, the programs that they compiled, and the readings.
     """
-    programs, readings = [log.programs], []
-
-    def note() -> None:
-        programs.append(log.programs)
-        readings.append(read())
-
-    took = run_spans(arm, spans, checked, note)
-    note()
-    at = 1 if checked is not None and (checked.first or not checked.steps) else 0
-    return took, programs[at + 1] - programs[at], readings[at]
+    groups = [(spans, checked is not None and not checked.steps)]
+    if checked is not None and checked.steps:
+        groups.insert(0 if checked.first else 1, ([(checked.steps, checked.wait_each)], True))
+    for group, is_checked in groups:
+        if checked is not None and is_checked:
+            checked.before(arm)
+        if checked is not None:
+            read()  # what is done for a check counts for no turn
+        programs = log.programs
+        took = arm.run_spans(group)
+        if group is spans:
+            found = took, log.programs - programs, read()
+        if checked is not None and is_checked:
+            checked.after(arm)
+    if checked is not None:
+        read()
+    return found
 
 
 @contextmanager
@@ -272,13 +259,16 @@ def measure(
     """
     by_name = {arm.name: arm for arm in arms}
     turns: list[Turn] = []
-    compiled: dict[str, int] = {}
+    compiled = Counter[str]()
     predecessor, waited_steps = "", latency_steps(steps)
     spans = [(1, False), (steps, False), (waited_steps, True)]
     in_turn = sum(number for number, _ in spans)
 
     def children_cpu_s() -> float:
         return sum(arm.children_cpu_s() for arm in arms)
+
+    def read() -> Readings:
+        return boards(), used(), watch.slot()
 
     with without_garbage_collection(), HostWatch(more_cpu_s=children_cpu_s) as watch:
         orders = Orders(list(by_name), seed)
@@ -291,10 +281,9 @@ def measure(
                 gc.disable()  # a step may have enabled it
                 at, checked = time.time(), checked_span(arm, number, in_turn)
                 (wash_out, throughput, latency), programs, (board, energy, slot) = take_turn(
-                    arm, spans, checked, log, lambda: (boards(), used(), watch.slot())
+                    arm, spans, checked, log, read
                 )
-                if programs:
-                    compiled[name] = compiled.get(name, 0) + programs
+                compiled[name] += programs
                 turn = Turn(
                     arm=name,
                     round=number,
@@ -324,6 +313,6 @@ def measure(
         for arm in arms:
             turn_of(arm.name)
             if (checked := checked_span(arm, None, in_turn)) is not None:
-                run_spans(arm, spans[:1] if checked.steps else spans, checked)
+                take_turn(arm, spans[:1] if checked.steps else spans, checked, log, read)
         turn_of("")
-    return turns, compiled
+    return turns, dict(+compiled)
