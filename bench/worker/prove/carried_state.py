@@ -162,11 +162,7 @@ def in_shards(problem: Problem, shards: int) -> StateLossFn:
 
 
 def check_draws(problem: Problem, batch: Batch) -> None:
-    """Check that a model draws the same random numbers in float64 as in the timed dtypes.
-
-    Raises:
-      WrongStepError: it draws float64 numbers, whose bits are others.
-    """
+    """Raise WrongStepError if a model draws float64 numbers, whose bits are not the timed ones."""
     if not problem.state_names:
         return
     params, model_state, loss_fn = problem.functional_with_state()

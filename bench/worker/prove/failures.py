@@ -28,13 +28,19 @@ FEW = 3
 class WrongStepError(Exception):
     """The implementation does not compute the right step; the message says how it differs."""
 
+    status: Status = "wrong"
+
 
 class UnsupportedError(Exception):
     """The implementation cannot run this cell; the message is the reason."""
 
+    status: Status = "unsupported"
+
 
 class ChildError(Exception):
     """A process of a foreign arm failed or broke the protocol; the message says how."""
+
+    status: Status = "crashed"
 
 
 class EndedError(Exception):
@@ -130,12 +136,8 @@ def approximation(module: object) -> str:
 def failure(error: BaseException) -> Failure:
     """Translate an exception into a status and a reason of one or a few lines."""
     text = readable(str(error).strip())
-    if isinstance(error, WrongStepError):
-        return "wrong", text
-    if isinstance(error, UnsupportedError):
-        return "unsupported", text
-    if isinstance(error, ChildError):
-        return "crashed", text
+    if isinstance(error, WrongStepError | UnsupportedError | ChildError):
+        return error.status, text
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "oom", text.splitlines()[0] if text else "out of memory"
     return "crashed", f"{readable(name_and_text(error))}{_place(error)}"

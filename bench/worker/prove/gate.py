@@ -145,12 +145,6 @@ class Gate:
             devices, memory = mesh.local_devices, device_memory(mesh.local_devices)
             gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, memory)
             self.loss_and_gradients, self.rate = gradients, LEARNING_RATE
-
-            def truth_of(rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
-                start = gradients.place(own.start), own.draw_state()
-                return whole_batch_steps(*start, gradients, rule, batches)
-
-            self._truth_of = truth_of
             self.truth = {
                 name: self._truth_of(problem.optimizer, self.exact_batches)
                 for name, problem in self.problems.items()
@@ -170,6 +164,11 @@ class Gate:
             TimedReference, timed, shards, programs, self.timed_eps, devices, memory
         )
         self._expected: dict[tuple[str, bool], Expected] = {}
+
+    def _truth_of(self, rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
+        own, gradients = self.problems[OWN], self.loss_and_gradients
+        start = gradients.place(own.start), own.draw_state()
+        return whole_batch_steps(*start, gradients, rule, batches)
 
     @property
     def division(self) -> Division:
@@ -199,11 +198,7 @@ class Gate:
         return {path: leaf >= eps**0.25 * typical for path, leaf in gradients.items()}
 
     def prove_exact(self, implementation: Implementation) -> list[ProofCheck]:
-        """Prove both float64 trajectories.
-
-        Raises:
-          WrongStepError: one of them is wrong; the message has the diagnosis.
-        """
+        """Prove both float64 trajectories; WrongStepError, with a diagnosis, if one is wrong."""
         checks = []
         for name, problem in self.problems.items():
             with exact_arithmetic(self.programs):

@@ -112,11 +112,7 @@ class StateReader:
         return [*self._held, *(range(first, first + tree.num_leaves) if moments else ())]
 
     def parts(self, state: Any) -> tuple[Params, ModelState]:
-        """Return the parameters and the model state of a state.
-
-        Raises:
-          Exception: whatever `params` raises.
-        """
+        """Return the parameters and the model state of a state; `params` may raise anything."""
         if not self.is_plain:
             return self._read(state)
         leaves = jax.tree.leaves(state)
@@ -129,16 +125,10 @@ class StateReader:
         parts: tuple[Params, ModelState],
         with_moments: Callable[[Params], bool] = lambda _: True,
     ) -> Held:
-        """Copy parameters and optimizer state to the host; a collective if they are sharded.
+        """Copy a state, whose parts are given, to the host; a collective if they are sharded.
 
-        Args:
-          state: the state.
-          parts: its parameters and model state.
-          with_moments: whether moments are needed, by the copied parameters; if they are not, empty
-            arrays take their place.
-
-        Raises:
-          Exception: whatever `params` raises.
+        `with_moments` says by the copied parameters whether moments are needed; if they are not,
+        empty arrays take their place.
         """
         params, model_state = on_host(parts)
         if self._optimizer is None:
@@ -239,10 +229,9 @@ def is_elsewhere(train_step: TrainStep) -> bool:
 
 
 def check_widths(problem: Problem, params: Params, state: Any) -> None:
-    """Check that a state has room for parameters and optimizer state in their own dtypes.
+    """Raise WrongStepError if a state holds parameters or moments in a narrower dtype than theirs.
 
-    Raises:
-      WrongStepError: it holds some of them in a narrower dtype.
+    It must have room for all of them in their own dtypes.
     """
     wanted = _floats((params, jax.eval_shape(problem.optimizer.init, params)))
     found = _floats(state)

@@ -14,17 +14,17 @@ from bench.records.row_parts import AS_TIMED
 from bench.worker.prove.carried_state import private
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import Held, StateCopy, StateReader, same
-from bench.worker.prove.replica_drift import Drift, find_drift
+from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import by_path, state_by_path
 from bench.worker.time.clock import Arm
 
 
 class Moment(NamedTuple):
-    """An arm's state and replica drift at one moment."""
+    """An arm's state at one moment, and the arrays whose replicas differ, by name."""
 
     held: Held
-    drift: Drift
+    drifts: dict[str, Drift]
 
 
 def read_moment(
@@ -33,8 +33,8 @@ def read_moment(
     """Copy a state to the host, and compare its replicas; `how` is for the reader."""
     params, model_state = jax.tree.map(private, reader.parts(state))
     mask = gate.expected(AS_TIMED).mask
-    drift = find_drift(by_path(params) | state_by_path(model_state), mask)
-    return Moment(reader.read(state, (params, model_state), *how), drift)
+    drifts = find_drifts(by_path(params) | state_by_path(model_state), mask)
+    return Moment(reader.read(state, (params, model_state), *how), drifts)
 
 
 class Taken:

@@ -63,16 +63,13 @@ def length(arrays: Flat) -> float:
 
 
 def distance(ours: Flat, theirs: Flat) -> float:
-    """Root mean square of the difference over the elements of all arrays; 0 without any.
-
-    Raises:
-      WrongStepError: the arrays differ in names or shapes.
-    """
+    """Root mean square of the difference over the elements of all arrays; 0 without any."""
     _check_alike(ours, theirs)
     return _root_mean([_squares(leaf, theirs[path]) for path, leaf in ours.items()])
 
 
 def _check_alike(ours: Flat, theirs: Flat) -> None:
+    """Raise WrongStepError if parameters differ in names or shapes."""
     if differing := differing_paths(ours, theirs):
         raise WrongStepError(
             "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
@@ -107,12 +104,10 @@ def loss_error(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-30) -> fl
 
 
 def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
-    """Return the error of each leaf, relative to the size of its change since `start`.
+    """Return the error of each leaf of a model state, relative to its change since `start`.
 
-    Integers and keys must be equal: their error is 0 or infinite.
-
-    Raises:
-      WrongStepError: the states differ in names, shapes or kinds of leaves.
+    Integers and keys must be equal: their error is 0 or infinite. States that differ in names,
+    shapes or kinds of leaves raise WrongStepError.
     """
     if differing := differing_paths(ours, theirs):
         if not ours:
@@ -201,15 +196,14 @@ def drift_beyond_rounding(
     if alone:
         params = length(truth.first)
         limits = {"loss": alone, "update": alone * max(1.0, params / (update or 1.0))}
-    for drift in ours.drifts:
-        for name, size in drift.sizes.items():
-            if name.startswith(REST):
-                if not size <= rest:
-                    return drift.where
-                continue
-            loss = name == LOSS
-            relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
-            if not relative <= limits["loss" if loss else "update"]:
-                return drift.where
-            check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
+    for name, (where, size) in ours.drifts:
+        if name.startswith(REST):
+            if not size <= rest:
+                return where
+            continue
+        loss = name == LOSS
+        relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
+        if not relative <= limits["loss" if loss else "update"]:
+            return where
+        check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
     return ""

@@ -109,10 +109,8 @@ class Comparison:
         gate, kept, check = self._gate, self._kept, self.check
         most = check["update_tolerance"]
         wrong = [path for path, error in self._updates.items() if error > most]
-        reasons: list[str] = []
-        drift = kept.after.drift
-        if not all(size <= self._floor for size in drift.sizes.values()):
-            reasons.append(drift.where)
+        drifts = kept.after.drifts.values()
+        reasons = [drift.where for drift in drifts if not drift.size <= self._floor][:1]
         if self._strays:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
@@ -171,14 +169,15 @@ def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:
 
 def why_drifting(gate: Gate, kept: Kept) -> str:
     """Compare the drift of replicas with that before the span and with the update's size."""
-    if not kept.after.drift.sizes:
+    if not kept.after.drifts:
         return ""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     expected = gate.expected(AS_TIMED)
     most = expected.tolerance[1] * distance(end, start)
     whole = DRIFT * distance(end, expected.truth.start)
-    for name, size in kept.after.drift.sizes.items():
+    for name, drift in kept.after.drifts.items():
+        before = kept.before.drifts.get(name)
         # Rounding may add to the drift of replicas in every step.
-        if not size <= min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
-            return kept.after.drift.where
+        if not drift.size <= min(whole, most + 2 * (before.size if before else 0.0)):
+            return drift.where
     return ""

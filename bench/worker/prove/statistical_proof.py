@@ -38,7 +38,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import digest_of, on_host
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import distance, rms
-from bench.worker.prove.replica_drift import find_drift
+from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.trajectory import by_path, flatten, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
@@ -66,11 +66,7 @@ NOTHING_TO_JUDGE_BY = (
 
 
 class StatisticalProof:
-    """Proves the approximate steps of one block.
-
-    Args:
-      gate: the block's gate, which has the reference in the timed dtypes.
-    """
+    """Proves the approximate steps of a gate's block."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -109,11 +105,7 @@ class StatisticalProof:
         return _checked(STATISTICAL, middle - half, middle + half, MARGIN, SEEDS)
 
     def prove_timed(self, train_step: TrainStep) -> tuple[StatisticalCheck, Any]:
-        """Prove the step that will be timed, in one run; return also its last state.
-
-        Raises:
-          WrongStepError: it does not train as the reference does, or hides what it does.
-        """
+        """Prove the step that will be timed in one run, as `prove` does; return its state too."""
         decrease = self._decrease(0)
         loss, state = self._run(0, lambda _: train_step, decrease)
         shortfall = (loss - self._curve(0)[1]) / decrease
@@ -142,11 +134,7 @@ class StatisticalProof:
         return float(np.mean(before)), float(np.mean(losses[-TAIL:]))
 
     def _decrease(self, seed: int) -> float:
-        """Return the decrease in loss that the reference achieves.
-
-        Raises:
-          UnsupportedError: it achieves none.
-        """
+        """Return by how much the reference's loss falls; UnsupportedError if it does not."""
         before, after = self._curve(seed)
         if not before - after > 0:  # NaN is not
             raise UnsupportedError(NOTHING_TO_JUDGE_BY)
@@ -162,14 +150,10 @@ class StatisticalProof:
     def _run(
         self, seed: int, build: Callable[[Problem], TrainStep], decrease: float
     ) -> tuple[float, Any]:
-        """Train a step, and check what it returns.
+        """Train a step; WrongStepError if its parameters or losses are not what they have to be.
 
-        Returns:
-          The mean of the reference's losses at the parameters before each of the last TAIL steps,
-          and the state after the last.
-
-        Raises:
-          WrongStepError: its parameters or losses are not what they have to be.
+        The mean of the reference's losses at the parameters before each of the last TAIL steps is
+        returned with the state after the last.
         """
         problem = self._problem(seed)
         train_step = build(problem)
@@ -196,9 +180,9 @@ class StatisticalProof:
                 f"the parameters change in {changes} of {STEPS} steps, more often than once in a "
                 f"period of {train_step.period}"
             )
-        drift = find_drift(by_path(train_step.params(state)))
-        if any(size > DRIFT * rms(way) for size in drift.sizes.values()):
-            raise WrongStepError(drift.where)
+        for drift in find_drifts(by_path(train_step.params(state))).values():
+            if drift.size > DRIFT * rms(way):
+                raise WrongStepError(drift.where)
         gap = float(np.abs(np.subtract(returned[-TAIL:], judged)).mean())
         # Between two of its averages, a step may return losses of parameters that are further on.
         allowed = self._gate.loss_tolerance * float(np.abs(judged).mean())
@@ -214,11 +198,7 @@ class StatisticalProof:
     def _check_influence(
         self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
     ) -> None:
-        """Check that the first and the last part of the batch move the parameters.
-
-        Raises:
-          WrongStepError: one of them does not.
-        """
+        """Raise WrongStepError if the first or the last part of the batch moves no parameters."""
         problem, shards = self._problem(1), self._gate.shards
 
         def after(part: int | None) -> Flat:
@@ -251,11 +231,9 @@ statistical_proof = cache(StatisticalProof)
 
 
 def check_parameters(train_step: TrainStep, state: Any) -> None:
-    """Check that the parameters are a part of the state, and that a period is short enough.
+    """Raise WrongStepError if `params` computes the parameters, or if the period is too long.
 
-    Raises:
-      WrongStepError: `params` computes them, so that the step itself need not reduce anything; or
-        the period is too long for the proof.
+    A step whose parameters are computed need not reduce anything itself.
     """
     leaves = {id(leaf) for leaf in jax.tree.leaves(state)}
     if any(id(leaf) not in leaves for leaf in jax.tree.leaves(train_step.params(state))):
@@ -275,15 +253,10 @@ def with_part(batch: Any, other: Any, part: int, shards: int) -> np.ndarray:
 
 
 def why_not_training(gate: Gate, kept: Kept, left: Left) -> str:
-    """Check an approximate step in the rounds; empty if nothing is wrong.
+    """Check a span of one approximate step in the rounds; empty if nothing is wrong.
 
-    What can be held is that its parameters move, that its loss is that of its parameters, and that
-    this loss has not risen above that of the initial parameters.
-
-    Args:
-      gate: the gate.
-      kept: a span of one step.
-      left: what the check before has left.
+    What can be held is that its parameters have moved since the last check, that its loss is that
+    of its parameters, and that this loss has not risen above that of the initial parameters.
     """
     before, steps = kept.before.held, kept.first_step - 1 - left.step
     if steps >= STEPS and digest_of(before.params) == left.digest:
@@ -303,11 +276,7 @@ def _half_width(values: Sequence[float]) -> float:
 
 
 def _checked(name: str, low: float, high: float, margin: float, seeds: int) -> StatisticalCheck:
-    """Compare the interval of a shortfall with the margin.
-
-    Raises:
-      WrongStepError: it exceeds the margin.
-    """
+    """Return the check of a shortfall's interval; WrongStepError if it exceeds the margin."""
     worst = max(high, -low)
     if worst <= margin:
         return StatisticalCheck(

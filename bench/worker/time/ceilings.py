@@ -57,6 +57,9 @@ PRODUCTS = tuple(2**power for power in range(8, 15))
 PAYLOADS = tuple(2**power for power in range(20, 29))
 """Bytes of an all-reduce: 1 to 256 MiB."""
 
+FLOAT = 4
+"""Bytes of a float32."""
+
 _AXIS = "devices"
 _SCALE = 1 - 2.0**-20
 """Factor of the Scale kernel: nearly 1, so that the values stay normal numbers."""
@@ -113,8 +116,7 @@ def matmul_flops(own: Mesh, precision: str, room: int) -> float:
         # Not zeros: a device's power draw, and so its clock rate, depends on the values.
         numbers = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
         matrix = jax.device_put(np.resize(numbers, (width, width)), NamedSharding(own, P()))
-        shape = (own.size * width, width)
-        return chained(squared, filled(own, shape, 0.0, dtype), own, matrix)
+        return chained(squared, filled(own, (width, width), 0.0, dtype), own, matrix)
 
     widths = [width for width in PRODUCTS if 3 * width**2 * dtype.itemsize <= room]
     return best_rate(product, lambda width: 2.0 * width**3, widths)
@@ -130,7 +132,7 @@ def memory_bytes(own: Mesh, array: int) -> float:
     """Measure the bytes per second that a device reads and writes."""
 
     def scaling(size: int) -> Call:
-        return chained(lambda x: _SCALE * x, filled(own, floats(own, size), 1.0), own)
+        return chained(lambda x: _SCALE * x, filled(own, (size // FLOAT,), 1.0), own)
 
     return best_rate(scaling, lambda size: 2.0 * size, [array])
 
@@ -140,14 +142,13 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
 
     def summing(size: int) -> Call:
         # Zeros stay zeros, however often they are summed.
-        return chained(
-            partial(jax.lax.psum, axis_name=_AXIS), filled(whole, floats(whole, size), 0.0), whole
-        )
+        zeros = filled(whole, (size // FLOAT,), 0.0)
+        return chained(partial(jax.lax.psum, axis_name=_AXIS), zeros, whole)
 
     payloads = [size for size in PAYLOADS if 2 * size <= room]
     factor = bus_factor("all-reduce", whole.size)
     rate = best_rate(summing, lambda size: size * factor, payloads)
-    return rate, fastest(partial(summing, np.dtype(np.float32).itemsize))
+    return rate, fastest(partial(summing, FLOAT))
 
 
 def best_rate(
@@ -216,15 +217,10 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
 
 
 def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:
-    """Make a constant array, sharded over the mesh along its first dimension."""
-    sharding = NamedSharding(mesh, P(_AXIS))
-    make = jax.jit(lambda: jnp.full(shape, value, dtype), out_shardings=sharding)
+    """Make a constant array of this shape on each device, sharded along its first dimension."""
+    whole, sharding = (mesh.size * shape[0], *shape[1:]), NamedSharding(mesh, P(_AXIS))
+    make = jax.jit(lambda: jnp.full(whole, value, dtype), out_shardings=sharding)
     return make().block_until_ready()
-
-
-def floats(mesh: Mesh, size: int) -> tuple[int]:
-    """Return the shape of a float32 array with at most `size` bytes on each device."""
-    return (mesh.size * (size // np.dtype(np.float32).itemsize),)
 
 
 def chained(
