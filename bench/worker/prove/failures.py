@@ -18,6 +18,12 @@ from bench.records.statuses import Status
 from bench.worker import process_exchange
 
 T = TypeVar("T")
+APPROXIMATE = (
+    "if it is meant to be approximate, the file can declare `approximate`, and is then judged by "
+    "how it trains"
+)
+"""Advice about an update that is near the right one, and not equal to it."""
+
 Failure = tuple[Status, str]
 """The status of a cell without a time, and the reason."""
 

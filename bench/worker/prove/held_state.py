@@ -22,8 +22,7 @@ from bench.worker.prove.carried_state import (
     private,
     words,
 )
-from bench.worker.prove.diagnosis import APPROXIMATE
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import APPROXIMATE, WrongStepError
 
 
 class Held(NamedTuple):

@@ -24,15 +24,14 @@ from bench.worker.prove.carried_state import (
     strided_part,
     whole_batch_loss,
 )
-from bench.worker.prove.diagnosis import (
-    UNKNOWN,
-    close,
-    explain_loss,
-    explain_update,
-    explain_weights,
-)
-from bench.worker.prove.relative_errors import state_errors
+from bench.worker.prove.failures import APPROXIMATE
+from bench.worker.prove.relative_errors import close, state_errors
 from bench.worker.prove.trajectory import Trajectory, vector, whole_batch_steps
+
+MATCH = 1e-6
+"""Relative distance below which a hypothesis is accepted."""
+UNKNOWN = "the gradients are wrong, and no known mistake explains them"
+LEAST_WEIGHT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,89 @@ def _in_first_step(
     seen: Observed, losses: np.ndarray, updates: np.ndarray, sequential: np.ndarray
 ) -> list[str]:
     """Name mistakes of the first step, by what each shard computes, as `_parts_in_turn` returns."""
-    parts, match, has_state = seen.problem.microbatches, seen.match, bool(seen.problem.state_names)
-    why = explain_update(updates, sequential, seen.update, parts, match)
+    parts, has_state = seen.problem.microbatches, bool(seen.problem.state_names)
+    why = _explain_update(seen, updates, sequential)
     if why.startswith(UNKNOWN) and parts > 1 and not has_state:
         own = _parts_in_turn(seen, strided_part, parts)[1]
-        why = explain_weights(own, seen.update, "microbatches", match) or why
-    of_loss = explain_loss(losses, float(seen.ours.losses[0]), 1 if has_state else parts, match)
+        why = _explain_weights(seen, own, "microbatches") or why
+    of_loss = _explain_loss(seen, losses, 1 if has_state else parts)
     return [each for each in (why, of_loss) if each]
+
+
+def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray) -> str:
+    """Name the mistake that produces the first update; empty if it is right."""
+    shards, update, mean = len(updates), seen.update, updates.mean(axis=0)
+    if seen.is_near(update, mean):
+        return ""
+    if not update.any():
+        return "the parameters do not change"
+    factor = float(update @ mean / (mean @ mean))
+    if seen.is_near(update, factor * mean):
+        reason = _reason_of(seen, factor, shards)
+        return f"the gradients are {factor:.6g} times what they should be{reason}"
+    if shards > 1 and seen.is_near(update, sequential):
+        return f"there are {shards} updates per step: one for every shard, not one for their mean"
+    weighted = _explain_weights(seen, updates, "shards") if shards > 1 else ""
+    advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
+    return weighted or (f"{UNKNOWN}{advice}" if seen.match <= MATCH else "")
+
+
+def _explain_weights(seen: Observed, updates: np.ndarray, parts: str) -> str:
+    """Say which parts of the batch an update sums with other weights; empty if it is no such sum.
+
+    `updates`, (parts, parameters), are those of each part alone, and `parts` says what these are.
+    """
+    update = seen.update
+    weights = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)[0]
+    if len(updates) >= update.size or not seen.is_near(weights @ updates, update):
+        return ""
+    least = max(LEAST_WEIGHT, 10 * seen.match)
+    used = np.flatnonzero(abs(weights) > least)
+    if len(used) == 1 and parts == "shards":
+        alone = f"shard {used[0]} alone"
+        return f"the gradients are those of {alone}: they are not reduced over the shards"
+    if len(used) < len(updates) and np.ptp(weights[used]) <= least:
+        listed = ", ".join(map(str, used))
+        return f"the gradients are those of {parts} {listed} of {len(updates)} alone"
+    listed = ", ".join(f"{weight:.3g}" for weight in weights.round(3) + 0.0)
+    return f"the gradients of the {parts} are summed with the weights {listed}"
+
+
+def _reason_of(seen: Observed, factor: float, shards: int) -> str:
+    """Return the likely reasons for a constant factor."""
+    microbatches = seen.problem.microbatches
+    reasons = {
+        "summed over the shards and not divided": (shards, shards),
+        "reduced twice over the shards": (shards, shards**2),
+        "divided twice by the number of shards": (shards, 1 / shards),
+        "summed over the microbatches and not divided": (microbatches, microbatches),
+        "divided twice by the number of microbatches": (microbatches, 1 / microbatches),
+    }
+    likely = [
+        reason
+        for reason, (parts, value) in reasons.items()
+        if parts > 1 and abs(factor / value - 1) < seen.match
+    ]
+    return f": they are {', or '.join(likely)}" if likely else ""
+
+
+def _explain_loss(seen: Observed, losses: np.ndarray, microbatches: int) -> str:
+    """Name the mistake that produces the first loss, by the shards' own; empty if it is right."""
+    loss, mean = float(seen.ours.losses[0]), losses.mean()
+    if seen.is_near(loss, mean):
+        return ""
+    if seen.is_near(loss, losses.sum()):
+        return "the loss is summed over the shards, not averaged"
+    if microbatches > 1 and seen.is_near(loss, microbatches * mean):
+        return "the loss is summed over the microbatches, not averaged"
+    for index, shard_loss in enumerate(losses):
+        if seen.is_near(loss, shard_loss):
+            return f"the loss is that of shard {index} alone"
+    factor = float(loss / mean)
+    differs = f"the loss differs by {abs(factor - 1):.1e} of what it should be"
+    if f"{factor:.6g}" != "1":
+        differs = f"the loss is {factor:.6g} times what it should be"
+    return differs if seen.match <= MATCH else ""
 
 
 def _parts_in_turn(

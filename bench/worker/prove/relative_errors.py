@@ -1,6 +1,7 @@
 """Distances of losses, updates and model states, relative to their size."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -172,6 +173,28 @@ def some(paths: list[str]) -> str:
     """List the first few of some paths."""
     more = f" (and {len(paths) - FEW} more)" if len(paths) > FEW else ""
     return f"{', '.join(paths[:FEW])}{more}"
+
+
+def close(ours: Any, theirs: Any, match: float) -> bool:
+    """Whether two vectors or scalars agree to within `match` of their size."""
+    distance = float(np.linalg.norm(np.atleast_1d(ours - theirs)))
+    return distance <= match * float(np.linalg.norm(np.atleast_1d(theirs)))
+
+
+def describe(check: Mapping[str, Any]) -> str:
+    """State a check's numbers, and which of them are too large."""
+    parts, named = [], {"state": "model state"}
+    for what in ("loss", "update", "state"):
+        if f"{what}_error" not in check:
+            continue
+        error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]
+        digits = 1 if f"{error:.1e}" != f"{tolerance:.1e}" else 4
+        verdict = "more than" if error > tolerance else "within"
+        parts.append(
+            f"relative error of the {named.get(what, what)} {error:.{digits}e}, "
+            f"{verdict} the allowed {tolerance:.{digits}e}"
+        )
+    return f"{check['name']}: {'; '.join(parts)}"
 
 
 def drift_beyond_rounding(

@@ -5,7 +5,6 @@ from math import inf, isnan
 
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import Flat, flat, snapshot
-from bench.worker.prove.diagnosis import describe
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, moments
@@ -13,6 +12,7 @@ from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import (
     ROUNDINGS,
     allowed,
+    describe,
     distance,
     length,
     named_state,

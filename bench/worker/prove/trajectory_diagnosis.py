@@ -12,26 +12,18 @@ import optax
 
 from bench.contract import Batch
 from bench.records.numbers import count
-from bench.records.row_parts import OWN, SGD, TIMED_SGD, ProofCheck
+from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.carried_state import Flat, flat
-from bench.worker.prove.diagnosis import (
-    APPROXIMATE,
-    MATCH,
-    OPTIMIZER,
-    UNKNOWN,
-    close,
-    describe,
-    general_diagnosis,
-)
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
-from bench.worker.prove.failures import FEW
-from bench.worker.prove.known_mistakes import Observed, known_mistakes
-from bench.worker.prove.relative_errors import loss_error, some, update_errors
+from bench.worker.prove.failures import APPROXIMATE, FEW
+from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
+from bench.worker.prove.relative_errors import close, describe, loss_error, some, update_errors
 from bench.worker.prove.trajectory import Trajectory, under_sgd, vector, whole_batch_steps
 
 if TYPE_CHECKING:
     from bench.worker.prove.gate import Gate
 
+OPTIMIZER = "the gradients are right under SGD, but the optimizer is not applied as given"
 BF16 = (2.0**-12, 2.0**-5)
 """Range of relative errors that rounding to bfloat16 (8 bits) causes."""
 DECAY = 1e-2
@@ -90,10 +82,22 @@ def why_wrong(
         ]
     if not sentences:
         right_loss = loss_error(ours.losses[:1], truth.losses[:1]) <= check["loss_tolerance"]
-        sentences = [general_diagnosis(name, right_start=right_loss and not wrong)]
+        sentences = [_general_diagnosis(name, right_start=right_loss and not wrong)]
     if 0 < len(wrong) <= FEW and len(wrong) < len(first):
         sentences.append(f"the first update of {', '.join(wrong)} is wrong, and {right}")
     return f"{'; '.join(sentences)} ({describe(check)})"
+
+
+def _general_diagnosis(name: str, *, right_start: bool) -> str:
+    """Describe a wrong trajectory that matches no known mistake."""
+    if name in (TIMED_SGD, AS_TIMED):
+        return "the step is right in float64, but not as it would be timed"
+    if name == OWN:
+        later = "its first step is right, a later one is not (check the decay rates of its moments)"
+        return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
+    if right_start:
+        return "the first step is right, but a later one is not"
+    return "the loss or the update has fewer correct digits than float64 gives"
 
 
 def _change(

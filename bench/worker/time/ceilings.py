@@ -161,17 +161,14 @@ def best_rate(
     Raises:
       EndedError: there are no sizes, or a process fails.
     """
-    best, left = 0.0, list(sizes)
-    if not left:
+    best, fitting = 0.0, sizes[:1]
+    if not fitting:
         raise EndedError("unsupported", "there is too little memory")
-    size = left[0]
-    while True:
-        best = max(best, work(size) / fastest(partial(make, size)))
-        left = [larger for larger in left if larger > size]
-        fitting = [larger for larger in left if work(larger) <= best * CALL_S]
-        if not fitting:
-            return best
+    while fitting:
         size = fitting[-1]  # only the largest, because every size is compiled
+        best = max(best, work(size) / fastest(partial(make, size)))
+        fitting = [larger for larger in sizes if larger > size and work(larger) <= best * CALL_S]
+    return best
 
 
 def fastest(make: Callable[[], Call]) -> float:
