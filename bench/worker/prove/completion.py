@@ -50,14 +50,11 @@ def is_late() -> bool:
 
 
 def check_completion(arm: Arm) -> None:
-    """Check that an arm does no work once its outputs are ready.
+    """Raise WrongStepError if an arm still works once its outputs are ready.
 
     Late work shows in two ways: devices that respond slowly afterwards still have work queued, and
     a process that uses CPU time while it should be idle has a thread that continues. One clean span
     passes an arm, so that no arm is refused because of a disturbance.
-
-    Raises:
-      WrongStepError: work continues after the outputs are ready.
     """
     step_s = min(arm.run(1) for _ in range(REPEATS)) / 1e9
     steps = process_exchange.from_main(max(1, min(MAX_STEPS, int(SPAN_S / step_s))))

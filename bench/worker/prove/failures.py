@@ -83,11 +83,7 @@ def in_all_processes(
 
 
 def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh) -> str:
-    """Return why an implementation cannot run a problem; empty if it can.
-
-    Raises:
-      WrongStepError: the implementation returns neither None nor a reason.
-    """
+    """Return why an implementation cannot run a problem, or ""; WrongStepError if it is no text."""
     reason = implementation.why_unsupported(problem, mesh)
     if reason is None:
         return why_state_unsupported(implementation, problem, mesh)
@@ -124,11 +120,7 @@ def why_state_unsupported(implementation: Any, problem: Problem, mesh: Mesh) -> 
 
 
 def approximation(module: object) -> str:
-    """Return how an implementation's step differs from the problem's; empty if it is exact.
-
-    Raises:
-      WrongStepError: the module declares something else than a reason.
-    """
+    """Return how a step differs from the exact one, or ""; WrongStepError if that is no text."""
     why = getattr(module, "approximate", None)
     if not hasattr(module, "approximate"):
         return ""

@@ -269,29 +269,20 @@ class Gate:
         return max((e for a, b in ends for e in state_errors(a, b, start).values()), default=0.0)
 
     def prove_rounding(self, implementation: Implementation) -> ProofCheck:
-        """Prove the trajectory under SGD in the timed dtypes.
-
-        Raises:
-          WrongStepError: it is wrong, or computed at lower precision than these dtypes have.
-        """
+        """Prove the trajectory under SGD in the timed dtypes; WrongStepError if it is wrong."""
         problem = under_sgd(self.timed, self.timed_rate)
-
-        def build() -> TrainStep:
-            return build_step(implementation, problem, self.mesh)
-
+        build = partial(build_step, implementation, problem, self.mesh)
         with cheap_programs(self.programs):
             return self._proved_as_timed(TIMED_SGD, build(), build)[0]
 
     def prove_timed(
         self, train_step: TrainStep, build: Callable[[], TrainStep], *, repeated: bool = True
     ) -> tuple[ProofCheck, Any]:
-        """Prove the trajectory of the program that will be timed; return also its last state.
+        """Prove the program that will be timed; return also its last state.
 
         `build` makes another such step, to repeat the proof. If `repeated`, the first step is
-        taken again from a copy of its state, which must hold all that the step needs.
-
-        Raises:
-          WrongStepError: it is wrong.
+        taken again from a copy of its state, which must hold all that the step needs. A wrong step
+        raises WrongStepError.
         """
         proved, state = self._proved_as_timed(AS_TIMED, train_step, build, repeated=repeated)
         check_widths(self.timed, self.reference.start, state)
@@ -323,10 +314,9 @@ class Gate:
     def check(
         self, name: str, ours: Trajectory, *, wide: bool = False, again: bool = False
     ) -> ProofCheck:
-        """Compare a trajectory with the reference, within the wider or the narrower tolerance.
+        """Compare a trajectory with the reference; WrongStepError if they differ.
 
-        Raises:
-          WrongStepError: an error exceeds its tolerance, or replicas differ.
+        Errors may reach the wider or the narrower tolerance, and replicas differ by rounding.
         """
         expected = self.expected(name, again=again)
         truth, mask = expected.truth, expected.mask
@@ -354,5 +344,4 @@ class Gate:
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:
             return check
-        found = [drift] if drift else []
-        raise WrongStepError(why_wrong(self, name, ours, check, found, wrong_state, again=again))
+        raise WrongStepError(why_wrong(self, name, ours, check, drift, wrong_state, again=again))

@@ -45,13 +45,7 @@ class StateReader:
     optimizer state for the parameters, which are the result of `held`, or else of `params`. Moments
     are converted to the problem's layout like parameters: they replace these in the state.
 
-    Args:
-      train_step: the step.
-      problem: the problem that the step computes.
-      state: one of the step's states.
-
-    Raises:
-      WrongStepError: reading the state changes it.
+    A state that reading changes raises WrongStepError.
     """
 
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
@@ -164,10 +158,8 @@ class StateReader:
 class StateCopy:
     """The arrays of a state, copied to the host shard by shard: replicas may differ.
 
-    Args:
-      state: the state.
-      places: indices of the leaves to copy; all if None.
-      replicas: whether to copy every replica; otherwise the first stands for all.
+    With `places`, only leaves of these indices are copied; without `replicas`, the first of each
+    stands for all.
     """
 
     def __init__(

@@ -40,11 +40,7 @@ def read_moment(
 class Taken:
     """A state in the rounds, read at once only if this calls no function of the file.
 
-    Args:
-      gate: has the reference.
-      reader: reads the arm's states.
-      state: the state.
-      before: the state before the span. Moments are needed if the parameters have not moved since.
+    Moments are needed before a span, and after it if the parameters have not moved since `before`.
     """
 
     def __init__(

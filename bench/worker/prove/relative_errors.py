@@ -31,13 +31,10 @@ def update_errors(
 
     Args:
       ours: parameters after the implementation's steps.
-      theirs: parameters after the reference's steps.
+      theirs: parameters after the reference's steps, with the same names and shapes.
       start: parameters before the steps.
       mask: bool per element, whether to compare it; all if None.
       size: root mean square of the reference's update, if it is known.
-
-    Raises:
-      WrongStepError: the parameters differ from the model's in name or shape.
     """
     _check_alike(ours, theirs)
     scale = (distance(theirs, start) if size is None else size) or 1.0

@@ -33,12 +33,8 @@ class Comparison:
     Where the reference does not move, the arm must not move either, and the moments of its
     optimizer, which may accumulate gradients for a later update, are compared instead.
 
-    Args:
-      gate: has the reference.
-      kept: the span.
-      right: the reference's steps.
-      ends: the right parameters after the span, if they are not those of `right`. Then the errors
-        are not compared with the reference's own rounding.
+    `ends` are the right parameters after the span, if they are not those of `right`. Then, the
+    reference's own rounding is not measured and allowed for.
     """
 
     def __init__(self, gate: Gate, kept: Kept, right: Stepped, ends: Flat | None = None) -> None:

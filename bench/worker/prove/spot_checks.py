@@ -79,13 +79,9 @@ class _Reached:
 
 
 class SpotChecks:
-    """Checks the arms of a block while they are timed.
+    """Checks the arms of a block while they are timed; without a gate, it checks nothing.
 
-    Args:
-      gate: holds the reference; if None, nothing is checked.
-      rounds: planned number of rounds.
-      seconds: planned duration of the rounds.
-      approximate: arms whose steps are approximate.
+    `rounds` and `seconds` are as planned, and `approximate` are the arms with approximate steps.
     """
 
     def __init__(
@@ -127,11 +123,7 @@ class SpotChecks:
         return DueUpdates(self.gate.timed.optimizer, self.gate.reference.start)
 
     def begin(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
-        """Read the arms' states before the first round, which also compiles the reading programs.
-
-        Raises:
-          Exception: whatever an implementation's `params` raises.
-        """
+        """Read the arms' states before the first round, so that all that reads them is compiled."""
         began = time.monotonic()
         for arm in arms if self._gate is not None else ():
             turn_of(arm.name)

@@ -76,11 +76,7 @@ class StatisticalProof:
     def prove(
         self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
     ) -> StatisticalCheck:
-        """Prove a step over all seeds.
-
-        Args:
-          build: builds the step of a problem.
-          progress: called before every run.
+        """Prove the step that `build` builds, over all seeds; `progress` is called before each run.
 
         Raises:
           UnsupportedError: the reference does not train enough to judge a step by it.

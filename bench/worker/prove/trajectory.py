@@ -112,9 +112,7 @@ def run_steps(
     *,
     repeated: bool = False,
 ) -> tuple[Trajectory, Any]:
-    """Step through the batches, and compare replicas after the first step and the last.
-
-    The trajectory is returned with the last state.
+    """Step through the batches; return the trajectory and the last state.
 
     Args:
       problem: the problem that the step computes.
@@ -126,8 +124,7 @@ def run_steps(
         This is impossible if the step changes its state in place.
 
     Raises:
-      WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
-        waited for, parameters are not jax.Arrays, or a loss or parameter is not finite.
+      WrongStepError: a step breaks the contract, or a loss or parameter is not finite.
     """
     state = train_step.state
     repeated = repeated and not is_elsewhere(train_step)
@@ -202,11 +199,7 @@ def _drifts_of_rest(state: Any, known: Any, resolved: Flat) -> Iterator[tuple[st
 
 
 def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax.Array]:
-    """Take a step on a host batch; return the next state and the loss.
-
-    Raises:
-      WrongStepError: `place` or what the step returns breaks the contract.
-    """
+    """Take a step on a host batch; WrongStepError if `place` or the step breaks the contract."""
     # A copy, so that a `place` that writes to its argument spares the next implementation's.
     placed = train_step.place(jax.tree.map(np.array, batch))
     if not is_elsewhere(train_step):

@@ -35,30 +35,24 @@ def why_wrong(
     name: str,
     ours: Trajectory,
     check: ProofCheck,
-    found: Sequence[str],
+    drift: str,
     wrong_state: str,
     *,
     again: bool,
 ) -> str:
-    """Say what is wrong with a trajectory.
+    """Say what is wrong with a trajectory, of whose errors one is too large in its check.
 
-    Args:
-      gate: has the reference.
-      name: the trajectory's name.
-      ours: the trajectory.
-      check: its comparison with the reference, one of whose errors is too large.
-      found: what is known already, such as drift.
-      wrong_state: describes the model state, if that is wrong.
-      again: whether the trajectory is on other batches.
+    `drift` and `wrong_state` describe replicas and model state, if these are wrong. With `again`,
+    the trajectory is on other batches.
     """
     truth, mask = gate.expected(name, again=again)[:2]
     timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
     match = 8 * check["update_tolerance"] if timed else MATCH
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
-    sentences = [*found]
+    sentences = [drift] if drift else []
     coarse = 2 * gate.timed_eps < ours.loss_eps and check["loss_error"] <= ours.loss_eps
-    if coarse and right_update and not found and not wrong_state:
+    if coarse and right_update and not drift and not wrong_state:
         sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
     elif under:
         sentences += mistakes(gate, name, ours, truth, match, again=again)

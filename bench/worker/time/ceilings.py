@@ -156,10 +156,8 @@ def best_rate(
 ) -> float:
     """Find the highest rate of work, over ascending sizes whose calls are not too long.
 
-    `make` makes the program of a size, and `work` returns the work of one call of it.
-
-    Raises:
-      EndedError: there are no sizes, or a process fails.
+    `make` makes the program of a size, and `work` returns the work of one call of it. Without any
+    size, EndedError is raised.
     """
     best, fitting = 0.0, sizes[:1]
     if not fitting:
@@ -172,11 +170,7 @@ def best_rate(
 
 
 def fastest(make: Callable[[], Call]) -> float:
-    """Return the seconds per call of the best repetition, timed by its slowest process.
-
-    Raises:
-      EndedError: a process fails.
-    """
+    """Return the seconds per call of the best repetition, timed by its slowest process."""
     # All processes compile and allocate before any of them waits for others in a collective.
     call, _ = everywhere(make)
     everywhere(partial(repeat, call, 1))
@@ -199,10 +193,8 @@ def repeat(call: Call, times: int) -> None:
 def everywhere(action: Callable[[], T]) -> tuple[T, float]:
     """Run an action in all processes at once; each starts when all have ended the previous one.
 
-    Its result in this process is returned with the seconds of the slowest process.
-
-    Raises:
-      EndedError: in all processes, if the action fails in any.
+    Its result in this process is returned with the seconds of the slowest process. If it fails in
+    one, EndedError is raised in all.
     """
 
     def timed() -> tuple[T, float]:

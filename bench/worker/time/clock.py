@@ -176,16 +176,8 @@ def take_turn(
     """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
     All spans run from the same line of code, so that the step cannot distinguish a check's own.
-
-    Args:
-      arm: the arm.
-      spans: the timed spans.
-      checked: what is checked of the turn, if anything.
-      log: counts compiled programs.
-      read: returns the boards, and the energy and the host's activity since its last call.
-
-    Returns:
-      Of the timed spans: their nanoseconds, the programs that they compiled, and the readings.
+    Returned are the nanoseconds of the timed spans, the programs that they compiled, and what
+    `read` says about them: the boards, and the energy and the host's activity since its last call.
     """
     groups = [(spans, checked is not None and not checked.steps)]
     if checked is not None and checked.steps:
