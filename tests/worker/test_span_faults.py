@@ -152,7 +152,7 @@ def test_a_replica_that_is_not_finite_drifts(mesh):
     held = Held({"kernel": np.float32([1.0, 2.0])}, None, {})
     after = Held({"kernel": np.float32([1.5, 2.5])}, None, {})
     kept = span(held, after, drifts=drifts)
-    assert "replicas drift: kernel" in why_drifting(FakeGate(), kept)
+    assert "replicas drift: kernel" in why_drifting(kept)
 
     truth = FakeGate().expected(AS_TIMED).truth
     ours = replace(truth, drifts=(*drifts.items(),))
@@ -203,13 +203,13 @@ class FakeSpan(Kept):
 
     other: Stepped | None = None
 
-    def stepped(self, gate, **how):
+    def stepped(self, **how):
         assert how == {"apart": True}
         return self.other
 
 
 def span(before, after, loss=1.0, drifts=None, other=None):
-    made = FakeSpan(None, "in round 1", 1, 1, (), loss, 0.0, other)
+    made = FakeSpan(FakeGate(), None, None, "in round 1", 1, 1, (), loss, 0.0, other)
     made.before, made.after = Moment(before, {}), Moment(after, drifts or {})
     return made
 
@@ -229,7 +229,7 @@ def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0
     ]
     other = stepped(other_loss, start + update * (1 + rounding))
     kept = span(*at, loss, other=other)
-    return Comparison(FakeGate(), kept, stepped(1.0, start + update))
+    return Comparison(kept, stepped(1.0, start + update))
 
 
 FIRST = 8 * 2.0**-8
@@ -280,7 +280,7 @@ def test_near_a_minimum_an_update_may_be_off_by_8_roundings_of_the_parameters():
 def test_a_comparison_with_nan_is_never_right(loss, value, other):
     held = [Held({"kernel": np.full(2, x, np.float32)}, (), {}) for x in (0.0, value)]
     kept = span(*held, loss, other=stepped(other, other))
-    found = Comparison(FakeGate(), kept, stepped(other, other))
+    found = Comparison(kept, stepped(other, other))
     assert not found.is_right
     assert not found.is_within_wide
 
@@ -298,4 +298,4 @@ def test_replicas_may_differ_by_rounding(update, before, most):
     for share, right in (0.99, True), (1.01, False):
         kept = span(*held, drifts={"['kernel']": Drift("replicas drift", share * most)})
         kept.before = Moment(held[0], {"['kernel']": Drift("", before)})
-        assert (why_drifting(FakeGate(), kept) == "") == right
+        assert (why_drifting(kept) == "") == right

@@ -144,7 +144,7 @@ class Gate:
             loss_fn = whole_batch_loss(own, shards, reference)
             devices, memory = mesh.local_devices, device_memory(mesh.local_devices)
             gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, memory)
-            self.loss_and_gradients, self.rate = gradients, LEARNING_RATE
+            self.loss_and_gradients = gradients
             self.truth = {
                 name: self._truth_of(problem.optimizer, self.exact_batches)
                 for name, problem in self.problems.items()
@@ -158,8 +158,10 @@ class Gate:
                 )
         sgd = self.truth[SGD]
         update, size = distance(sgd.first, sgd.start), length(sgd.start)
-        self.timed_rate = LEARNING_RATE * (UPDATE_SHARE * size / update if update and size else 1.0)
-        self.optimizers = {TIMED_SGD: optax.sgd(self.timed_rate), AS_TIMED: timed.optimizer}
+        larger = UPDATE_SHARE * size / update if update and size else 1.0
+        self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * larger}
+        """Learning rates under SGD."""
+        self.optimizers = {TIMED_SGD: optax.sgd(self.rates[TIMED_SGD]), AS_TIMED: timed.optimizer}
         self._make_reference = partial(
             TimedReference, timed, shards, programs, self.timed_eps, devices, memory
         )
@@ -270,7 +272,7 @@ class Gate:
 
     def prove_rounding(self, implementation: Implementation) -> ProofCheck:
         """Prove the trajectory under SGD in the timed dtypes; WrongStepError if it is wrong."""
-        problem = under_sgd(self.timed, self.timed_rate)
+        problem = under_sgd(self.timed, self.rates[TIMED_SGD])
         build = partial(build_step, implementation, problem, self.mesh)
         with cheap_programs(self.programs):
             return self._proved_as_timed(TIMED_SGD, build(), build)[0]

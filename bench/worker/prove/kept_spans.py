@@ -67,8 +67,10 @@ class Taken:
 
 @dataclass
 class Kept:
-    """The record of one extra span."""
+    """The record of a checked span."""
 
+    gate: Gate
+    reader: StateReader
     arm: Arm
     where: str
     first_step: int
@@ -97,10 +99,11 @@ class Kept:
         """Whether another span has an equal loss, and equal states after it."""
         return self.loss == other.loss and same(self.after.held, other.after.held)
 
-    def stepped(self, gate: Gate, **how: Any) -> Stepped:
+    def stepped(self, **how: Any) -> Stepped:
         """Run the reference over the span; `how` is passed to TimedReference.run."""
-        batches, start = self.steps * [gate.timed_batches[0]], readable(gate, self.before.held)
-        return gate.reference.run(gate.timed.optimizer, batches, start, **how)
+        timed, batches = self.gate.timed, self.steps * [self.gate.timed_batches[0]]
+        start = readable(self.gate, self.before.held)
+        return self.gate.reference.run(timed.optimizer, batches, start, **how)
 
 
 def readable(gate: Gate, held: Held) -> Held:

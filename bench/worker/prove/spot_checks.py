@@ -27,8 +27,8 @@ from bench.contract import Params
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
+from bench.worker.prove.arm_checks import check_completion, is_late, settle
 from bench.worker.prove.carried_state import flat, private
-from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import Gate
@@ -98,7 +98,6 @@ class SpotChecks:
         self.spent_s = 0.0
         self._watched: dict[str, _Watched] = {}
         self._kept: list[Kept] = []
-        self._before: Taken | None = None
         self._drawn: dict[int | None, tuple[bool, int, bool]] = {}
         """The extra spans of the current round."""
         self._planned = False
@@ -159,19 +158,27 @@ class SpotChecks:
             watched.due.pop(0)
         where = "after the last round" if number is None else f"in round {number + 1}"
 
+        taken: list[Taken] = []
+        times: list[float] = []
+
         def before(arm: Arm) -> None:
-            began = time.monotonic()
-            self._before = Taken(self.gate, watched.reader, arm.state)
-            # A turn that is taken anyway is not the check's time.
-            self._began = began - time.monotonic() if taken_anyway else began
+            times.append(time.monotonic())
+            taken.append(Taken(self.gate, watched.reader, arm.state))
+            times.append(time.monotonic())
 
         def after(arm: Arm) -> None:
-            assert self._before is not None, "the span has begun"  # noqa: S101
-            self._began += time.monotonic() if taken_anyway else 0.0
-            done = Taken(self.gate, watched.reader, arm.state, self._before)
-            loss, took_s = float(private(arm.losses[-1][1])), time.monotonic() - self._began
-            taken = self._before, done
-            self._kept.append(Kept(arm, where, arm.steps - steps + 1, steps, taken, loss, took_s))
+            times.append(time.monotonic())
+            states = taken[0], Taken(self.gate, watched.reader, arm.state, taken[0])
+            loss = float(private(arm.losses[-1][1]))
+            took_s = time.monotonic() - times[0]
+            # A turn that is taken anyway is not the check's time.
+            took_s -= times[2] - times[1] if taken_anyway else 0.0
+            self._kept.append(
+                Kept(
+                    self.gate, watched.reader, arm, where, arm.steps - steps + 1, steps, states,
+                    loss, took_s,
+                )
+            )  # fmt: skip
 
         if number not in self._drawn:
             either = [self.chance.random() < 0.5 for _ in range(2)]  # noqa: PLR2004 - as likely
@@ -251,7 +258,7 @@ class SpotChecks:
         """Run the reference over a span, unless it has just run from an equal state."""
         if self._reached is None or self._reached.kept.like is not kept.like:
             began = time.monotonic()
-            self._reached = _Reached(kept, kept.stepped(self.gate))
+            self._reached = _Reached(kept, kept.stepped())
             self._step_s = (time.monotonic() - began) / kept.steps
         return self._reached
 
@@ -277,10 +284,10 @@ class SpotChecks:
         watched.left = self._left(last, after, (kept.first_step - 1, before) if keeps else None)
         why = why_not_finite(kept) or self._owed.why_miscounted(left, watched.left)
         if is_approximate := kept.arm.name in self._approximate:
-            why = why or why_not_training(self.gate, kept, left)
+            why = why or why_not_training(kept, left)
         else:
             why = why or self._why_left_out(kept, left)
-        why = why or why_drifting(self.gate, kept)
+        why = why or why_drifting(kept)
         if why or is_approximate:
             return why
         if before.opt_state is None and not self._stateless:
@@ -289,13 +296,13 @@ class SpotChecks:
             return self._passed(kept, check)
         reached = self._reach(kept)
         if reached.check is None or not kept.ends_like(reached.kept):
-            of_state = why_wrong_state(self.gate, kept, reached.right)
-            found = Comparison(self.gate, kept, reached.right)
+            of_state = why_wrong_state(kept, reached.right)
+            found = Comparison(kept, reached.right)
             if of_state or not found.is_right:
                 # One rounding may flip a ReLU, but hardly in two of a few checks.
                 unlucky = not watched.suspected and found.is_within_wide and not of_state
                 watched.suspected = CLEARED
-                return "" if unlucky else found.why(watched.reader, of_state)
+                return "" if unlucky else found.why(of_state)
             reached.kept, reached.check = kept, found.check
         return self._passed(kept, reached.check)
 
@@ -304,7 +311,7 @@ class SpotChecks:
         last = self._reached
         if last is None or last.check is None or last.kept.like is kept.like:
             return None
-        return nearby_check(self.gate, kept, last.kept, last.right)
+        return nearby_check(kept, last.kept, last.right)
 
     def _passed(self, kept: Kept, check: ProofCheck) -> str:
         watched = self._watched[kept.arm.name]
@@ -342,7 +349,7 @@ class SpotChecks:
         if not abs(kept.loss - loss) <= allowed:
             allowed += ROUNDINGS * abs(loss - float(gradients(*at, apart=True)[0][0]))
         if not abs(kept.loss - loss) <= allowed:
-            return named_loss(self.gate, kept, loss)
+            return named_loss(kept, loss)
         now = Left(kept.first_step - 1, 0, None, None)
         if not distance(end, start) and self._owed.moves(now, 1):
             return "the parameters do not change"

@@ -248,13 +248,13 @@ def with_part(batch: Any, other: Any, part: int, shards: int) -> np.ndarray:
     return mixed
 
 
-def why_not_training(gate: Gate, kept: Kept, left: Left) -> str:
+def why_not_training(kept: Kept, left: Left) -> str:
     """Check a span of one approximate step in the rounds; empty if nothing is wrong.
 
     What can be held is that its parameters have moved since the last check, that its loss is that
     of its parameters, and that this loss has not risen above that of the initial parameters.
     """
-    before, steps = kept.before.held, kept.first_step - 1 - left.step
+    gate, before, steps = kept.gate, kept.before.held, kept.first_step - 1 - left.step
     if steps >= STEPS and digest_of(before.params) == left.digest:
         return f"the parameters do not change in the {count(steps, 'step')} before"
     batch, start = gate.timed_batches[0], gate.first_loss

@@ -131,7 +131,7 @@ def mistakes(
     """Name known mistakes that reproduce steps under SGD to within `match`."""
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
-    rate = gate.rate if name == SGD else gate.timed_rate
+    rate = gate.rates[name]
     problem = under_sgd(gate.problems[SGD], rate)
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
     gradients = gate.loss_and_gradients
