@@ -63,8 +63,10 @@ def may_be_view(leaf: Any) -> bool:
     return leaf.sharding.memory_kind in ("pinned_host", "unpinned_host")
 
 
-def not_finite(leaf: np.ndarray, before: np.ndarray | float = 0.0) -> np.ndarray:
-    """Mark the elements that are NaN or infinite, except infinities that were there before."""
+def not_finite(leaf: Any, before: Any) -> np.ndarray:
+    """Mark the floats that are NaN or infinite, except infinities that were there before."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return np.zeros(leaf.shape, bool)
     return ~np.isfinite(leaf) & (leaf != before)
 
 

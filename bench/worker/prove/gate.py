@@ -76,12 +76,6 @@ DRIFT = 1000
 """Roundings by which replicas may differ after a few steps of SGD."""
 
 
-HIDDEN = (
-    "the step keeps something outside of `state`: taken again from a copy of the first state, the "
-    "first step has another result"
-)
-
-
 class Expected(NamedTuple):
     """The reference and tolerances for a trajectory."""
 
@@ -306,7 +300,10 @@ class Gate:
             try:
                 self.check(name, ours.repeated, wide=True)
             except WrongStepError:
-                raise WrongStepError(HIDDEN) from None
+                raise WrongStepError(
+                    "the step keeps something outside of `state`: taken again from a copy of the "
+                    "first state, the first step has another result"
+                ) from None
         try:
             return self.check(name, ours), state
         except WrongStepError:

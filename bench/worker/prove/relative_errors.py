@@ -1,6 +1,6 @@
 """Distances of losses, updates and model states, relative to their size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def update_errors(
     scale = (distance(theirs, start) if size is None else size) or 1.0
     compared = {path: mask[path] for path in mask if not mask[path].all()} if mask else {}
     return {
-        path: _root_mean([_squares(leaf, theirs[path], compared.get(path))]) / scale
+        path: _root_mean_square([(leaf, theirs[path], compared.get(path))]) / scale
         for path, leaf in ours.items()
     }
 
@@ -52,18 +52,18 @@ def allowed(rounding: float, wide: float) -> float:
 
 def rms(values: np.ndarray) -> float:
     """Root mean square; 0 for an empty array."""
-    return _root_mean([_squares(values)])
+    return length({"": values})
 
 
 def length(arrays: Flat) -> float:
     """Root mean square over the elements of all arrays; 0 without any."""
-    return _root_mean([_squares(leaf) for leaf in arrays.values()])
+    return _root_mean_square((leaf, None, None) for leaf in arrays.values())
 
 
 def distance(ours: Flat, theirs: Flat) -> float:
     """Root mean square of the difference over the elements of all arrays; 0 without any."""
     _check_alike(ours, theirs)
-    return _root_mean([_squares(leaf, theirs[path]) for path, leaf in ours.items()])
+    return _root_mean_square((leaf, theirs[path], None) for path, leaf in ours.items())
 
 
 def _check_alike(ours: Flat, theirs: Flat) -> None:
@@ -74,26 +74,20 @@ def _check_alike(ours: Flat, theirs: Flat) -> None:
         )
 
 
-def _squares(
-    ours: np.ndarray, theirs: np.ndarray | None = None, mask: np.ndarray | None = None
-) -> tuple[float, int]:
-    """Return the sum of squares of a difference, and the number of elements that it covers."""
-    own = ours.ravel()
-    other = None if theirs is None else theirs.ravel()
-    compared = None if mask is None else mask.ravel()
+def _root_mean_square(
+    trios: Iterable[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]],
+) -> float:
+    """Root mean square of arrays, less others if given, where masks are true if given."""
     total, size = 0.0, 0
-    for first in range(0, own.size, CHUNK):
-        part = slice(first, first + CHUNK)
-        values = own[part] if other is None else own[part] - other[part]
-        values = values if compared is None else values[compared[part]]
-        total += float(np.einsum("i,i->", values, values, dtype=np.float64))
-        size += values.size
-    return total, size
-
-
-def _root_mean(sums: Sequence[tuple[float, int]]) -> float:
-    size = sum(count for _, count in sums)
-    return float(np.sqrt(sum(total for total, _ in sums) / size)) if size else 0.0
+    for trio in trios:
+        own, other, mask = (None if array is None else array.ravel() for array in trio)
+        for first in range(0, own.size, CHUNK):
+            part = slice(first, first + CHUNK)
+            values = own[part] if other is None else own[part] - other[part]
+            values = values if mask is None else values[mask[part]]
+            total += float(np.einsum("i,i->", values, values, dtype=np.float64))
+            size += values.size
+    return float(np.sqrt(total / size)) if size else 0.0
 
 
 def loss_error(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-30) -> float:

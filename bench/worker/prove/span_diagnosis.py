@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.records.numbers import count
-from bench.worker.prove.carried_state import flat, not_finite
+from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import Held
@@ -82,14 +82,12 @@ def why_not_finite(kept: Kept) -> str:
     Model state may keep an infinity, as a mask does.
     """
     found = [] if np.isfinite(kept.loss) else [f"the loss is {kept.loss}"]
-    before, after = kept.before.held.model_state, kept.after.held
-    leaves = [(*pair, 0.0) for pair in jax.tree_util.tree_leaves_with_path(after.params)]
-    states = jax.tree_util.tree_leaves_with_path(after.model_state)
-    leaves += [(*pair, old) for pair, old in zip(states, jax.tree.leaves(before), strict=True)]
-    for path, leaf, old in leaves:
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and (wrong := not_finite(leaf, old)).any():
-            number = count(int(wrong.sum()), "element")
-            found.append(f"{jax.tree_util.keystr(path)} is nan or infinite in {number}")
+    after, old = kept.after.held, leaves_by_path(kept.before.held.model_state)
+    for tree, before in (after.params, {}), (after.model_state, old):
+        for path, leaf in leaves_by_path(tree).items():
+            if (wrong := not_finite(leaf, before.get(path, 0.0))).any():
+                number = count(int(wrong.sum()), "element")
+                found.append(f"{path} is nan or infinite in {number}")
     return "; ".join(found[:FEW])
 
 
