@@ -79,12 +79,13 @@ def _root_mean_square(
 ) -> float:
     """Root mean square of arrays, less others if given, where masks are true if given."""
     total, size = 0.0, 0
-    for trio in trios:
-        own, other, mask = (None if array is None else array.ravel() for array in trio)
+    for ours, theirs, mask in trios:
+        own = ours.ravel()
+        other, compared = (None if array is None else array.ravel() for array in (theirs, mask))
         for first in range(0, own.size, CHUNK):
             part = slice(first, first + CHUNK)
             values = own[part] if other is None else own[part] - other[part]
-            values = values if mask is None else values[mask[part]]
+            values = values if compared is None else values[compared[part]]
             total += float(np.einsum("i,i->", values, values, dtype=np.float64))
             size += values.size
     return float(np.sqrt(total / size)) if size else 0.0

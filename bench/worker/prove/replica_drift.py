@@ -54,14 +54,14 @@ def find_drifts(
                 where.setdefault(name, f"replicas drift: {name} is not the same on {between}")
     if not where:
         return {}
-    sums = defaultdict(list)
+    sums: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     projected = [each for name in sorted(where) for each in _projections(name, arrays[name], masks)]
     for everyones in process_exchange.gather(projected):
         for name, index, projections in everyones:
             sums[name, index].append(projections)
-    sizes = defaultdict(list)
-    for (name, _), replicas in sums.items():
-        differences = np.array(replicas) - replicas[0]
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for (name, _), each in sums.items():
+        differences = np.array(each) - each[0]
         sizes[name] += [*np.sqrt(np.mean(np.square(differences), axis=1))]
     # Python's max would drop a NaN.
     return {name: Drift(text, float(np.max(sizes[name]))) for name, text in where.items()}
