@@ -9,21 +9,15 @@ It runs four trajectories of a few steps, on the block's own mesh, batch and ini
 4. `as timed`: the very program that will be timed, in its own dtypes.
 
 All are compared with one reference: the same steps on the whole batch, on one device, in float64.
-Float64 makes the proof sharp: right programs differ only by rounding, wrong ones by far more. The
-gate compares updates (parameters after the steps minus parameters before), because the parameters
-themselves are mostly their initial values.
+docs/design/proving.md has the reasons.
 
-With eps the dtype's rounding, losses and updates under SGD must agree to sqrt(eps), half of the
-digits. Adam divides a gradient by its own magnitude, so the rounding of a small gradient becomes a
-large part of its update. Under the workload's own optimizer, updates are therefore compared only
-where the gradient is at least eps^(1/4) of the typical one. (Some gradients are pure rounding: a
-key's bias shifts all scores of a softmax equally.) They must agree to 4 sqrt(eps), which shows a
-wrong weight decay of 1e-4, and not the 1e-6 that torch adds to a norm when it clips.
-
-In the timed dtypes, half of the digits would not reveal a step that computes in bfloat16. There, a
-step may differ from float64 by ROUNDINGS times as much as the reference does in these dtypes, in
-the worse of two orders of summation. One unlucky rounding may flip a ReLU, so a step beyond this
-but within the wider tolerance is compared on other batches too, and refused if it fails again.
+With eps the dtype's rounding, losses and updates under SGD must agree to sqrt(eps). Under the
+workload's own optimizer, updates are compared only where the gradient is at least eps^(1/4) of the
+typical one, and must agree to 4 sqrt(eps), which shows a wrong weight decay of 1e-4, and not the
+1e-6 that torch adds to a norm when it clips. In the timed dtypes, a step may differ from float64 by
+a few times as much (`allowed`) as the reference does in these dtypes, in the worse of two orders of
+summation; one beyond this but within the wider tolerance, eps^(1/4), is compared on other batches
+too, and refused if it fails again.
 """
 
 from collections.abc import Callable

@@ -1,16 +1,10 @@
 """Spot checks of steps in the rounds, at moments that the step cannot foresee.
 
-A proof that ends before the clock starts says nothing about a step that changes later. Each arm is
-therefore checked in the first round, after the last, and in randomly chosen rounds between. A turn
-of a few steps is checked as a whole; in a longer one, the arm runs a short extra span, which it
-cannot distinguish from a timed one. The state before and after is copied to the host, and compared
-after the round with the reference's steps from that very state.
-
-Arms whose programs are equal reach equal states, because all take the same number of steps. All
-arms are therefore checked in the same rounds, and the reference runs once for equal states.
-
-The number of checks depends on their cost: those between the first and the last are limited to
-SHARE of an arm's time in the rounds.
+Each arm is checked in the first round, after the last, and in randomly chosen rounds between, whose
+number depends on their cost. A turn of a few steps is checked as a whole; in a longer one, the arm
+runs a short extra span. The state before and after is copied to the host, and compared after the
+round with the reference's steps from that very state, which run once for arms in equal states. See
+docs/design/proving.md, "Proved while it is timed".
 """
 
 import random
@@ -47,6 +41,7 @@ from bench.worker.prove.timed_reference import Stepped
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
+"""Largest share of an arm's time for the checks between the first and the last."""
 MOST = 4
 """Most checks of an arm in a launch."""
 SPANS = (2, 3)

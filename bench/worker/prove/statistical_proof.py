@@ -1,23 +1,8 @@
 """The proof of an approximate step: over several seeds, it must train as the reference does.
 
-The updates of an approximate step differ from the reference's, so what they achieve is compared.
-With each seed, the step and the reference (the whole batch on one device, in the timed dtypes, with
-the workload's own optimizer) train for STEPS steps, from the same parameters and on the same
-batches. A seed permutes the elements within each initial parameter, which keeps their distribution,
-and has batches of its own.
-
-The loss that counts is the reference's, at the step's own parameters, on the batch that the step
-takes next, averaged over the last TAIL steps. The step's shortfall is how much higher this is than
-the reference's own loss, in units of the decrease that the reference achieves. Pairing by seed
-removes most of the scatter. The mean shortfall must surely lie between -MARGIN and MARGIN: both
-ends of its interval do, each with an error of 5 % (two one-sided tests; Schuirmann, Journal of
-Pharmacokinetics and Biopharmaceutics 15 (1987), 657). The upper limit refuses what trains worse.
-The lower one refuses what trains better than an approximation can: a higher learning rate, or more
-updates than steps. Equal losses have no shortfall and no scatter, and pass.
-
-A mean hides some mistakes. Therefore, `params` must be a part of the state that the step itself
-keeps equal on all devices, the returned losses must be those of these parameters, and both the
-first and the last part of the batch must have an influence on them.
+docs/design/approximate-steps.md describes the proof. The mean shortfall must surely lie between
+-MARGIN and MARGIN: both ends of its interval do, each with an error of 5 % (two one-sided tests;
+Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15 (1987), 657).
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +31,8 @@ SEEDS = 5
 STEPS = 48
 TAIL = 12
 MARGIN = 0.1
-"""Largest shortfall or excess, as a share of the decrease in loss that the reference achieves."""
+"""Largest shortfall or excess of a step's loss, at its own parameters and averaged over the last
+TAIL of STEPS steps, as a share of the decrease in loss that the reference achieves."""
 ALONE = 2 * MARGIN
 """The same in the single run of the timed step, which has no interval."""
 QUANTILE = 2.132

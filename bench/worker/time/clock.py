@@ -92,13 +92,10 @@ class Arm:
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
         """Run steps, and wait for every loss or for none; return the last state and loss."""
         step, state, batch = self.step, self.state, self.batch
-        if wait_each:
-            for _ in range(steps):
-                state, loss = step(state, batch)
+        for _ in range(steps):
+            state, loss = step(state, batch)
+            if wait_each:
                 wait_for(loss)
-        else:
-            for _ in range(steps):
-                state, loss = step(state, batch)
         return state, loss
 
     def warm_up(self) -> Self:
