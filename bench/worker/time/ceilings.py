@@ -1,8 +1,7 @@
 """Ceilings of this machine, measured: matrix products, memory and all-reduces.
 
-These are not published figures: they are measured on the same devices, cores and versions as the
-steps, in the same worker, on all devices of the mesh at once, because virtual devices share caches
-and memory. A ceiling is the best of several repetitions and sizes.
+They are measured on all devices of the mesh at once, because virtual devices share caches and
+memory. A ceiling is the best of several repetitions and sizes.
 
 - Products multiply square matrices in the workload's compute dtype, at jax's default matmul
   precision, as the steps do: 2 n^3 FLOPs each.

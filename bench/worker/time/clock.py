@@ -139,9 +139,7 @@ def steps_per_span(
 def latency_steps(steps: int) -> int:
     """Return the steps of the latency span beside a throughput span of `steps`.
 
-    It is 0 if the throughput span is one step, whose time then is the latency as well. A second
-    span of such a long step would add little, because the host's speed hardly changes between
-    adjacent spans; another round adds more.
+    It is 0 if the throughput span is one step, whose time then is the latency as well.
     """
     return 0 if steps == 1 else max(1, round(LATENCY_SHARE * steps))
 
@@ -223,11 +221,10 @@ def measure(
     checked_span: Callable[[Arm, int | None, int], CheckedSpan | None] = lambda *_: None,
     boards: Callable[[], BoardSlot | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
-    """Time all arms in interleaved rounds.
+    """Time all arms in interleaved rounds; docs/design/measuring.md explains the turns.
 
-    In a round every arm has one turn: a wash-out step, which absorbs the effect of the switch from
-    its predecessor; a throughput span; and a latency span, unless that has 0 steps. Arms that have
-    left the rounds return in every REENTRY-th, so that a later drift of their times shows.
+    Arms that have left the rounds return in every REENTRY-th, so that a later drift of their times
+    shows.
 
     Args:
       arms: warm arms with distinct names.
