@@ -24,9 +24,6 @@ APPROXIMATE = (
 )
 """Advice about an update that is near the right one, and not equal to it."""
 
-Failure = tuple[Status, str]
-"""The status of a cell without a time, and the reason."""
-
 FEW = 3
 """Most variables or parameters that a message names."""
 
@@ -131,7 +128,7 @@ def approximation(module: object) -> str:
     return why.strip()
 
 
-def failure(error: BaseException) -> Failure:
+def failure(error: BaseException) -> tuple[Status, str]:
     """Translate an exception into a status and a reason of one or a few lines."""
     text = readable(str(error).strip())
     if isinstance(error, WrongStepError | UnsupportedError | ChildError):

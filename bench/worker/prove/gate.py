@@ -43,7 +43,7 @@ from bench.worker.prove.relative_errors import (
     drift_beyond_rounding,
     length,
     loss_error,
-    named_states,
+    named_state,
     state_errors,
     update_errors,
 )
@@ -254,8 +254,7 @@ class Gate:
     @staticmethod
     def state_error(ours: Trajectory, theirs: Trajectory) -> float:
         """Return the largest error of the model state, after the first step and after all."""
-        start = theirs.states[0]
-        ends = zip(ours.states[1:], theirs.states[1:], strict=True)
+        (_, start), *ends = zip(ours.states, theirs.states, strict=True)
         return max((e for a, b in ends for e in state_errors(a, b, start).values()), default=0.0)
 
     def prove_rounding(self, implementation: Implementation) -> ProofCheck:
@@ -328,8 +327,10 @@ class Gate:
         wrong_state = ""
         if truth.states[0]:
             check["state_error"] = self.state_error(ours, truth)
-            check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
-            wrong_state = named_states(ours.states, truth.states, check["state_tolerance"])
+            most = check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
+            (_, start), *ends = zip(ours.states, truth.states, strict=True)
+            named = (named_state(*end, start, most) for end in ends)
+            wrong_state = next(filter(None, named), "")
         drift = drift_beyond_rounding(
             ours, check, truth, DRIFT * self.exact_eps if name == SGD else 0.0, expected.wide[1]
         )

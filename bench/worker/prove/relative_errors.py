@@ -127,15 +127,6 @@ def _differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
         return np.where(ours == theirs, 0.0, ours - theirs)
 
 
-def named_states(ours: tuple[Flat, ...], theirs: tuple[Flat, ...], allowed: float) -> str:
-    """Describe the model state after the first step, or else the last; empty if both are right.
-
-    Both arguments are the states before the first step, after it, and after the last.
-    """
-    ends = zip(ours[1:], theirs[1:], strict=True)
-    return next(filter(None, (named_state(a, b, theirs[0], allowed) for a, b in ends)), "")
-
-
 def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
     """Describe what is wrong with the model state after some steps; empty if nothing is."""
     errors = state_errors(ours, theirs, start)
