@@ -277,12 +277,10 @@ class SpotChecks:
         last = kept.first_step + kept.steps - 1
         keeps = before.opt_state is not None and self._can_repeat(self._in_turn)
         watched.left = self._left(last, after, (kept.first_step - 1, before) if keeps else None)
+        is_approximate = kept.arm.name in self._approximate
+        steps_since = why_not_training if is_approximate else self._why_left_out
         why = why_not_finite(kept) or self._owed.why_miscounted(left, watched.left)
-        if is_approximate := kept.arm.name in self._approximate:
-            why = why or why_not_training(kept, left)
-        else:
-            why = why or self._why_left_out(kept, left)
-        why = why or why_drifting(kept)
+        why = why or steps_since(kept, left) or why_drifting(kept)
         if why or is_approximate:
             return why
         if before.opt_state is None and not self._stateless:

@@ -80,17 +80,14 @@ class StatisticalProof:
             shortfalls = []
             for seed in seeds:
                 progress()
-                loss, _ = self._run(seed, build, decrease)
-                shortfalls.append((loss - self._curve(seed)[1]) / decrease)
+                shortfalls.append(self._run(seed, build, decrease)[0])
             self._check_influence(build, progress)
         middle, half = float(np.mean(shortfalls)), _half_width(shortfalls)
         return _checked(STATISTICAL, middle - half, middle + half, MARGIN, SEEDS)
 
     def prove_timed(self, train_step: TrainStep) -> tuple[StatisticalCheck, Any]:
         """Prove the step that will be timed in one run, as `prove` does; return its state too."""
-        decrease = self._decrease(0)
-        loss, state = self._run(0, lambda _: train_step, decrease)
-        shortfall = (loss - self._curve(0)[1]) / decrease
+        shortfall, state = self._run(0, lambda _: train_step, self._decrease(0))
         return _checked(AS_TIMED, shortfall, shortfall, ALONE, 1), state
 
     def _problem(self, seed: int) -> Problem:
@@ -132,10 +129,9 @@ class StatisticalProof:
     def _run(
         self, seed: int, build: Callable[[Problem], TrainStep], decrease: float
     ) -> tuple[float, Any]:
-        """Train a step; WrongStepError if its parameters or losses are not what they have to be.
+        """Train a step; return its shortfall in units of a decrease in loss, and its last state.
 
-        The mean of the reference's losses at the parameters before each of the last TAIL steps is
-        returned with the state after the last.
+        Parameters or losses that are not what they have to be raise WrongStepError.
         """
         problem = self._problem(seed)
         train_step = build(problem)
@@ -175,7 +171,7 @@ class StatisticalProof:
                 f"it returns {np.mean(returned[-TAIL:]):.4g} on average, and the loss is "
                 f"{np.mean(judged):.4g}"
             )
-        return float(np.mean(judged)), state
+        return (float(np.mean(judged)) - self._curve(seed)[1]) / decrease, state
 
     def _check_influence(
         self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
