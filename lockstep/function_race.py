@@ -36,7 +36,7 @@ from bench.worker.block import program_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.process_guard import FileThreads
-from bench.worker.prove.divergence import why_diverged
+from bench.worker.prove.arm_checks import why_diverged
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.device_memory import high_water
 from bench.worker.read.programs import FirstCall

@@ -182,13 +182,13 @@ def test_sizes_are_the_same_in_all_processes(monkeypatch):
 
 def test_bytes_of_a_device_are_what_was_asked_for():
     mesh = Mesh(jax.devices()[:4], "devices")
-    array = ceilings.filled(mesh, ceilings.floats(mesh, 4099), 1.0)
+    array = ceilings.filled(mesh, (4099 // ceilings.FLOAT,), 1.0)
     assert [shard.data.nbytes for shard in array.addressable_shards] == [4096] * 4
     call = ceilings.chained(lambda x: 2 * x, array, mesh)
     assert float(call()[0]) == 2.0
     assert array.is_deleted(), "its memory is taken"
     assert float(call()[-1]) == 4.0
     summed = ceilings.chained(
-        partial(jax.lax.psum, axis_name="devices"), ceilings.filled(mesh, (4,), 1.0), mesh
+        partial(jax.lax.psum, axis_name="devices"), ceilings.filled(mesh, (1,), 1.0), mesh
     )()
     assert summed.tolist() == [4.0] * 4

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bench.worker.prove.divergence import diverged, why_diverged
+from bench.worker.prove.arm_checks import diverged, why_diverged
 from bench.worker.time.clock import Arm
 
 

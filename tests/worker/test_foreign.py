@@ -28,9 +28,9 @@ from bench.worker.foreign import foreign_arm
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_module import foreign_module, isolated_module, traits_of
 from bench.worker.problems import load_workload, make_mesh, make_problem, with_options
-from bench.worker.prove import completion
-from bench.worker.prove.carried_state import flat, state_errors
-from bench.worker.prove.completion import check_completion
+from bench.worker.prove import arm_checks
+from bench.worker.prove.arm_checks import check_completion
+from bench.worker.prove.carried_state import flat
 from bench.worker.prove.failures import (
     ChildError,
     UnsupportedError,
@@ -38,6 +38,7 @@ from bench.worker.prove.failures import (
     why_unsupported,
 )
 from bench.worker.prove.gate import Gate
+from bench.worker.prove.relative_errors import state_errors
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
@@ -246,7 +247,7 @@ def test_a_worker_that_wakes_up_late_takes_no_time_from_the_next_span(arm, monke
 def test_threads_that_work_on_between_turns_are_found(arm, monkeypatch):
     spinning, tenths = arm("foreign_good"), count()
     monkeypatch.setattr(spinning.children, "cpu_s", lambda: next(tenths) / 10)
-    monkeypatch.setattr(completion, "SETTLE_S", 0.0)
+    monkeypatch.setattr(arm_checks, "SETTLE_S", 0.0)
     with pytest.raises(WrongStepError, match="its threads still used"):
         check_completion(spinning)
     monkeypatch.setattr(foreign_arm, "MEASURED_S", 0.0)

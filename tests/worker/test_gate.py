@@ -28,7 +28,7 @@ from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, why_unsupported
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.replica_drift import NONE, find_drift
+from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from implementations import python_loop
 
@@ -416,8 +416,8 @@ def test_drift_is_found_bit_by_bit(mesh):
     values = [same, same, next_up, same]
     shards = [jax.device_put(v, d) for v, d in zip(values, mesh.devices.flat, strict=True)]
     array = jax.make_array_from_single_device_arrays((), sharding, shards)
-    assert "w is not the same on device 0 and device 2" in find_drift({"w": array}).where
-    assert find_drift({"w": jax.device_put(same, sharding)}) == NONE
+    assert "w is not the same on device 0 and device 2" in find_drifts({"w": array})["w"].where
+    assert find_drifts({"w": jax.device_put(same, sharding)}) == {}
 
 
 def test_gate_leaves_the_process_in_float32(gate):

@@ -16,12 +16,11 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import mlp
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.carried_state import named_state
 from bench.worker.prove.gate import Expected, Gate
 from bench.worker.prove.held_state import Held
 from bench.worker.prove.kept_spans import Kept, Moment
-from bench.worker.prove.relative_errors import allowed, drift_beyond_rounding
-from bench.worker.prove.replica_drift import NONE, Drift, find_drift
+from bench.worker.prove.relative_errors import allowed, drift_beyond_rounding, named_state
+from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.span_comparison import Comparison, why_drifting
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import Trajectory
@@ -147,16 +146,16 @@ def test_a_replica_that_is_not_finite_drifts(mesh):
         jax.device_put(jnp.float32([1.0, x]), d) for x, d in zip((2.0, NAN), devices, strict=True)
     ]
     array = jax.make_array_from_single_device_arrays((2,), whole, parts)
-    drift = find_drift({"kernel": array})
-    assert np.isnan(drift.sizes["kernel"])
+    drifts = find_drifts({"kernel": array})
+    assert np.isnan(drifts["kernel"].size)
 
     held = Held({"kernel": np.float32([1.0, 2.0])}, None, {})
     after = Held({"kernel": np.float32([1.5, 2.5])}, None, {})
-    kept = span(held, after, drift=drift)
-    assert "replicas drift: kernel" in why_drifting(FakeGate(), kept)
+    kept = span(held, after, drifts=drifts)
+    assert "replicas drift: kernel" in why_drifting(kept)
 
     truth = FakeGate().expected(AS_TIMED).truth
-    ours = replace(truth, drifts=(drift,))
+    ours = replace(truth, drifts=(*drifts.items(),))
     check = ProofCheck(
         name=AS_TIMED, loss_error=0, loss_tolerance=1.0, update_error=0, update_tolerance=1.0
     )
@@ -204,14 +203,14 @@ class FakeSpan(Kept):
 
     other: Stepped | None = None
 
-    def stepped(self, gate, **how):
+    def stepped(self, **how):
         assert how == {"apart": True}
         return self.other
 
 
-def span(before, after, loss=1.0, drift=NONE, other=None):
-    made = FakeSpan(None, "in round 1", 1, 1, (), loss, 0.0, other)
-    made.before, made.after = Moment(before, NONE), Moment(after, drift)
+def span(before, after, loss=1.0, drifts=None, other=None):
+    made = FakeSpan(FakeGate(), None, None, "in round 1", 1, 1, (), loss, 0.0, other)
+    made.before, made.after = Moment(before, {}), Moment(after, drifts or {})
     return made
 
 
@@ -230,7 +229,7 @@ def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0
     ]
     other = stepped(other_loss, start + update * (1 + rounding))
     kept = span(*at, loss, other=other)
-    return Comparison(FakeGate(), kept, stepped(1.0, start + update))
+    return Comparison(kept, stepped(1.0, start + update))
 
 
 FIRST = 8 * 2.0**-8
@@ -281,7 +280,7 @@ def test_near_a_minimum_an_update_may_be_off_by_8_roundings_of_the_parameters():
 def test_a_comparison_with_nan_is_never_right(loss, value, other):
     held = [Held({"kernel": np.full(2, x, np.float32)}, (), {}) for x in (0.0, value)]
     kept = span(*held, loss, other=stepped(other, other))
-    found = Comparison(FakeGate(), kept, stepped(other, other))
+    found = Comparison(kept, stepped(other, other))
     assert not found.is_right
     assert not found.is_within_wide
 
@@ -297,6 +296,6 @@ def test_a_comparison_with_nan_is_never_right(loss, value, other):
 def test_replicas_may_differ_by_rounding(update, before, most):
     held = [Held({"kernel": np.full(2, value)}, (), {}) for value in (1.5 - update, 1.5)]
     for share, right in (0.99, True), (1.01, False):
-        kept = span(*held, drift=Drift("replicas drift", {"['kernel']": share * most}))
-        kept.before = Moment(held[0], Drift("", {"['kernel']": before}))
-        assert (why_drifting(FakeGate(), kept) == "") == right
+        kept = span(*held, drifts={"['kernel']": Drift("replicas drift", share * most)})
+        kept.before = Moment(held[0], {"['kernel']": Drift("", before)})
+        assert (why_drifting(kept) == "") == right

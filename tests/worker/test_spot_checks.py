@@ -31,7 +31,7 @@ from bench.worker.prove.held_state import StateReader, counters
 from bench.worker.prove.span_diagnosis import subsets
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
 from bench.worker.prove.statistical_proof import STEPS
-from bench.worker.prove.trajectory import _update_of
+from bench.worker.prove.trajectory import updated
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
 from implementations import (
@@ -481,7 +481,7 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     checks = SpotChecks(gate, 3, 1.0)
     checks.begin([arm], lambda _: None)
     span = checks.checked_span(arm, 0, 6)
-    steps = divided_gradients._sum, divided_gradients._divide, _update_of(own.optimizer)
+    steps = divided_gradients._sum, divided_gradients._divide, updated
     known = [step._cache_size() for step in steps]
     monkeypatch.setattr(jax, "eval_shape", eval_shape)
     jax.monitoring.register_event_duration_secs_listener(note)

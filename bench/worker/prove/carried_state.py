@@ -10,7 +10,7 @@ from bench.contract import Batch, Params, Problem, StateLossFn, TrainStep
 from bench.contract.layer_stacks import reference_loss
 from bench.contract.model_state import LOCAL, ModelState
 from bench.worker import process_exchange
-from bench.worker.prove.failures import FEW, WrongStepError
+from bench.worker.prove.failures import WrongStepError
 
 Flat = dict[str, np.ndarray]
 """Leaves of parameters or of a state by path, on the host: floats as float64 if not said otherwise,
@@ -30,18 +30,24 @@ def words(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
+def leaves_by_path(tree: Any) -> dict[str, Any]:
+    """Return the leaves of a tree by their paths as text, in the tree's order."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
 def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
     """Copy a tree to the host, its floats in a dtype or a wider one.
 
     With `copy` None, arrays of such a dtype that are in the host's memory are not copied.
     """
     found = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    for path, leaf in leaves_by_path(tree).items():
         values = process_exchange.to_host(words(leaf))
         floats = jnp.issubdtype(values.dtype, jnp.floating)
         wanted = np.promote_types(values.dtype, dtype) if floats else values.dtype
         own = copy and may_be_view(leaf)
-        found[jax.tree_util.keystr(path)] = np.array(values, wanted, copy=own or None)
+        found[path] = np.array(values, wanted, copy=own or None)
     return found
 
 
@@ -57,8 +63,10 @@ def may_be_view(leaf: Any) -> bool:
     return leaf.sharding.memory_kind in ("pinned_host", "unpinned_host")
 
 
-def not_finite(leaf: np.ndarray, before: np.ndarray | float = 0.0) -> np.ndarray:
-    """Mark the elements that are NaN or infinite, except infinities that were there before."""
+def not_finite(leaf: Any, before: Any) -> np.ndarray:
+    """Mark the floats that are NaN or infinite, except infinities that were there before."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return np.zeros(leaf.shape, bool)
     return ~np.isfinite(leaf) & (leaf != before)
 
 
@@ -115,7 +123,7 @@ def in_microbatches(problem: Problem, axis: str = "") -> StateLossFn:
     ) -> tuple[jax.Array, ModelState]:
         losses = []
         for number in range(count):
-            part = jax.tree.map(lambda x, first=number: x[first::count], batch)
+            part = strided_part(batch, count, number)
             loss, model_state = loss_fn(params, jax.lax.stop_gradient(model_state), part)
             losses.append(loss)
         return jnp.stack(losses).mean(), model_state
@@ -123,9 +131,19 @@ def in_microbatches(problem: Problem, axis: str = "") -> StateLossFn:
     return of_batch if count > 1 else loss_fn
 
 
-def parts_of(batch: Batch, shards: int) -> Batch:
-    """Divide a global batch into the batches of shards, (shards, ...)."""
-    return jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), batch)
+def parts_of(batch: Batch, parts: int) -> Batch:
+    """Divide a batch into equal parts of contiguous rows, (parts, ...)."""
+    return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
+
+
+def part_of(batch: Batch, parts: int, index: int) -> Batch:
+    """Return one of a batch's parts of contiguous rows, such as a shard."""
+    return jax.tree.map(lambda x: x[index], parts_of(batch, parts))
+
+
+def strided_part(batch: Batch, parts: int, index: int) -> Batch:
+    """Return rows i, i + n, i + 2n ... of part i of n, such as a microbatch."""
+    return jax.tree.map(lambda x: x[index::parts], batch)
 
 
 def in_shards(problem: Problem, shards: int) -> StateLossFn:
@@ -146,11 +164,7 @@ def in_shards(problem: Problem, shards: int) -> StateLossFn:
 
 
 def check_draws(problem: Problem, batch: Batch) -> None:
-    """Check that a model draws the same random numbers in float64 as in the timed dtypes.
-
-    Raises:
-      WrongStepError: it draws float64 numbers, whose bits are others.
-    """
+    """Raise WrongStepError if a model draws float64 numbers, whose bits are not the timed ones."""
     if not problem.state_names:
         return
     params, model_state, loss_fn = problem.functional_with_state()
@@ -161,84 +175,7 @@ def check_draws(problem: Problem, batch: Batch) -> None:
         )
 
 
-def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
-    """Return the error of each leaf, relative to the size of its change since `start`.
-
-    Integers and keys must be equal: their error is 0 or infinite.
-
-    Raises:
-      WrongStepError: the states differ in names, shapes or kinds of leaves.
-    """
-    if differing := differing_paths(ours, theirs):
-        if not ours:
-            raise WrongStepError(
-                "the step returns no model state: its TrainStep has no `model_state`"
-            )
-        raise WrongStepError(
-            f"the model state differs from the model's in names, shapes or dtypes: "
-            f"{', '.join(differing[:FEW])}"
-        )
-    return {path: _leaf_error(ours[path], theirs[path], start[path]) for path in theirs}
-
-
 def differing_paths(ours: Flat, theirs: Flat) -> list[str]:
     """Return the paths of arrays that one side lacks, or has in another shape or kind of dtype."""
     kinds = [{p: (x.shape, x.dtype.kind) for p, x in one.items()} for one in (ours, theirs)]
     return sorted({path for path, _ in kinds[0].items() ^ kinds[1].items()})
-
-
-def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
-    if theirs.dtype.kind != "f":
-        return 0.0 if np.array_equal(ours, theirs) else float("inf")
-    size = _rms(_differences(theirs, start)) or _rms(theirs[np.isfinite(theirs)]) or 1.0
-    return _rms(_differences(ours, theirs)) / size
-
-
-def _differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Return the differences of two leaves; those of equal infinities, as in a mask, are 0."""
-    with np.errstate(invalid="ignore"):
-        return np.where(ours == theirs, 0.0, ours - theirs)
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
-
-
-def named_states(ours: tuple[Flat, ...], theirs: tuple[Flat, ...], allowed: float) -> str:
-    """Describe the model state after the first step, or else the last; empty if both are right.
-
-    Both arguments are the states before the first step, after it, and after the last.
-    """
-    ends = zip(ours[1:], theirs[1:], strict=True)
-    return next(filter(None, (named_state(a, b, theirs[0], allowed) for a, b in ends)), "")
-
-
-def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
-    """Describe what is wrong with the model state after some steps; empty if nothing is."""
-    errors = state_errors(ours, theirs, start)
-    wrong = [path for path, error in errors.items() if not error <= allowed]
-    if not wrong:
-        return ""
-    still = [path for path in wrong if np.array_equal(ours[path], start[path])]
-    if draws := [path for path in still if theirs[path].dtype.kind != "f"]:
-        return (
-            f"the model state's {some(draws)} does not change: every step draws the same random "
-            "numbers"
-        )
-    if still:
-        return f"the model state's {some(still)} does not change: statistics are not updated"
-    exact = [path for path in wrong if theirs[path].dtype.kind != "f"]
-    if exact:
-        path = exact[0]
-        return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
-    worst = max(wrong, key=lambda path: errors[path])
-    return (
-        f"the model state's {some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
-        f"more than the allowed {allowed:.1e}"
-    )
-
-
-def some(paths: list[str]) -> str:
-    """List the first few of some paths."""
-    more = f" (and {len(paths) - FEW} more)" if len(paths) > FEW else ""
-    return f"{', '.join(paths[:FEW])}{more}"

@@ -21,6 +21,7 @@ from bench.contract.logical_axes import shapes_of_params
 from bench.contract.model_state import ModelState
 from bench.contract.placement import fsdp_specs, optimizer_specs
 from bench.records import numbers
+from bench.worker.prove.carried_state import part_of
 from bench.worker.prove.failures import failure
 from bench.worker.read.device_memory import memory_bytes
 
@@ -92,11 +93,7 @@ class DividedGradients:
         return False
 
     def _compile(self, batch: Batch) -> tuple[float, float]:
-        """Compile the program of a part.
-
-        Returns:
-          Bytes of a device that are left for temporaries, and bytes of the temporaries.
-        """
+        """Compile the program of a part; return bytes left for temporaries, and those of them."""
         self._program, self._needed = None, np.inf
         replicated = NamedSharding(self._mesh, P())
         part = self._part(batch, 0)
@@ -131,8 +128,7 @@ class DividedGradients:
 
     def _part(self, batch: Batch, index: int) -> Batch:
         """Place one part of a batch, split over the devices where its rows divide evenly."""
-        parts = self.division.parts
-        own = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[index], batch)
+        own = part_of(batch, self.division.parts, index)
         even = len(jax.tree.leaves(own)[0]) % self.division.devices == 0
         return jax.device_put(own, NamedSharding(self._mesh, P(_AXIS) if even else P()))
 
@@ -149,12 +145,8 @@ class DividedGradients:
         """Return ((loss, new model state), gradients) of a whole batch, as jax.value_and_grad does.
 
         If memory runs out in spite of the plan, the batch is divided into at least twice as many
-        parts, unless there are other processes, which must divide alike.
-
-        Raises:
-          MemoryError: by the compiler's plan, the devices have too little memory.
-          jax.errors.JaxRuntimeError: they have too little memory in spite of the plan, and the
-            batch cannot be divided further.
+        parts, unless there are other processes, which must divide alike, or no such division. A
+        plan that does not fit raises MemoryError.
         """
         if self._program is None or self._needed > self._memory:
             devices, parts = self.division

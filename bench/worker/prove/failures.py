@@ -18,8 +18,11 @@ from bench.records.statuses import Status
 from bench.worker import process_exchange
 
 T = TypeVar("T")
-Failure = tuple[Status, str]
-"""The status of a cell without a time, and the reason."""
+APPROXIMATE = (
+    "if it is meant to be approximate, the file can declare `approximate`, and is then judged by "
+    "how it trains"
+)
+"""Advice about an update that is near the right one, and not equal to it."""
 
 FEW = 3
 """Most variables or parameters that a message names."""
@@ -28,13 +31,19 @@ FEW = 3
 class WrongStepError(Exception):
     """The implementation does not compute the right step; the message says how it differs."""
 
+    status: Status = "wrong"
+
 
 class UnsupportedError(Exception):
     """The implementation cannot run this cell; the message is the reason."""
 
+    status: Status = "unsupported"
+
 
 class ChildError(Exception):
     """A process of a foreign arm failed or broke the protocol; the message says how."""
+
+    status: Status = "crashed"
 
 
 class EndedError(Exception):
@@ -71,11 +80,7 @@ def in_all_processes(
 
 
 def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh) -> str:
-    """Return why an implementation cannot run a problem; empty if it can.
-
-    Raises:
-      WrongStepError: the implementation returns neither None nor a reason.
-    """
+    """Return why an implementation cannot run a problem, or ""; WrongStepError if it is no text."""
     reason = implementation.why_unsupported(problem, mesh)
     if reason is None:
         return why_state_unsupported(implementation, problem, mesh)
@@ -112,11 +117,7 @@ def why_state_unsupported(implementation: Any, problem: Problem, mesh: Mesh) -> 
 
 
 def approximation(module: object) -> str:
-    """Return how an implementation's step differs from the problem's; empty if it is exact.
-
-    Raises:
-      WrongStepError: the module declares something else than a reason.
-    """
+    """Return how a step differs from the exact one, or ""; WrongStepError if that is no text."""
     why = getattr(module, "approximate", None)
     if not hasattr(module, "approximate"):
         return ""
@@ -127,15 +128,11 @@ def approximation(module: object) -> str:
     return why.strip()
 
 
-def failure(error: BaseException) -> Failure:
+def failure(error: BaseException) -> tuple[Status, str]:
     """Translate an exception into a status and a reason of one or a few lines."""
     text = readable(str(error).strip())
-    if isinstance(error, WrongStepError):
-        return "wrong", text
-    if isinstance(error, UnsupportedError):
-        return "unsupported", text
-    if isinstance(error, ChildError):
-        return "crashed", text
+    if isinstance(error, WrongStepError | UnsupportedError | ChildError):
+        return error.status, text
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "oom", text.splitlines()[0] if text else "out of memory"
     return "crashed", f"{readable(name_and_text(error))}{_place(error)}"

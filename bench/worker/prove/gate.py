@@ -9,21 +9,15 @@ It runs four trajectories of a few steps, on the block's own mesh, batch and ini
 4. `as timed`: the very program that will be timed, in its own dtypes.
 
 All are compared with one reference: the same steps on the whole batch, on one device, in float64.
-Float64 makes the proof sharp: right programs differ only by rounding, wrong ones by far more. The
-gate compares updates (parameters after the steps minus parameters before), because the parameters
-themselves are mostly their initial values.
+docs/design/proving.md has the reasons.
 
-With eps the dtype's rounding, losses and updates under SGD must agree to sqrt(eps), half of the
-digits. Adam divides a gradient by its own magnitude, so the rounding of a small gradient becomes a
-large part of its update. Under the workload's own optimizer, updates are therefore compared only
-where the gradient is at least eps^(1/4) of the typical one. (Some gradients are pure rounding: a
-key's bias shifts all scores of a softmax equally.) They must agree to 4 sqrt(eps), which shows a
-wrong weight decay of 1e-4, and not the 1e-6 that torch adds to a norm when it clips.
-
-In the timed dtypes, half of the digits would not reveal a step that computes in bfloat16. There, a
-step may differ from float64 by ROUNDINGS times as much as the reference does in these dtypes, in
-the worse of two orders of summation. One unlucky rounding may flip a ReLU, so a step beyond this
-but within the wider tolerance is compared on other batches too, and refused if it fails again.
+With eps the dtype's rounding, losses and updates under SGD must agree to sqrt(eps). Under the
+workload's own optimizer, updates are compared only where the gradient is at least eps^(1/4) of the
+typical one, and must agree to 4 sqrt(eps), which shows a wrong weight decay of 1e-4, and not the
+1e-6 that torch adds to a norm when it clips. In the timed dtypes, a step may differ from float64 by
+a few times as much (`allowed`) as the reference does in these dtypes, in the worse of two orders of
+summation; one beyond this but within the wider tolerance, eps^(1/4), is compared on other batches
+too, and refused if it fails again.
 """
 
 from collections.abc import Callable
@@ -38,13 +32,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Problem, TrainStep
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.carried_state import (
-    Flat,
-    check_draws,
-    named_states,
-    state_errors,
-    whole_batch_loss,
-)
+from bench.worker.prove.carried_state import Flat, check_draws, whole_batch_loss
 from bench.worker.prove.divided_gradients import DividedGradients, Division, initial_params
 from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic, rounding, widened
 from bench.worker.prove.failures import WrongStepError
@@ -55,6 +43,8 @@ from bench.worker.prove.relative_errors import (
     drift_beyond_rounding,
     length,
     loss_error,
+    named_state,
+    state_errors,
     update_errors,
 )
 from bench.worker.prove.timed_reference import TimedReference
@@ -78,12 +68,6 @@ UPDATE_SHARE = 0.01
 drown a much smaller update."""
 DRIFT = 1000
 """Roundings by which replicas may differ after a few steps of SGD."""
-
-
-HIDDEN = (
-    "the step keeps something outside of `state`: taken again from a copy of the first state, the "
-    "first step has another result"
-)
 
 
 class Expected(NamedTuple):
@@ -148,13 +132,7 @@ class Gate:
             loss_fn = whole_batch_loss(own, shards, reference)
             devices, memory = mesh.local_devices, device_memory(mesh.local_devices)
             gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, memory)
-            self.loss_and_gradients, self.rate = gradients, LEARNING_RATE
-
-            def truth_of(rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
-                start = gradients.place(own.start), own.draw_state()
-                return whole_batch_steps(*start, gradients, rule, batches)
-
-            self._truth_of = truth_of
+            self.loss_and_gradients = gradients
             self.truth = {
                 name: self._truth_of(problem.optimizer, self.exact_batches)
                 for name, problem in self.problems.items()
@@ -168,12 +146,19 @@ class Gate:
                 )
         sgd = self.truth[SGD]
         update, size = distance(sgd.first, sgd.start), length(sgd.start)
-        self.timed_rate = LEARNING_RATE * (UPDATE_SHARE * size / update if update and size else 1.0)
-        self.optimizers = {TIMED_SGD: optax.sgd(self.timed_rate), AS_TIMED: timed.optimizer}
+        larger = UPDATE_SHARE * size / update if update and size else 1.0
+        self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * larger}
+        """Learning rates under SGD."""
+        self.optimizers = {TIMED_SGD: optax.sgd(self.rates[TIMED_SGD]), AS_TIMED: timed.optimizer}
         self._make_reference = partial(
             TimedReference, timed, shards, programs, self.timed_eps, devices, memory
         )
         self._expected: dict[tuple[str, bool], Expected] = {}
+
+    def _truth_of(self, rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
+        own, gradients = self.problems[OWN], self.loss_and_gradients
+        start = gradients.place(own.start), own.draw_state()
+        return whole_batch_steps(*start, gradients, rule, batches)
 
     @property
     def division(self) -> Division:
@@ -203,11 +188,7 @@ class Gate:
         return {path: leaf >= eps**0.25 * typical for path, leaf in gradients.items()}
 
     def prove_exact(self, implementation: Implementation) -> list[ProofCheck]:
-        """Prove both float64 trajectories.
-
-        Raises:
-          WrongStepError: one of them is wrong; the message has the diagnosis.
-        """
+        """Prove both float64 trajectories; WrongStepError, with a diagnosis, if one is wrong."""
         checks = []
         for name, problem in self.problems.items():
             with exact_arithmetic(self.programs):
@@ -273,34 +254,24 @@ class Gate:
     @staticmethod
     def state_error(ours: Trajectory, theirs: Trajectory) -> float:
         """Return the largest error of the model state, after the first step and after all."""
-        start = theirs.states[0]
-        ends = zip(ours.states[1:], theirs.states[1:], strict=True)
+        (_, start), *ends = zip(ours.states, theirs.states, strict=True)
         return max((e for a, b in ends for e in state_errors(a, b, start).values()), default=0.0)
 
     def prove_rounding(self, implementation: Implementation) -> ProofCheck:
-        """Prove the trajectory under SGD in the timed dtypes.
-
-        Raises:
-          WrongStepError: it is wrong, or computed at lower precision than these dtypes have.
-        """
-        problem = under_sgd(self.timed, self.timed_rate)
-
-        def build() -> TrainStep:
-            return build_step(implementation, problem, self.mesh)
-
+        """Prove the trajectory under SGD in the timed dtypes; WrongStepError if it is wrong."""
+        problem = under_sgd(self.timed, self.rates[TIMED_SGD])
+        build = partial(build_step, implementation, problem, self.mesh)
         with cheap_programs(self.programs):
             return self._proved_as_timed(TIMED_SGD, build(), build)[0]
 
     def prove_timed(
         self, train_step: TrainStep, build: Callable[[], TrainStep], *, repeated: bool = True
     ) -> tuple[ProofCheck, Any]:
-        """Prove the trajectory of the program that will be timed; return also its last state.
+        """Prove the program that will be timed; return also its last state.
 
         `build` makes another such step, to repeat the proof. If `repeated`, the first step is
-        taken again from a copy of its state, which must hold all that the step needs.
-
-        Raises:
-          WrongStepError: it is wrong.
+        taken again from a copy of its state, which must hold all that the step needs. A wrong step
+        raises WrongStepError.
         """
         proved, state = self._proved_as_timed(AS_TIMED, train_step, build, repeated=repeated)
         check_widths(self.timed, self.reference.start, state)
@@ -322,7 +293,10 @@ class Gate:
             try:
                 self.check(name, ours.repeated, wide=True)
             except WrongStepError:
-                raise WrongStepError(HIDDEN) from None
+                raise WrongStepError(
+                    "the step keeps something outside of `state`: taken again from a copy of the "
+                    "first state, the first step has another result"
+                ) from None
         try:
             return self.check(name, ours), state
         except WrongStepError:
@@ -332,10 +306,9 @@ class Gate:
     def check(
         self, name: str, ours: Trajectory, *, wide: bool = False, again: bool = False
     ) -> ProofCheck:
-        """Compare a trajectory with the reference, within the wider or the narrower tolerance.
+        """Compare a trajectory with the reference; WrongStepError if they differ.
 
-        Raises:
-          WrongStepError: an error exceeds its tolerance, or replicas differ.
+        Errors may reach the wider or the narrower tolerance, and replicas differ by rounding.
         """
         expected = self.expected(name, again=again)
         truth, mask = expected.truth, expected.mask
@@ -354,8 +327,10 @@ class Gate:
         wrong_state = ""
         if truth.states[0]:
             check["state_error"] = self.state_error(ours, truth)
-            check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
-            wrong_state = named_states(ours.states, truth.states, check["state_tolerance"])
+            most = check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
+            (_, start), *ends = zip(ours.states, truth.states, strict=True)
+            named = (named_state(*end, start, most) for end in ends)
+            wrong_state = next(filter(None, named), "")
         drift = drift_beyond_rounding(
             ours, check, truth, DRIFT * self.exact_eps if name == SGD else 0.0, expected.wide[1]
         )
@@ -363,5 +338,4 @@ class Gate:
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:
             return check
-        found = [drift] if drift else []
-        raise WrongStepError(why_wrong(self, name, ours, check, found, wrong_state, again=again))
+        raise WrongStepError(why_wrong(self, name, ours, check, drift, wrong_state, again=again))

@@ -1,6 +1,8 @@
-"""Reading the parameters and optimizer state of an implementation, in the problem's layout."""
+"""States of an implementation: whole copies, and their parts in the problem's layout."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -12,9 +14,15 @@ import optax
 from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import held_copy, model_state_of, words
-from bench.worker.prove.diagnosis import APPROXIMATE
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.carried_state import (
+    held_copy,
+    is_key,
+    leaves_by_path,
+    model_state_of,
+    private,
+    words,
+)
+from bench.worker.prove.failures import APPROXIMATE, WrongStepError
 
 
 class Held(NamedTuple):
@@ -37,13 +45,7 @@ class StateReader:
     optimizer state for the parameters, which are the result of `held`, or else of `params`. Moments
     are converted to the problem's layout like parameters: they replace these in the state.
 
-    Args:
-      train_step: the step.
-      problem: the problem that the step computes.
-      state: one of the step's states.
-
-    Raises:
-      WrongStepError: reading the state changes it.
+    A state that reading changes raises WrongStepError.
     """
 
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
@@ -53,7 +55,8 @@ class StateReader:
         def read(state: Any) -> tuple[Params, ModelState]:
             return train_step.params(state), model_state_of(problem, train_step, state)
 
-        parts: tuple[list[Any], Any] = jax.tree.flatten(read(state))
+        params, model_state = read(state)
+        parts: tuple[list[Any], Any] = jax.tree.flatten((params, model_state))
         held_by = getattr(train_step, "held", None) or train_step.params
         held = jax.tree_util.tree_leaves_with_path(held_by(state))
         trios = zip(leaves, again, jax.tree.leaves(state), strict=True)
@@ -68,15 +71,18 @@ class StateReader:
         paths = {places.get(id(leaf)): path_of(path) for path, leaf in held}
         self._held = sorted(place for place in paths if place is not None)
         """Indices of the parameters among the state's leaves, in ascending order."""
-        self._init = problem.optimizer.init
+        init = problem.optimizer.init
         self._optimizer: tuple[int, Any] | None = None
         """Index of the optimizer state's first leaf, and the state's tree structure over a list of
         parameters, each in a dict under its path, because an optimizer may depend on that."""
-        self._layout: tuple[list[Any], Any] | None = None
-        """Parts and tree structure of the optimizer's state in the problem's layout, once read."""
         if len(self._held) < len(held):  # params are computed
             return
-        shapes = jax.eval_shape(self._init, [{paths[at]: leaves[at]} for at in self._held])
+        shapes = jax.eval_shape(init, [{paths[at]: leaves[at]} for at in self._held])
+        self._layout: tuple[list[Any], Any] = jax.tree.flatten(
+            jax.eval_shape(init, params),
+            is_leaf=lambda part: isinstance(part, dict) and part.keys() == params.keys(),
+        )
+        """Parts and tree structure of the optimizer's state in the problem's layout."""
         wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
         kinds = [_kind(leaf) for leaf in leaves]
         for place in range(len(leaves) - len(wanted) + 1):
@@ -99,11 +105,7 @@ class StateReader:
         return [*self._held, *(range(first, first + tree.num_leaves) if moments else ())]
 
     def parts(self, state: Any) -> tuple[Params, ModelState]:
-        """Return the parameters and the model state of a state.
-
-        Raises:
-          Exception: whatever `params` raises.
-        """
+        """Return the parameters and the model state of a state; `params` may raise anything."""
         if not self.is_plain:
             return self._read(state)
         leaves = jax.tree.leaves(state)
@@ -116,16 +118,10 @@ class StateReader:
         parts: tuple[Params, ModelState],
         with_moments: Callable[[Params], bool] = lambda _: True,
     ) -> Held:
-        """Copy parameters and optimizer state to the host; a collective if they are sharded.
+        """Copy a state, whose parts are given, to the host; a collective if they are sharded.
 
-        Args:
-          state: the state.
-          parts: its parameters and model state.
-          with_moments: whether moments are needed, by the copied parameters; if they are not, empty
-            arrays take their place.
-
-        Raises:
-          Exception: whatever `params` raises.
+        `with_moments` says by the copied parameters whether moments are needed; if they are not,
+        empty arrays take their place.
         """
         params, model_state = on_host(parts)
         if self._optimizer is None:
@@ -137,9 +133,6 @@ class StateReader:
 
         def is_moment(part: Any) -> bool:
             return isinstance(part, list) and len(part) == len(self._held)
-
-        def is_layout(part: Any) -> bool:
-            return isinstance(part, dict) and part.keys() == params.keys()
 
         def in_layout(part: Any, wanted: Any) -> Any:
             if not is_moment(part):
@@ -156,13 +149,69 @@ class StateReader:
                 wanted, whole, is_leaf=lambda one: isinstance(one, optax.MaskedNode),
             )  # fmt: skip
 
-        if self._layout is None:
-            shapes = jax.eval_shape(self._init, params)
-            self._layout = jax.tree.flatten(shapes, is_leaf=is_layout)
         wanted, layout = self._layout
         pieces = jax.tree.leaves(held, is_leaf=is_moment)
         opt_state = jax.tree.unflatten(layout, map(in_layout, pieces, wanted))
         return Held(params, opt_state, model_state)
+
+
+class StateCopy:
+    """The arrays of a state, copied to the host shard by shard: replicas may differ.
+
+    With `places`, only leaves of these indices are copied; without `replicas`, the first of each
+    stands for all.
+    """
+
+    def __init__(
+        self, state: Any, places: Iterable[int] | None = None, *, replicas: bool = True
+    ) -> None:
+        flattened: tuple[list[Any], Any] = jax.tree.flatten(state)
+        leaves, self._tree = flattened
+        chosen = range(len(leaves)) if places is None else places
+        self.kept = {place: _kept(leaves[place], replicas=replicas) for place in chosen}
+        """For each leaf, the checksums of its shards, and a function that makes it again."""
+
+    def equals(self, other: StateCopy) -> bool:
+        """Whether all leaves of this copy are in the other one, and equal."""
+        return all(other.kept[place][0] == digests for place, (digests, _) in self.kept.items())
+
+    def restored(self, later: Any = None) -> Any:
+        """Make a state of the copies, and of a later state's leaves where none were copied."""
+        leaves = jax.tree.leaves(later)
+        places = range(self._tree.num_leaves)
+        made = (self.kept[at][1]() if at in self.kept else leaves[at] for at in places)
+        return jax.tree.unflatten(self._tree, made)
+
+
+def _kept(leaf: Any, *, replicas: bool) -> tuple[list[int], Callable[[], Any]]:
+    """Copy a leaf, for `StateCopy.kept`."""
+    own = private(leaf) if hasattr(leaf, "shape") else leaf
+    if not isinstance(own, jax.Array):
+        return [digest_of(np.asarray(own))], lambda: own
+    kind = jax.random.key_impl(own) if is_key(own) else None
+    numbers = words(own)
+    shape, sharding, is_committed = numbers.shape, numbers.sharding, leaf.committed
+    known: dict[int, np.ndarray] = {}  # equal replicas share memory
+    first: dict[str, int] = {}
+    digests, pieces = [], []
+    for shard in numbers.addressable_shards:
+        digest = None if replicas else first.get(str(shard.index))
+        if digest is None:
+            values = np.asarray(shard.data)
+            digest = first[str(shard.index)] = digest_of(values)
+            known.setdefault(digest, values)
+        digests.append(digest)
+        pieces.append((known[digest], shard.data.sharding))
+
+    def make() -> Any:
+        if is_committed:
+            placed = [jax.device_put(*piece) for piece in pieces]
+            array = jax.make_array_from_single_device_arrays(shape, sharding, placed)
+        else:
+            array = jax.device_put(pieces[0][0])
+        return array if kind is None else jax.random.wrap_key_data(array, impl=kind)
+
+    return digests, make
 
 
 def is_elsewhere(train_step: TrainStep) -> bool:
@@ -171,10 +220,9 @@ def is_elsewhere(train_step: TrainStep) -> bool:
 
 
 def check_widths(problem: Problem, params: Params, state: Any) -> None:
-    """Check that a state has room for parameters and optimizer state in their own dtypes.
+    """Raise WrongStepError if a state holds parameters or moments in a narrower dtype than theirs.
 
-    Raises:
-      WrongStepError: it holds some of them in a narrower dtype.
+    It must have room for all of them in their own dtypes.
     """
     wanted = _floats((params, jax.eval_shape(problem.optimizer.init, params)))
     found = _floats(state)
@@ -192,10 +240,9 @@ def check_widths(problem: Problem, params: Params, state: Any) -> None:
 
 
 def _floats(tree: Any) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in leaves
+        path: leaf
+        for path, leaf in leaves_by_path(tree).items()
         if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
     }
 
@@ -236,8 +283,8 @@ def on_host(tree: Any) -> Any:
 def counters(opt_state: Any) -> dict[str, int]:
     """Return the integers among the scalars of an optimizer's state, by path."""
     return {
-        jax.tree_util.keystr(path): int(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
+        path: int(leaf)
+        for path, leaf in leaves_by_path(opt_state).items()
         if np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
     }
 
@@ -250,7 +297,7 @@ def scalars(opt_state: Any) -> Any:
 def moments(opt_state: Any) -> dict[str, np.ndarray]:
     """Return the floating-point arrays of an optimizer's state, as float64 by path."""
     return {
-        jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state)
+        path: np.asarray(leaf, np.float64)
+        for path, leaf in leaves_by_path(opt_state).items()
         if np.ndim(leaf) and np.size(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
     }

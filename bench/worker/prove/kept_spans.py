@@ -13,19 +13,18 @@ from bench.contract import Params
 from bench.records.row_parts import AS_TIMED
 from bench.worker.prove.carried_state import private
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held, StateReader, same
-from bench.worker.prove.replica_drift import Drift, find_drift
-from bench.worker.prove.state_copies import StateCopy
+from bench.worker.prove.held_state import Held, StateCopy, StateReader, same
+from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import by_path, state_by_path
 from bench.worker.time.clock import Arm
 
 
 class Moment(NamedTuple):
-    """An arm's state and replica drift at one moment."""
+    """An arm's state at one moment, and the arrays whose replicas differ, by name."""
 
     held: Held
-    drift: Drift
+    drifts: dict[str, Drift]
 
 
 def read_moment(
@@ -34,18 +33,14 @@ def read_moment(
     """Copy a state to the host, and compare its replicas; `how` is for the reader."""
     params, model_state = jax.tree.map(private, reader.parts(state))
     mask = gate.expected(AS_TIMED).mask
-    drift = find_drift(by_path(params) | state_by_path(model_state), mask)
-    return Moment(reader.read(state, (params, model_state), *how), drift)
+    drifts = find_drifts(by_path(params) | state_by_path(model_state), mask)
+    return Moment(reader.read(state, (params, model_state), *how), drifts)
 
 
 class Taken:
     """A state in the rounds, read at once only if this calls no function of the file.
 
-    Args:
-      gate: has the reference.
-      reader: reads the arm's states.
-      state: the state.
-      before: the state before the span. Moments are needed if the parameters have not moved since.
+    Moments are needed before a span, and after it if the parameters have not moved since `before`.
     """
 
     def __init__(
@@ -72,8 +67,10 @@ class Taken:
 
 @dataclass
 class Kept:
-    """The record of one extra span."""
+    """The record of a checked span."""
 
+    gate: Gate
+    reader: StateReader
     arm: Arm
     where: str
     first_step: int
@@ -102,10 +99,11 @@ class Kept:
         """Whether another span has an equal loss, and equal states after it."""
         return self.loss == other.loss and same(self.after.held, other.after.held)
 
-    def stepped(self, gate: Gate, **how: Any) -> Stepped:
+    def stepped(self, **how: Any) -> Stepped:
         """Run the reference over the span; `how` is passed to TimedReference.run."""
-        batches, start = self.steps * [gate.timed_batches[0]], readable(gate, self.before.held)
-        return gate.reference.run(gate.timed.optimizer, batches, start, **how)
+        timed, batches = self.gate.timed, self.steps * [self.gate.timed_batches[0]]
+        start = readable(self.gate, self.before.held)
+        return self.gate.reference.run(timed.optimizer, batches, start, **how)
 
 
 def readable(gate: Gate, held: Held) -> Held:

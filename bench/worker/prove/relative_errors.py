@@ -1,12 +1,13 @@
-"""Distances of losses and updates, relative to their size."""
+"""Distances of losses, updates and model states, relative to their size."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import FEW, WrongStepError
 from bench.worker.prove.trajectory import LOSS, REST, Trajectory
 
 ROUNDINGS = 16
@@ -30,19 +31,16 @@ def update_errors(
 
     Args:
       ours: parameters after the implementation's steps.
-      theirs: parameters after the reference's steps.
+      theirs: parameters after the reference's steps, with the same names and shapes.
       start: parameters before the steps.
       mask: bool per element, whether to compare it; all if None.
       size: root mean square of the reference's update, if it is known.
-
-    Raises:
-      WrongStepError: the parameters differ from the model's in name or shape.
     """
     _check_alike(ours, theirs)
     scale = (distance(theirs, start) if size is None else size) or 1.0
     compared = {path: mask[path] for path in mask if not mask[path].all()} if mask else {}
     return {
-        path: _root_mean([_squares(leaf, theirs[path], compared.get(path))]) / scale
+        path: _root_mean_square([(leaf, theirs[path], compared.get(path))]) / scale
         for path, leaf in ours.items()
     }
 
@@ -54,56 +52,132 @@ def allowed(rounding: float, wide: float) -> float:
 
 def rms(values: np.ndarray) -> float:
     """Root mean square; 0 for an empty array."""
-    return _root_mean([_squares(values)])
+    return length({"": values})
 
 
 def length(arrays: Flat) -> float:
     """Root mean square over the elements of all arrays; 0 without any."""
-    return _root_mean([_squares(leaf) for leaf in arrays.values()])
+    return _root_mean_square((leaf, None, None) for leaf in arrays.values())
 
 
 def distance(ours: Flat, theirs: Flat) -> float:
-    """Root mean square of the difference over the elements of all arrays; 0 without any.
-
-    Raises:
-      WrongStepError: the arrays differ in names or shapes.
-    """
+    """Root mean square of the difference over the elements of all arrays; 0 without any."""
     _check_alike(ours, theirs)
-    return _root_mean([_squares(leaf, theirs[path]) for path, leaf in ours.items()])
+    return _root_mean_square((leaf, theirs[path], None) for path, leaf in ours.items())
 
 
 def _check_alike(ours: Flat, theirs: Flat) -> None:
+    """Raise WrongStepError if parameters differ in names or shapes."""
     if differing := differing_paths(ours, theirs):
         raise WrongStepError(
             "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
         )
 
 
-def _squares(
-    ours: np.ndarray, theirs: np.ndarray | None = None, mask: np.ndarray | None = None
-) -> tuple[float, int]:
-    """Return the sum of squares of a difference, and the number of elements that it covers."""
-    own = ours.ravel()
-    other = None if theirs is None else theirs.ravel()
-    compared = None if mask is None else mask.ravel()
+def _root_mean_square(
+    trios: Iterable[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]],
+) -> float:
+    """Root mean square of arrays, less others if given, where masks are true if given."""
     total, size = 0.0, 0
-    for first in range(0, own.size, CHUNK):
-        part = slice(first, first + CHUNK)
-        values = own[part] if other is None else own[part] - other[part]
-        values = values if compared is None else values[compared[part]]
-        total += float(np.einsum("i,i->", values, values, dtype=np.float64))
-        size += values.size
-    return total, size
-
-
-def _root_mean(sums: Sequence[tuple[float, int]]) -> float:
-    size = sum(count for _, count in sums)
-    return float(np.sqrt(sum(total for total, _ in sums) / size)) if size else 0.0
+    for ours, theirs, mask in trios:
+        own = ours.ravel()
+        other, compared = (None if array is None else array.ravel() for array in (theirs, mask))
+        for first in range(0, own.size, CHUNK):
+            part = slice(first, first + CHUNK)
+            values = own[part] if other is None else own[part] - other[part]
+            values = values if compared is None else values[compared[part]]
+            total += float(np.einsum("i,i->", values, values, dtype=np.float64))
+            size += values.size
+    return float(np.sqrt(total / size)) if size else 0.0
 
 
 def loss_error(ours: np.ndarray, theirs: np.ndarray, least: float = 1e-30) -> float:
     """Largest difference of two loss series (steps,), relative to `theirs`, or to `least`."""
     return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), least)))
+
+
+def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
+    """Return the error of each leaf of a model state, relative to its change since `start`.
+
+    Integers and keys must be equal: their error is 0 or infinite. States that differ in names,
+    shapes or kinds of leaves raise WrongStepError.
+    """
+    if differing := differing_paths(ours, theirs):
+        if not ours:
+            raise WrongStepError(
+                "the step returns no model state: its TrainStep has no `model_state`"
+            )
+        raise WrongStepError(
+            f"the model state differs from the model's in names, shapes or dtypes: "
+            f"{', '.join(differing[:FEW])}"
+        )
+    return {path: _leaf_error(ours[path], theirs[path], start[path]) for path in theirs}
+
+
+def _leaf_error(ours: np.ndarray, theirs: np.ndarray, start: np.ndarray) -> float:
+    if theirs.dtype.kind != "f":
+        return 0.0 if np.array_equal(ours, theirs) else float("inf")
+    size = rms(_differences(theirs, start)) or rms(theirs[np.isfinite(theirs)]) or 1.0
+    return rms(_differences(ours, theirs)) / size
+
+
+def _differences(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Return the differences of two leaves; those of equal infinities, as in a mask, are 0."""
+    with np.errstate(invalid="ignore"):
+        return np.where(ours == theirs, 0.0, ours - theirs)
+
+
+def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
+    """Describe what is wrong with the model state after some steps; empty if nothing is."""
+    errors = state_errors(ours, theirs, start)
+    wrong = [path for path, error in errors.items() if not error <= allowed]
+    if not wrong:
+        return ""
+    still = [path for path in wrong if np.array_equal(ours[path], start[path])]
+    if draws := [path for path in still if theirs[path].dtype.kind != "f"]:
+        return (
+            f"the model state's {some(draws)} does not change: every step draws the same random "
+            "numbers"
+        )
+    if still:
+        return f"the model state's {some(still)} does not change: statistics are not updated"
+    exact = [path for path in wrong if theirs[path].dtype.kind != "f"]
+    if exact:
+        path = exact[0]
+        return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
+    worst = max(wrong, key=lambda path: errors[path])
+    return (
+        f"the model state's {some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
+        f"more than the allowed {allowed:.1e}"
+    )
+
+
+def some(paths: list[str]) -> str:
+    """List the first few of some paths."""
+    more = f" (and {len(paths) - FEW} more)" if len(paths) > FEW else ""
+    return f"{', '.join(paths[:FEW])}{more}"
+
+
+def close(ours: Any, theirs: Any, match: float) -> bool:
+    """Whether two vectors or scalars agree to within `match` of their size."""
+    distance = float(np.linalg.norm(np.atleast_1d(ours - theirs)))
+    return distance <= match * float(np.linalg.norm(np.atleast_1d(theirs)))
+
+
+def describe(check: Mapping[str, Any]) -> str:
+    """State a check's numbers, and which of them are too large."""
+    parts, named = [], {"state": "model state"}
+    for what in ("loss", "update", "state"):
+        if f"{what}_error" not in check:
+            continue
+        error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]
+        digits = 1 if f"{error:.1e}" != f"{tolerance:.1e}" else 4
+        verdict = "more than" if error > tolerance else "within"
+        parts.append(
+            f"relative error of the {named.get(what, what)} {error:.{digits}e}, "
+            f"{verdict} the allowed {tolerance:.{digits}e}"
+        )
+    return f"{check['name']}: {'; '.join(parts)}"
 
 
 def drift_beyond_rounding(
@@ -128,15 +202,14 @@ def drift_beyond_rounding(
     if alone:
         params = length(truth.first)
         limits = {"loss": alone, "update": alone * max(1.0, params / (update or 1.0))}
-    for drift in ours.drifts:
-        for name, size in drift.sizes.items():
-            if name.startswith(REST):
-                if not size <= rest:
-                    return drift.where
-                continue
-            loss = name == LOSS
-            relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
-            if not relative <= limits["loss" if loss else "update"]:
-                return drift.where
-            check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
+    for name, (where, size) in ours.drifts:
+        if name.startswith(REST):
+            if not size <= rest:
+                return where
+            continue
+        loss = name == LOSS
+        relative = size / (abs(truth.losses[0]) if loss else update) if size else 0.0
+        if not relative <= limits["loss" if loss else "update"]:
+            return where
+        check["replica_drift"] = max(relative, check.get("replica_drift", 0.0))
     return ""

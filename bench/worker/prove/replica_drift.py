@@ -1,5 +1,7 @@
 """Detection of replicas of an array that differ between devices or processes, and by how much."""
 
+from collections import defaultdict
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -13,19 +15,18 @@ PROJECTIONS = 16
 
 
 class Drift(NamedTuple):
-    """Replicas that are not bitwise equal."""
+    """Replicas of an array that are not bitwise equal."""
 
     where: str
-    """The first difference, in words; empty if there is none."""
-    sizes: dict[str, float]
-    """Root mean square of the largest difference, by name of each array that differs."""
+    """The first difference, in words."""
+    size: float
+    """Root mean square of the largest difference."""
 
 
-NONE = Drift("", {})
-
-
-def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = None) -> Drift:
-    """Find replicas of arrays that differ; all processes get the same result.
+def find_drifts(
+    arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = None
+) -> dict[str, Drift]:
+    """Find the arrays whose replicas differ, by name; all processes get the same result.
 
     Checksums show whether replicas differ. The size of a difference is estimated without moving
     replicas between processes: the mean square of a vector's products with random signs is its
@@ -42,41 +43,34 @@ def find_drift(arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = Non
         for shard in array.addressable_shards
     ]
     firsts: dict[tuple[str, str], tuple[int, int, int]] = {}
-    where, differing = "", set()
+    where: dict[str, str] = {}
     for rank, replicas in enumerate(process_exchange.gather(own)):
         for name, index, device, digest in replicas:
             first = firsts.setdefault((name, index), (rank, device, digest))
             if digest != first[2]:
-                differing.add(name)
                 between = f"device {first[1]} and device {device}"
                 if rank != first[0]:
                     between += f", in process {first[0]} and {rank}"
-                where = where or f"replicas drift: {name} is not the same on {between}"
+                where.setdefault(name, f"replicas drift: {name} is not the same on {between}")
     if not where:
-        return NONE
-    projected: dict[str, dict[str, list[np.ndarray]]] = {}
-    everyones = [_projection(name, arrays[name], masks) for name in sorted(differing)]
-    for each in process_exchange.gather(everyones):
-        for name, projections in each:
-            for index, sums in projections:
-                projected.setdefault(name, {}).setdefault(index, []).append(np.array(sums))
-    sizes = {
-        name: [
-            np.sqrt(np.mean(np.square(sums - replicas[0])))
-            for replicas in shards.values()
-            for sums in replicas
-        ]
-        for name, shards in projected.items()
-    }
+        return {}
+    sums: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
+    projected = [each for name in sorted(where) for each in _projections(name, arrays[name], masks)]
+    for everyones in process_exchange.gather(projected):
+        for name, index, projections in everyones:
+            sums[name, index].append(projections)
+    sizes: dict[str, list[float]] = defaultdict(list)
+    for (name, _), each in sums.items():
+        differences = np.array(each) - each[0]
+        sizes[name] += [*np.sqrt(np.mean(np.square(differences), axis=1))]
     # Python's max would drop a NaN.
-    return Drift(where, {name: float(np.max(each)) for name, each in sizes.items()})
+    return {name: Drift(text, float(np.max(sizes[name]))) for name, text in where.items()}
 
 
-def _projection(
+def _projections(
     name: str, array: Any, masks: dict[str, np.ndarray] | None
-) -> tuple[str, list[tuple[str, list[float]]]]:
+) -> Iterator[tuple[str, str, list[float]]]:
     """Project each replica on the same random signs, divided by the root of its element count."""
-    found = []
     for shard in array.addressable_shards:
         values = np.asarray(shard.data).astype(np.float64)
         if masks is not None and name in masks:
@@ -86,5 +80,4 @@ def _projection(
             float(values.ravel() @ (2.0 * signs.integers(0, 2, values.size) - 1))
             for _ in range(PROJECTIONS)
         ]
-        found.append((str(shard.index), [total / values.size**0.5 for total in sums]))
-    return name, found
+        yield name, str(shard.index), [total / values.size**0.5 for total in sums]

@@ -4,13 +4,21 @@ from functools import cache
 from math import inf, isnan
 
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.carried_state import Flat, flat, named_state, snapshot, state_errors
-from bench.worker.prove.diagnosis import describe
+from bench.worker.prove.carried_state import Flat, flat, snapshot
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import StateReader, moments
+from bench.worker.prove.held_state import moments
 from bench.worker.prove.kept_spans import Kept
-from bench.worker.prove.relative_errors import ROUNDINGS, allowed, distance, length, update_errors
+from bench.worker.prove.relative_errors import (
+    ROUNDINGS,
+    allowed,
+    describe,
+    distance,
+    length,
+    named_state,
+    state_errors,
+    update_errors,
+)
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
 from bench.worker.prove.timed_reference import Stepped
 
@@ -24,13 +32,17 @@ class Comparison:
 
     Where the reference does not move, the arm must not move either, and the moments of its
     optimizer, which may accumulate gradients for a later update, are compared instead.
+
+    `ends` are the right parameters after the span, if they are not those of `right`. Then, the
+    reference's own rounding is not measured and allowed for.
     """
 
-    def __init__(self, gate: Gate, kept: Kept, right: Stepped) -> None:
-        self._gate, self._kept, self._right = gate, kept, right
+    def __init__(self, kept: Kept, right: Stepped, ends: Flat | None = None) -> None:
+        gate, self._kept, self._right = kept.gate, kept, right
         self._expected = gate.expected(AS_TIMED)
         before, after = kept.before.held, kept.after.held
-        start, ours, theirs = map(snapshot, (before.params, after.params, right.params[-1]))
+        start, ours = map(snapshot, (before.params, after.params))
+        theirs = snapshot(right.params[-1]) if ends is None else ends
         floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
         self._size = distance(theirs, start)
         self._moving = self._size != 0
@@ -51,8 +63,8 @@ class Comparison:
             update_tolerance=self._expected.tolerance[1],
         )
         self._more = 0.0, 0.0
-        if not self.is_right:
-            other = kept.stepped(gate, apart=True)
+        if ends is None and not self.is_right:
+            other = kept.stepped(apart=True)
             seen = snapshot(other.params[-1]) if self._moving else moments(other.opt_state)
             seen = {path: seen[path] for path in ours}
             loss, updates = self._errors(theirs, right.losses[-1], seen, other.losses[-1])
@@ -66,7 +78,7 @@ class Comparison:
     ) -> tuple[float, dict[str, float]]:
         """Return the errors of a loss and of each parameter's update, less what is rounding."""
         # Near a minimum, losses and gradients are pure rounding.
-        blur = FLOOR * self._gate.timed_eps * abs(self._gate.first_loss)
+        blur = FLOOR * self._kept.gate.timed_eps * abs(self._kept.gate.first_loss)
         masks = self._expected.mask if self._moving else None
         floor = self._floor / (self._size or 1.0)
         updates = update_errors(ours, theirs, self._start, masks, self._size)
@@ -88,31 +100,29 @@ class Comparison:
         loss, update = self._expected.wide
         return self._within(loss + self._more[0], update + self._more[1])
 
-    def why(self, reader: StateReader, of_state: str) -> str:
+    def why(self, of_state: str) -> str:
         """Say what is wrong; `of_state` describes the model state, if that is."""
-        gate, kept, check = self._gate, self._kept, self.check
+        kept, check = self._kept, self.check
         most = check["update_tolerance"]
         wrong = [path for path, error in self._updates.items() if error > most]
-        reasons: list[str] = []
-        drift = kept.after.drift
-        if not all(size <= self._floor for size in drift.sizes.values()):
-            reasons.append(drift.where)
+        drifts = kept.after.drifts.values()
+        reasons = [drift.where for drift in drifts if not drift.size <= self._floor][:1]
         if self._strays:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
-            named = named_update(gate, kept, self._right, wrong, reader)
-            reasons += [named or of_state or unexplained(gate, kept, self._right)]
+            named = named_update(kept, self._right, wrong)
+            reasons += [named or of_state or unexplained(kept, self._right)]
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]
         elif of_state:
             reasons += [of_state]
         if not check["loss_error"] <= check["loss_tolerance"]:
-            reasons.append(named_loss(gate, kept, self._right.losses[-1]))
+            reasons.append(named_loss(kept, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
 
 
-def nearby_check(gate: Gate, kept: Kept, other: Kept, right: Stepped) -> ProofCheck | None:
+def nearby_check(kept: Kept, other: Kept, right: Stepped) -> ProofCheck | None:
     """Compare a span with the reference's update from the start of another one.
 
     The starts may differ only by rounding. None if they differ more, or if the errors exceed the
@@ -124,18 +134,9 @@ def nearby_check(gate: Gate, kept: Kept, other: Kept, right: Stepped) -> ProofCh
     end = snapshot(right.params[-1])
     if not distance(*starts) <= NEAR * distance(end, starts[1]):
         return None
-    expected = gate.expected(AS_TIMED)
-    theirs = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
-    errors = update_errors(snapshot(kept.after.held.params), theirs, starts[0], expected.mask)
-    check = ProofCheck(
-        name=NAME,
-        loss_error=abs(kept.loss - right.losses[-1]) / (abs(right.losses[-1]) or 1.0),
-        loss_tolerance=expected.tolerance[0],
-        update_error=max(errors.values()),
-        update_tolerance=expected.tolerance[1],
-    )
-    within = all(error <= expected.tolerance[1] for error in errors.values())
-    return check if within and check["loss_error"] <= expected.tolerance[0] else None
+    ends = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
+    found = Comparison(kept, right, ends)
+    return found.check if found.is_right else None
 
 
 @cache
@@ -150,28 +151,29 @@ def _beyond(error: float, floor: float) -> float:
     return inf if isnan(error) else max(0.0, error - floor)
 
 
-def why_wrong_state(gate: Gate, kept: Kept, right: Stepped) -> str:
+def why_wrong_state(kept: Kept, right: Stepped) -> str:
     """Compare the model state after a span with the reference's."""
     states = kept.before.held.model_state, kept.after.held.model_state, right.states[-1]
     start, end, theirs = map(flat, states)
-    most = gate.expected(AS_TIMED).state
+    most = kept.gate.expected(AS_TIMED).state
     if not named_state(end, theirs, start, most):
         return ""
-    other = flat(kept.stepped(gate, apart=True).states[-1])
+    other = flat(kept.stepped(apart=True).states[-1])
     most += ROUNDINGS * max(state_errors(other, theirs, start).values())
     return named_state(end, theirs, start, most)
 
 
-def why_drifting(gate: Gate, kept: Kept) -> str:
+def why_drifting(kept: Kept) -> str:
     """Compare the drift of replicas with that before the span and with the update's size."""
-    if not kept.after.drift.sizes:
+    if not kept.after.drifts:
         return ""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
-    expected = gate.expected(AS_TIMED)
+    expected = kept.gate.expected(AS_TIMED)
     most = expected.tolerance[1] * distance(end, start)
     whole = DRIFT * distance(end, expected.truth.start)
-    for name, size in kept.after.drift.sizes.items():
+    for name, drift in kept.after.drifts.items():
+        before = kept.before.drifts.get(name)
         # Rounding may add to the drift of replicas in every step.
-        if not size <= min(whole, most + 2 * kept.before.drift.sizes.get(name, 0.0)):
-            return kept.after.drift.where
+        if not drift.size <= min(whole, most + 2 * (before.size if before else 0.0)):
+            return drift.where
     return ""

@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.records.numbers import count
-from bench.worker.prove.carried_state import flat, not_finite
-from bench.worker.prove.diagnosis import close
+from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held, StateReader
+from bench.worker.prove.held_state import Held
 from bench.worker.prove.kept_spans import Kept, readable
-from bench.worker.prove.relative_errors import rms
+from bench.worker.prove.relative_errors import close, rms
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import updated, vector
 
@@ -30,9 +29,7 @@ GROWN = 10.0
 """Growth of the parameters since the start that is worth mentioning."""
 
 
-def named_update(
-    gate: Gate, kept: Kept, right: Stepped, wrong: list[str], reader: StateReader
-) -> str:
+def named_update(kept: Kept, right: Stepped, wrong: list[str]) -> str:
     """Name the mistake that produces the update; empty if it is right or none does."""
     start, end = flat(kept.before.held.params), flat(kept.after.held.params)
     update, whole = vector(end, start), vector(flat(right.params[-1]), start)
@@ -48,15 +45,15 @@ def named_update(
             return f"{kept.steps - number} of {count(kept.steps, 'update')} were skipped"
     if still:
         return f"{', '.join(still[:FEW])} does not change"
-    parts = gate.reference.parts
+    parts = kept.gate.reference.parts
     for some in subsets(parts):
-        if makes(kept.stepped(gate, only=some).params[-1]):
+        if makes(kept.stepped(only=some).params[-1]):
             return f"the update is that of {len(some)} of {parts} parts of the batch"
     factor = float(update @ whole / (whole @ whole))
     far = abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT)
     if far or explains(factor * whole, update, whole):
         return f"the update is about {factor:.2g} times what it should be"
-    return _delayed(gate, kept, reader)
+    return _delayed(kept)
 
 
 def _growth(end: np.ndarray, right: np.ndarray, steps: int) -> float:
@@ -67,9 +64,9 @@ def _growth(end: np.ndarray, right: np.ndarray, steps: int) -> float:
     return each if rest <= NEARER * whole and abs(each - 1) > NEAR else 0.0
 
 
-def unexplained(gate: Gate, kept: Kept, right: Stepped) -> str:
+def unexplained(kept: Kept, right: Stepped) -> str:
     """Describe an update that no known mistake makes, by how far the parameters have grown."""
-    trees = gate.reference.start, kept.after.held.params, right.params[-1]
+    trees = kept.gate.reference.start, kept.after.held.params, right.params[-1]
     first, end, wanted = (vector(flat(params)) for params in trees)
     if grows := _growth(end, wanted, kept.steps):
         return f"the parameters are multiplied by about {grows:.3g} in each step"
@@ -85,22 +82,20 @@ def why_not_finite(kept: Kept) -> str:
     Model state may keep an infinity, as a mask does.
     """
     found = [] if np.isfinite(kept.loss) else [f"the loss is {kept.loss}"]
-    before, after = kept.before.held.model_state, kept.after.held
-    leaves = [(*pair, 0.0) for pair in jax.tree_util.tree_leaves_with_path(after.params)]
-    states = jax.tree_util.tree_leaves_with_path(after.model_state)
-    leaves += [(*pair, old) for pair, old in zip(states, jax.tree.leaves(before), strict=True)]
-    for path, leaf, old in leaves:
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and (wrong := not_finite(leaf, old)).any():
-            number = count(int(wrong.sum()), "element")
-            found.append(f"{jax.tree_util.keystr(path)} is nan or infinite in {number}")
+    after, old = kept.after.held, leaves_by_path(kept.before.held.model_state)
+    for tree, before in (after.params, {}), (after.model_state, old):
+        for path, leaf in leaves_by_path(tree).items():
+            if (wrong := not_finite(leaf, before.get(path, 0.0))).any():
+                number = count(int(wrong.sum()), "element")
+                found.append(f"{path} is nan or infinite in {number}")
     return "; ".join(found[:FEW])
 
 
-def _delayed(gate: Gate, kept: Kept, reader: StateReader) -> str:
+def _delayed(kept: Kept) -> str:
     """Test whether a wrong arm applies the previous step's gradients; empty if not."""
     if jax.process_count() > 1 or kept.before.held.opt_state is None:
         return ""
-    held = []
+    gate, reader, held = kept.gate, kept.reader, []
     for _ in range(4):  # two updates, because a step may reuse its gradients once
         held.append(reader.read(kept.arm.state, reader.parts(kept.arm.state)))
         kept.arm.run(1)
@@ -158,14 +153,14 @@ def explains(mistaken: np.ndarray, seen: np.ndarray, right: np.ndarray) -> bool:
     return bool(nearer) and close(seen, mistaken, NEAR)
 
 
-def named_loss(gate: Gate, kept: Kept, right: float) -> str:
+def named_loss(kept: Kept, right: float) -> str:
     """Name the mistake that produces the loss, or state the right loss."""
     for steps, loss in kept.arm.losses[:-1]:
         if steps < kept.first_step and not loss.is_deleted() and float(loss) == kept.loss:
             return f"the loss is that of step {steps}: it was not recomputed"
-    parts = gate.reference.parts
+    parts = kept.gate.reference.parts
     for some in subsets(parts) if not close(kept.loss, right, NEAR) else ():
-        if close(kept.loss, kept.stepped(gate, only=some).losses[-1], NEAR):
+        if close(kept.loss, kept.stepped(only=some).losses[-1], NEAR):
             return f"the loss is that of {len(some)} of {parts} parts of the batch"
     return f"the loss is {kept.loss:.6g} and should be {right:.6g}"
 

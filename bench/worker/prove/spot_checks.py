@@ -1,16 +1,10 @@
 """Spot checks of steps in the rounds, at moments that the step cannot foresee.
 
-A proof that ends before the clock starts says nothing about a step that changes later. Each arm is
-therefore checked in the first round, after the last, and in randomly chosen rounds between. A turn
-of a few steps is checked as a whole; in a longer one, the arm runs a short extra span, which it
-cannot distinguish from a timed one. The state before and after is copied to the host, and compared
-after the round with the reference's steps from that very state.
-
-Arms whose programs are equal reach equal states, because all take the same number of steps. All
-arms are therefore checked in the same rounds, and the reference runs once for equal states.
-
-The number of checks depends on their cost: those between the first and the last are limited to
-SHARE of an arm's time in the rounds.
+Each arm is checked in the first round, after the last, and in randomly chosen rounds between, whose
+number depends on their cost. A turn of a few steps is checked as a whole; in a longer one, the arm
+runs a short extra span. The state before and after is copied to the host, and compared after the
+round with the reference's steps from that very state, which run once for arms in equal states. See
+docs/design/proving.md, "Proved while it is timed".
 """
 
 import random
@@ -27,8 +21,8 @@ from bench.contract import Params
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
+from bench.worker.prove.arm_checks import check_completion, is_late, settle
 from bench.worker.prove.carried_state import flat, private
-from bench.worker.prove.completion import check_completion, is_late, settle
 from bench.worker.prove.due_updates import DueUpdates, Left
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import Gate
@@ -47,6 +41,7 @@ from bench.worker.prove.timed_reference import Stepped
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
+"""Largest share of an arm's time for the checks between the first and the last."""
 MOST = 4
 """Most checks of an arm in a launch."""
 SPANS = (2, 3)
@@ -79,13 +74,9 @@ class _Reached:
 
 
 class SpotChecks:
-    """Checks the arms of a block while they are timed.
+    """Checks the arms of a block while they are timed; without a gate, it checks nothing.
 
-    Args:
-      gate: holds the reference; if None, nothing is checked.
-      rounds: planned number of rounds.
-      seconds: planned duration of the rounds.
-      approximate: arms whose steps are approximate.
+    `rounds` and `seconds` are as planned, and `approximate` are the arms with approximate steps.
     """
 
     def __init__(
@@ -102,7 +93,6 @@ class SpotChecks:
         self.spent_s = 0.0
         self._watched: dict[str, _Watched] = {}
         self._kept: list[Kept] = []
-        self._before: Taken | None = None
         self._drawn: dict[int | None, tuple[bool, int, bool]] = {}
         """The extra spans of the current round."""
         self._planned = False
@@ -127,11 +117,7 @@ class SpotChecks:
         return DueUpdates(self.gate.timed.optimizer, self.gate.reference.start)
 
     def begin(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
-        """Read the arms' states before the first round, which also compiles the reading programs.
-
-        Raises:
-          Exception: whatever an implementation's `params` raises.
-        """
+        """Read the arms' states before the first round, so that all that reads them is compiled."""
         began = time.monotonic()
         for arm in arms if self._gate is not None else ():
             turn_of(arm.name)
@@ -167,19 +153,27 @@ class SpotChecks:
             watched.due.pop(0)
         where = "after the last round" if number is None else f"in round {number + 1}"
 
+        taken: list[Taken] = []
+        times: list[float] = []
+
         def before(arm: Arm) -> None:
-            began = time.monotonic()
-            self._before = Taken(self.gate, watched.reader, arm.state)
-            # A turn that is taken anyway is not the check's time.
-            self._began = began - time.monotonic() if taken_anyway else began
+            times.append(time.monotonic())
+            taken.append(Taken(self.gate, watched.reader, arm.state))
+            times.append(time.monotonic())
 
         def after(arm: Arm) -> None:
-            assert self._before is not None, "the span has begun"  # noqa: S101
-            self._began += time.monotonic() if taken_anyway else 0.0
-            done = Taken(self.gate, watched.reader, arm.state, self._before)
-            loss, took_s = float(private(arm.losses[-1][1])), time.monotonic() - self._began
-            taken = self._before, done
-            self._kept.append(Kept(arm, where, arm.steps - steps + 1, steps, taken, loss, took_s))
+            times.append(time.monotonic())
+            states = taken[0], Taken(self.gate, watched.reader, arm.state, taken[0])
+            loss = float(private(arm.losses[-1][1]))
+            took_s = time.monotonic() - times[0]
+            # A turn that is taken anyway is not the check's time.
+            took_s -= times[2] - times[1] if taken_anyway else 0.0
+            self._kept.append(
+                Kept(
+                    self.gate, watched.reader, arm, where, arm.steps - steps + 1, steps, states,
+                    loss, took_s,
+                )
+            )  # fmt: skip
 
         if number not in self._drawn:
             either = [self.chance.random() < 0.5 for _ in range(2)]  # noqa: PLR2004 - as likely
@@ -259,7 +253,7 @@ class SpotChecks:
         """Run the reference over a span, unless it has just run from an equal state."""
         if self._reached is None or self._reached.kept.like is not kept.like:
             began = time.monotonic()
-            self._reached = _Reached(kept, kept.stepped(self.gate))
+            self._reached = _Reached(kept, kept.stepped())
             self._step_s = (time.monotonic() - began) / kept.steps
         return self._reached
 
@@ -283,12 +277,10 @@ class SpotChecks:
         last = kept.first_step + kept.steps - 1
         keeps = before.opt_state is not None and self._can_repeat(self._in_turn)
         watched.left = self._left(last, after, (kept.first_step - 1, before) if keeps else None)
+        is_approximate = kept.arm.name in self._approximate
+        steps_since = why_not_training if is_approximate else self._why_left_out
         why = why_not_finite(kept) or self._owed.why_miscounted(left, watched.left)
-        if is_approximate := kept.arm.name in self._approximate:
-            why = why or why_not_training(self.gate, kept, left)
-        else:
-            why = why or self._why_left_out(kept, left)
-        why = why or why_drifting(self.gate, kept)
+        why = why or steps_since(kept, left) or why_drifting(kept)
         if why or is_approximate:
             return why
         if before.opt_state is None and not self._stateless:
@@ -297,13 +289,13 @@ class SpotChecks:
             return self._passed(kept, check)
         reached = self._reach(kept)
         if reached.check is None or not kept.ends_like(reached.kept):
-            of_state = why_wrong_state(self.gate, kept, reached.right)
-            found = Comparison(self.gate, kept, reached.right)
+            of_state = why_wrong_state(kept, reached.right)
+            found = Comparison(kept, reached.right)
             if of_state or not found.is_right:
                 # One rounding may flip a ReLU, but hardly in two of a few checks.
                 unlucky = not watched.suspected and found.is_within_wide and not of_state
                 watched.suspected = CLEARED
-                return "" if unlucky else found.why(watched.reader, of_state)
+                return "" if unlucky else found.why(of_state)
             reached.kept, reached.check = kept, found.check
         return self._passed(kept, reached.check)
 
@@ -312,7 +304,7 @@ class SpotChecks:
         last = self._reached
         if last is None or last.check is None or last.kept.like is kept.like:
             return None
-        return nearby_check(self.gate, kept, last.kept, last.right)
+        return nearby_check(kept, last.kept, last.right)
 
     def _passed(self, kept: Kept, check: ProofCheck) -> str:
         watched = self._watched[kept.arm.name]
@@ -350,7 +342,7 @@ class SpotChecks:
         if not abs(kept.loss - loss) <= allowed:
             allowed += ROUNDINGS * abs(loss - float(gradients(*at, apart=True)[0][0]))
         if not abs(kept.loss - loss) <= allowed:
-            return named_loss(self.gate, kept, loss)
+            return named_loss(kept, loss)
         now = Left(kept.first_step - 1, 0, None, None)
         if not distance(end, start) and self._owed.moves(now, 1):
             return "the parameters do not change"

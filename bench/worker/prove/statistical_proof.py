@@ -1,23 +1,8 @@
 """The proof of an approximate step: over several seeds, it must train as the reference does.
 
-The updates of an approximate step differ from the reference's, so what they achieve is compared.
-With each seed, the step and the reference (the whole batch on one device, in the timed dtypes, with
-the workload's own optimizer) train for STEPS steps, from the same parameters and on the same
-batches. A seed permutes the elements within each initial parameter, which keeps their distribution,
-and has batches of its own.
-
-The loss that counts is the reference's, at the step's own parameters, on the batch that the step
-takes next, averaged over the last TAIL steps. The step's shortfall is how much higher this is than
-the reference's own loss, in units of the decrease that the reference achieves. Pairing by seed
-removes most of the scatter. The mean shortfall must surely lie between -MARGIN and MARGIN: both
-ends of its interval do, each with an error of 5 % (two one-sided tests; Schuirmann, Journal of
-Pharmacokinetics and Biopharmaceutics 15 (1987), 657). The upper limit refuses what trains worse.
-The lower one refuses what trains better than an approximation can: a higher learning rate, or more
-updates than steps. Equal losses have no shortfall and no scatter, and pass.
-
-A mean hides some mistakes. Therefore, `params` must be a part of the state that the step itself
-keeps equal on all devices, the returned losses must be those of these parameters, and both the
-first and the last part of the batch must have an influence on them.
+docs/design/approximate-steps.md describes the proof. The mean shortfall must surely lie between
+-MARGIN and MARGIN: both ends of its interval do, each with an error of 5 % (two one-sided tests;
+Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15 (1987), 657).
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +23,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import digest_of, on_host
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import distance, rms
-from bench.worker.prove.replica_drift import find_drift
+from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.trajectory import by_path, flatten, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
@@ -46,7 +31,8 @@ SEEDS = 5
 STEPS = 48
 TAIL = 12
 MARGIN = 0.1
-"""Largest shortfall or excess, as a share of the decrease in loss that the reference achieves."""
+"""Largest shortfall or excess of a step's loss, at its own parameters and averaged over the last
+TAIL of STEPS steps, as a share of the decrease in loss that the reference achieves."""
 ALONE = 2 * MARGIN
 """The same in the single run of the timed step, which has no interval."""
 QUANTILE = 2.132
@@ -66,11 +52,7 @@ NOTHING_TO_JUDGE_BY = (
 
 
 class StatisticalProof:
-    """Proves the approximate steps of one block.
-
-    Args:
-      gate: the block's gate, which has the reference in the timed dtypes.
-    """
+    """Proves the approximate steps of a gate's block."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -80,11 +62,7 @@ class StatisticalProof:
     def prove(
         self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
     ) -> StatisticalCheck:
-        """Prove a step over all seeds.
-
-        Args:
-          build: builds the step of a problem.
-          progress: called before every run.
+        """Prove the step that `build` builds, over all seeds; `progress` is called before each run.
 
         Raises:
           UnsupportedError: the reference does not train enough to judge a step by it.
@@ -102,21 +80,14 @@ class StatisticalProof:
             shortfalls = []
             for seed in seeds:
                 progress()
-                loss, _ = self._run(seed, build, decrease)
-                shortfalls.append((loss - self._curve(seed)[1]) / decrease)
+                shortfalls.append(self._run(seed, build, decrease)[0])
             self._check_influence(build, progress)
         middle, half = float(np.mean(shortfalls)), _half_width(shortfalls)
         return _checked(STATISTICAL, middle - half, middle + half, MARGIN, SEEDS)
 
     def prove_timed(self, train_step: TrainStep) -> tuple[StatisticalCheck, Any]:
-        """Prove the step that will be timed, in one run; return also its last state.
-
-        Raises:
-          WrongStepError: it does not train as the reference does, or hides what it does.
-        """
-        decrease = self._decrease(0)
-        loss, state = self._run(0, lambda _: train_step, decrease)
-        shortfall = (loss - self._curve(0)[1]) / decrease
+        """Prove the step that will be timed in one run, as `prove` does; return its state too."""
+        shortfall, state = self._run(0, lambda _: train_step, self._decrease(0))
         return _checked(AS_TIMED, shortfall, shortfall, ALONE, 1), state
 
     def _problem(self, seed: int) -> Problem:
@@ -142,11 +113,7 @@ class StatisticalProof:
         return float(np.mean(before)), float(np.mean(losses[-TAIL:]))
 
     def _decrease(self, seed: int) -> float:
-        """Return the decrease in loss that the reference achieves.
-
-        Raises:
-          UnsupportedError: it achieves none.
-        """
+        """Return by how much the reference's loss falls; UnsupportedError if it does not."""
         before, after = self._curve(seed)
         if not before - after > 0:  # NaN is not
             raise UnsupportedError(NOTHING_TO_JUDGE_BY)
@@ -162,14 +129,9 @@ class StatisticalProof:
     def _run(
         self, seed: int, build: Callable[[Problem], TrainStep], decrease: float
     ) -> tuple[float, Any]:
-        """Train a step, and check what it returns.
+        """Train a step; return its shortfall in units of a decrease in loss, and its last state.
 
-        Returns:
-          The mean of the reference's losses at the parameters before each of the last TAIL steps,
-          and the state after the last.
-
-        Raises:
-          WrongStepError: its parameters or losses are not what they have to be.
+        Parameters or losses that are not what they have to be raise WrongStepError.
         """
         problem = self._problem(seed)
         train_step = build(problem)
@@ -196,9 +158,9 @@ class StatisticalProof:
                 f"the parameters change in {changes} of {STEPS} steps, more often than once in a "
                 f"period of {train_step.period}"
             )
-        drift = find_drift(by_path(train_step.params(state)))
-        if any(size > DRIFT * rms(way) for size in drift.sizes.values()):
-            raise WrongStepError(drift.where)
+        for drift in find_drifts(by_path(train_step.params(state))).values():
+            if drift.size > DRIFT * rms(way):
+                raise WrongStepError(drift.where)
         gap = float(np.abs(np.subtract(returned[-TAIL:], judged)).mean())
         # Between two of its averages, a step may return losses of parameters that are further on.
         allowed = self._gate.loss_tolerance * float(np.abs(judged).mean())
@@ -209,16 +171,12 @@ class StatisticalProof:
                 f"it returns {np.mean(returned[-TAIL:]):.4g} on average, and the loss is "
                 f"{np.mean(judged):.4g}"
             )
-        return float(np.mean(judged)), state
+        return (float(np.mean(judged)) - self._curve(seed)[1]) / decrease, state
 
     def _check_influence(
         self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
     ) -> None:
-        """Check that the first and the last part of the batch move the parameters.
-
-        Raises:
-          WrongStepError: one of them does not.
-        """
+        """Raise WrongStepError if the first or the last part of the batch moves no parameters."""
         problem, shards = self._problem(1), self._gate.shards
 
         def after(part: int | None) -> Flat:
@@ -251,11 +209,9 @@ statistical_proof = cache(StatisticalProof)
 
 
 def check_parameters(train_step: TrainStep, state: Any) -> None:
-    """Check that the parameters are a part of the state, and that a period is short enough.
+    """Raise WrongStepError if `params` computes the parameters, or if the period is too long.
 
-    Raises:
-      WrongStepError: `params` computes them, so that the step itself need not reduce anything; or
-        the period is too long for the proof.
+    A step whose parameters are computed need not reduce anything itself.
     """
     leaves = {id(leaf) for leaf in jax.tree.leaves(state)}
     if any(id(leaf) not in leaves for leaf in jax.tree.leaves(train_step.params(state))):
@@ -274,18 +230,13 @@ def with_part(batch: Any, other: Any, part: int, shards: int) -> np.ndarray:
     return mixed
 
 
-def why_not_training(gate: Gate, kept: Kept, left: Left) -> str:
-    """Check an approximate step in the rounds; empty if nothing is wrong.
+def why_not_training(kept: Kept, left: Left) -> str:
+    """Check a span of one approximate step in the rounds; empty if nothing is wrong.
 
-    What can be held is that its parameters move, that its loss is that of its parameters, and that
-    this loss has not risen above that of the initial parameters.
-
-    Args:
-      gate: the gate.
-      kept: a span of one step.
-      left: what the check before has left.
+    What can be held is that its parameters have moved since the last check, that its loss is that
+    of its parameters, and that this loss has not risen above that of the initial parameters.
     """
-    before, steps = kept.before.held, kept.first_step - 1 - left.step
+    gate, before, steps = kept.gate, kept.before.held, kept.first_step - 1 - left.step
     if steps >= STEPS and digest_of(before.params) == left.digest:
         return f"the parameters do not change in the {count(steps, 'step')} before"
     batch, start = gate.timed_batches[0], gate.first_loss
@@ -303,11 +254,7 @@ def _half_width(values: Sequence[float]) -> float:
 
 
 def _checked(name: str, low: float, high: float, margin: float, seeds: int) -> StatisticalCheck:
-    """Compare the interval of a shortfall with the margin.
-
-    Raises:
-      WrongStepError: it exceeds the margin.
-    """
+    """Return the check of a shortfall's interval; WrongStepError if it exceeds the margin."""
     worst = max(high, -low)
     if worst <= margin:
         return StatisticalCheck(

@@ -17,7 +17,7 @@ import optax
 
 from bench.contract import Batch, Params, Problem
 from bench.contract.model_state import ModelState
-from bench.worker.prove.carried_state import whole_batch_loss
+from bench.worker.prove.carried_state import part_of, strided_part, whole_batch_loss
 from bench.worker.prove.divided_gradients import SHARE, DividedGradients, initial_params, mean_of
 from bench.worker.prove.trajectory import Trajectory, updated, whole_batch_steps
 from bench.worker.read.compilation import remembered_programs
@@ -86,17 +86,13 @@ class TimedReference:
         the batch is computed as a whole, and `apart` takes the gradients at parameters that are
         moved by a rounding instead.
         """
-        parts = self.parts
+        parts, part = self.parts, strided_part if apart else part_of
         if apart and parts == 1 and self.start_state:
             params = jax.tree.map(self._moved, params)
-
-        def part(index: int) -> Batch:
-            if apart:
-                return jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:])[:, index], batch)
-            return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[index], batch)
-
         order = only or (range(parts)[::-1] if apart else range(parts))
-        return mean_of(self._of_part(params, model_state, part(index)) for index in order)
+        return mean_of(
+            self._of_part(params, model_state, part(batch, parts, index)) for index in order
+        )
 
     def place(self, params: Params, opt_state: Any) -> tuple[Params, Any]:
         """Place parameters and a state of the problem's optimizer where the reference keeps its."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cache
-from itertools import chain
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -17,11 +16,18 @@ from jax.sharding import Mesh
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
 from bench.contract.model_state import ModelState
 from bench.worker import process_exchange
-from bench.worker.prove.carried_state import Flat, flat, model_state_of, not_finite, snapshot, words
+from bench.worker.prove.carried_state import (
+    Flat,
+    flat,
+    leaves_by_path,
+    model_state_of,
+    not_finite,
+    snapshot,
+    words,
+)
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.held_state import is_elsewhere
-from bench.worker.prove.replica_drift import NONE, Drift, find_drift
-from bench.worker.prove.state_copies import StateCopy
+from bench.worker.prove.held_state import StateCopy, is_elsewhere
+from bench.worker.prove.replica_drift import Drift, find_drifts
 
 LOSS = "the loss"
 STATE = "the model state's "
@@ -42,9 +48,9 @@ class Trajectory:
     """Parameters after all steps."""
     states: tuple[Flat, ...] = ({}, {}, {})
     """Model state before the first step, after it, and after the last."""
-    drifts: tuple[Drift, ...] = ()
-    """Differences between replicas: of each loss, and of the parameters after the first step and
-    the last."""
+    drifts: tuple[tuple[str, Drift], ...] = ()
+    """Names and drifts of arrays whose replicas differ: of each loss, and of the state after the
+    first step and the last."""
     loss_dtype: str = ""
     """Dtype of the losses; empty if they are no floats."""
 
@@ -59,14 +65,12 @@ class Trajectory:
     @property
     def finite(self) -> bool:
         """Whether all is finite, except infinities that the model state has from the start."""
-        parameters = chain(*(each.values() for each in (self.start, self.first, self.last)))
-        if not all(np.isfinite(each).all() for each in (self.losses, *parameters)):
-            return False
-        states = chain(*(each.items() for each in self.states))
-        return not any(
-            not_finite(leaf, self.states[0][path]).any()
-            for path, leaf in states
-            if leaf.dtype.kind == "f"
+        allowed: list[tuple[Flat, Flat]] = [(p, {}) for p in (self.start, self.first, self.last)]
+        allowed += [(state, self.states[0]) for state in self.states]
+        return bool(np.isfinite(self.losses).all()) and not any(
+            not_finite(leaf, before.get(path, 0.0)).any()
+            for leaves, before in allowed
+            for path, leaf in leaves.items()
         )
 
 
@@ -77,11 +81,7 @@ def under_sgd(problem: Problem, rate: float) -> Problem:
 
 
 def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
-    """Build an implementation's step.
-
-    Raises:
-      WrongStepError: `build` does not return a TrainStep.
-    """
+    """Build an implementation's step; WrongStepError if `build` does not return a TrainStep."""
     train_step: Any = implementation.build(problem, mesh)
     # isinstance would fail: an implementation of another revision has that revision's class.
     parts = ("state", "place", "step", "params")
@@ -91,16 +91,14 @@ def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> 
 
 
 def state_and_loss(returned: Any) -> tuple[Any, Any]:
-    """Unpack the pair that a step returned.
-
-    Raises:
-      WrongStepError: it is not a pair.
-    """
-    several = isinstance(returned, tuple | list)
-    if several and len(returned) == 2:  # noqa: PLR2004 - a pair
-        return returned[0], returned[1]
-    what = f"{len(returned)} values" if several else f"an object of type {type(returned).__name__}"
-    what = "one array" if isinstance(returned, jax.Array) else what
+    """Unpack the pair that a step returned; WrongStepError if it is none."""
+    what = f"an object of type {type(returned).__name__}"
+    if isinstance(returned, tuple | list):
+        if len(returned) == 2:  # noqa: PLR2004 - a pair
+            return returned[0], returned[1]
+        what = f"{len(returned)} values"
+    elif isinstance(returned, jax.Array):
+        what = "one array"
     raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")
 
 
@@ -113,9 +111,7 @@ def run_steps(
     *,
     repeated: bool = False,
 ) -> tuple[Trajectory, Any]:
-    """Step through the batches, and compare replicas after the first step and the last.
-
-    The trajectory is returned with the last state.
+    """Step through the batches; return the trajectory and the last state.
 
     Args:
       problem: the problem that the step computes.
@@ -127,8 +123,7 @@ def run_steps(
         This is impossible if the step changes its state in place.
 
     Raises:
-      WrongStepError: a step does not return a pair, a loss is not a scalar, an output cannot be
-        waited for, parameters are not jax.Arrays, or a loss or parameter is not finite.
+      WrongStepError: a step breaks the contract, or a loss or parameter is not finite.
     """
     state = train_step.state
     repeated = repeated and not is_elsewhere(train_step)
@@ -136,22 +131,21 @@ def run_steps(
     losses: list[float] = []
     snapshots = [flatten(train_step.params(state), np.float32)]
     states = [flat(model_state_of(problem, train_step, state))]
-    drifts: list[Drift] = []
+    drifts: list[tuple[str, Drift]] = []
     for number, batch in enumerate(batches):
         given = state
         state, loss = take_step(train_step, given, batch)
         if state is given and is_part(train_step.params(state), state):
             start = None
         del given
-        drifts.append(find_drift({LOSS: loss}))
+        drifts += find_drifts({LOSS: loss}).items()
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
             params = train_step.params(state)
-            drifts.append(find_drift(by_path(params), mask))
-            snapshots.append(flatten(params, np.float32))
             model_state = model_state_of(problem, train_step, state)
-            drifts.append(find_drift(state_by_path(model_state)))
-            drifts.append(_drift_of_rest(state, (params, model_state), resolved or {}))
+            drifts += find_drifts(by_path(params) | state_by_path(model_state), mask).items()
+            drifts += _drifts_of_rest(state, (params, model_state), resolved or {})
+            snapshots.append(flat(params, np.float32))
             states.append(flat(model_state))
     trajectory = Trajectory(
         np.array(losses),
@@ -159,7 +153,7 @@ def run_steps(
         snapshots[1],
         snapshots[-1],
         (states[0], states[1], states[-1]),
-        tuple(drift for drift in drifts if drift != NONE),
+        tuple(drifts),
         str(loss.dtype) if jnp.issubdtype(loss.dtype, jnp.floating) else "",
     )
     if not trajectory.finite:
@@ -179,15 +173,15 @@ def is_part(tree: Any, state: Any) -> bool:
     return {*map(id, jax.tree.leaves(tree))} <= {*map(id, jax.tree.leaves(state))}
 
 
-def _drift_of_rest(state: Any, known: Any, resolved: Flat) -> Drift:
+def _drifts_of_rest(state: Any, known: Any, resolved: Flat) -> Iterator[tuple[str, Drift]]:
     """Compare the replicas of what a state holds beside the parameters and the model state.
 
     The sizes are relative to each array's own, over elements whose gradient is resolved.
     """
     others = {id(leaf) for leaf in jax.tree.leaves(known)}
     arrays = {
-        f"{REST}{jax.tree_util.keystr(path)}": words(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        f"{REST}{path}": words(leaf)
+        for path, leaf in leaves_by_path(state).items()
         if isinstance(leaf, jax.Array) and id(leaf) not in others
     }
     masks = {
@@ -196,23 +190,15 @@ def _drift_of_rest(state: Any, known: Any, resolved: Flat) -> Drift:
         for path, mask in resolved.items()
         if name.endswith(path) and mask.shape == leaf.shape
     }
-    drift = find_drift(arrays, masks)
-    sizes = {}
-    for name, size in drift.sizes.items():
+    for name, (where, size) in find_drifts(arrays, masks).items():
         values = process_exchange.to_host(arrays[name]).astype(np.float64)
         counted = values[masks[name]] if name in masks else values
         own = float(np.linalg.norm(counted)) / max(1, values.size) ** 0.5
-        sizes[name] = (size / own if own else np.inf) if size else 0.0
-    return Drift(drift.where, sizes)
+        yield name, Drift(where, (size / own if own else np.inf) if size else 0.0)
 
 
 def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax.Array]:
-    """Take a step on a host batch; return the next state and the loss.
-
-    Raises:
-      WrongStepError: `place` reduces the batch, the step does not return a pair, its loss is not a
-        scalar, or an output cannot be waited for.
-    """
+    """Take a step on a host batch; WrongStepError if `place` or the step breaks the contract."""
     # A copy, so that a `place` that writes to its argument spares the next implementation's.
     placed = train_step.place(jax.tree.map(np.array, batch))
     if not is_elsewhere(train_step):
@@ -225,11 +211,7 @@ def take_step(train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, jax
 
 
 def check_placed(batch: Batch, placed: Any) -> None:
-    """Check that a placed batch is still whole.
-
-    Raises:
-      WrongStepError: it has fewer elements than the batch.
-    """
+    """Raise WrongStepError if a placed batch has fewer elements than the batch."""
     given, found = (sum(map(np.size, jax.tree.leaves(tree))) for tree in (batch, placed))
     if found < given:
         raise WrongStepError(
@@ -239,33 +221,27 @@ def check_placed(batch: Batch, placed: Any) -> None:
 
 
 def check_waitable(state: Any, loss: Any) -> None:
-    """Check that everything a step returns can be waited for.
+    """Raise WrongStepError if something that a step returns cannot be waited for.
 
-    Raises:
-      WrongStepError: the loss is not a jax.Array, or a leaf of the state is neither an array nor a
-        number, and so could hide work that nothing waits for.
+    The loss must be a jax.Array. A leaf of the state that is neither an array nor a number could
+    hide work.
     """
     if not isinstance(loss, jax.Array):
         raise WrongStepError(
             f"the loss is a {type(loss).__name__}, not a jax.Array: it cannot be waited for"
         )
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+    for path, leaf in leaves_by_path(state).items():
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
-            name = jax.tree_util.keystr(path) or "its root"
             raise WrongStepError(
-                f"the state holds a {type(leaf).__name__} at {name}: it cannot be waited for (a "
-                "class of your own can be registered by jax.tree_util.register_dataclass)"
+                f"the state holds a {type(leaf).__name__} at {path or 'its root'}: it cannot be "
+                "waited for (a class of your own can be registered by "
+                "jax.tree_util.register_dataclass)"
             )
 
 
 def by_path(params: Params) -> dict[str, jax.Array]:
-    """Return the parameters by a readable path.
-
-    Raises:
-      WrongStepError: one of them is not a jax.Array.
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    named = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    """Return the parameters by path; WrongStepError if one of them is not a jax.Array."""
+    named = leaves_by_path(params)
     for path, leaf in named.items():
         if not isinstance(leaf, jax.Array):
             raise WrongStepError(
@@ -276,17 +252,12 @@ def by_path(params: Params) -> dict[str, jax.Array]:
 
 
 def state_by_path(model_state: ModelState) -> dict[str, jax.Array]:
-    """Return the model state's arrays by a readable path; of keys, their words."""
-    named = by_path(model_state)
-    return {f"{STATE}{path}": words(leaf) for path, leaf in named.items()}
+    """Return the model state's arrays, of keys their words, by a path that says so."""
+    return {f"{STATE}{path}": words(leaf) for path, leaf in by_path(model_state).items()}
 
 
 def flatten(params: Params, dtype: Any = np.float64) -> Flat:
-    """Copy parameters from the devices, so that no later donation can delete them.
-
-    Raises:
-      WrongStepError: one of them is not a jax.Array.
-    """
+    """Copy parameters from the devices; WrongStepError if one of them is not a jax.Array."""
     by_path(params)
     return flat(params, dtype)
 
@@ -320,19 +291,10 @@ def whole_batch_steps(
     return Trajectory(np.array(losses), snapshots[0], snapshots[1], snapshots[-1], ends)
 
 
+@partial(jax.jit, static_argnums=0)
 def updated(
     optimizer: optax.GradientTransformation, params: Params, opt_state: Any, grads: Params
 ) -> tuple[Params, Any]:
     """Apply one update; return the new parameters and optimizer state."""
-    found: tuple[Params, Any] = _update_of(optimizer)(params, opt_state, grads)
-    return found
-
-
-@cache
-def _update_of(optimizer: optax.GradientTransformation) -> Callable[[Params, Any, Params], Any]:
-    @jax.jit
-    def update(params: Params, opt_state: Any, grads: Params) -> tuple[Params, Any]:
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state
-
-    return update
+    updates, opt_state = optimizer.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state

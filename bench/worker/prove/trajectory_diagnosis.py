@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 import optax
 
-from bench.contract import Batch, Problem
+from bench.contract import Batch
 from bench.records.numbers import count
-from bench.records.row_parts import OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.carried_state import Flat, flat, some
-from bench.worker.prove.diagnosis import (
-    APPROXIMATE,
-    MATCH,
-    OPTIMIZER,
-    UNKNOWN,
-    close,
-    describe,
-    general_diagnosis,
-)
+from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
+from bench.worker.prove.carried_state import Flat, flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
-from bench.worker.prove.failures import FEW
-from bench.worker.prove.relative_errors import loss_error, update_errors
-from bench.worker.prove.state_diagnosis import known_mistakes
+from bench.worker.prove.failures import APPROXIMATE, FEW
+from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
+from bench.worker.prove.relative_errors import close, describe, loss_error, some, update_errors
 from bench.worker.prove.trajectory import Trajectory, under_sgd, vector, whole_batch_steps
 
 if TYPE_CHECKING:
     from bench.worker.prove.gate import Gate
 
+OPTIMIZER = "the gradients are right under SGD, but the optimizer is not applied as given"
 BF16 = (2.0**-12, 2.0**-5)
 """Range of relative errors that rounding to bfloat16 (8 bits) causes."""
 DECAY = 1e-2
@@ -43,30 +35,24 @@ def why_wrong(
     name: str,
     ours: Trajectory,
     check: ProofCheck,
-    found: Sequence[str],
+    drift: str,
     wrong_state: str,
     *,
     again: bool,
 ) -> str:
-    """Say what is wrong with a trajectory.
+    """Say what is wrong with a trajectory, of whose errors one is too large in its check.
 
-    Args:
-      gate: has the reference.
-      name: the trajectory's name.
-      ours: the trajectory.
-      check: its comparison with the reference, one of whose errors is too large.
-      found: what is known already, such as drift.
-      wrong_state: describes the model state, if that is wrong.
-      again: whether the trajectory is on other batches.
+    `drift` and `wrong_state` describe replicas and model state, if these are wrong. With `again`,
+    the trajectory is on other batches.
     """
     truth, mask = gate.expected(name, again=again)[:2]
     timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
     match = 8 * check["update_tolerance"] if timed else MATCH
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
-    sentences = [*found]
+    sentences = [drift] if drift else []
     coarse = 2 * gate.timed_eps < ours.loss_eps and check["loss_error"] <= ours.loss_eps
-    if coarse and right_update and not found and not wrong_state:
+    if coarse and right_update and not drift and not wrong_state:
         sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
     elif under:
         sentences += mistakes(gate, name, ours, truth, match, again=again)
@@ -90,10 +76,22 @@ def why_wrong(
         ]
     if not sentences:
         right_loss = loss_error(ours.losses[:1], truth.losses[:1]) <= check["loss_tolerance"]
-        sentences = [general_diagnosis(name, right_start=right_loss and not wrong)]
+        sentences = [_general_diagnosis(name, right_start=right_loss and not wrong)]
     if 0 < len(wrong) <= FEW and len(wrong) < len(first):
         sentences.append(f"the first update of {', '.join(wrong)} is wrong, and {right}")
     return f"{'; '.join(sentences)} ({describe(check)})"
+
+
+def _general_diagnosis(name: str, *, right_start: bool) -> str:
+    """Describe a wrong trajectory that matches no known mistake."""
+    if name in (TIMED_SGD, AS_TIMED):
+        return "the step is right in float64, but not as it would be timed"
+    if name == OWN:
+        later = "its first step is right, a later one is not (check the decay rates of its moments)"
+        return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
+    if right_start:
+        return "the first step is right, but a later one is not"
+    return "the loss or the update has fewer correct digits than float64 gives"
 
 
 def _change(
@@ -133,69 +131,63 @@ def mistakes(
     """Name known mistakes that reproduce steps under SGD to within `match`."""
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
-    rate = gate.rate if name == SGD else gate.timed_rate
+    rate = gate.rates[name]
     problem = under_sgd(gate.problems[SGD], rate)
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
+    gradients = gate.loss_and_gradients
+    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, match)
     with exact_arithmetic(gate.programs):
-        gradients = gate.loss_and_gradients
-        found = _wrong_times(problem, batches, ours, truth, gradients, match)
-        found = found or known_mistakes(problem, batches, gate.shards, rate, ours, gradients, match)
+        found = _wrong_times(seen) or known_mistakes(seen)
         if name == SGD and found and found[0].startswith(UNKNOWN):
-            of_others = _others(gate, problem, batches[0], vector(ours.first, ours.start))
+            of_others = _others(gate, seen)
             found = [of_others] if of_others else found
         return found
 
 
-def _wrong_times(
-    problem: Problem,
-    batches: Sequence[Batch],
-    ours: Trajectory,
-    truth: Trajectory,
-    gradients: Callable[..., Any],
-    match: float,
-) -> list[str]:
+def _wrong_times(seen: Observed) -> list[str]:
     """Name mistakes that show in several steps: values of another step, or a changing factor."""
-    update, right = vector(ours.first, ours.start), vector(truth.first, truth.start)
-    start = problem.draw(), problem.draw_state()
+    ours, truth, match, near = seen.ours, seen.truth, seen.match, seen.is_near
+    update, right, optimizer = seen.update, seen.right, seen.problem.optimizer
+    start = seen.problem.draw(), seen.problem.draw_state()
 
     def last(rule: optax.GradientTransformation, batches: Sequence[Batch]) -> np.ndarray:
-        return vector(whole_batch_steps(*start, gradients, rule, batches).last, truth.start)
+        return vector(whole_batch_steps(*start, seen.gradients, rule, batches).last, truth.start)
 
     found, end, factor = [], vector(ours.last, ours.start), _multiple(update, right)
     if not update.any():
-        if close(end, last(problem.optimizer, batches[:-1]), match):
+        if near(end, last(optimizer, seen.batches[:-1])):
             found += ["`params` returns the parameters of the step before"]
-    elif abs(factor - 1) > 10 * match and close(update, factor * right, match):
-        scaled = optax.chain(problem.optimizer, optax.scale(factor))
-        if not close(end, last(scaled, batches), 10 * match):
+    elif abs(factor - 1) > 10 * match and near(update, factor * right):
+        scaled = optax.chain(optimizer, optax.scale(factor))
+        if not close(end, last(scaled, seen.batches), 10 * match):
             first = f"the first update is {factor:.6g} times what it should be"
             found += [f"{first}, and later ones are not: `params` may return an average"]
-    if close(ours.losses[1:], truth.losses[:-1], match):
+    if near(ours.losses[1:], truth.losses[:-1]):
         found += ["the loss is that of the step before"]
-    elif close(update, right, match) and not close(ours.losses[0], truth.losses[0], match):
+    elif near(update, right) and not near(ours.losses[0], truth.losses[0]):
         params = jax.tree.unflatten(jax.tree.structure(start[0]), truth.first.values())
-        after = gradients(params, start[1], batches[0])[0][0]
-        if close(ours.losses[0], float(after), match):
+        after = seen.gradients(params, start[1], seen.batches[0])[0][0]
+        if near(ours.losses[0], float(after)):
             found += ["the loss is that of the parameters after the update"]
     return found
 
 
-def _others(gate: Gate, problem: Problem, batch: Batch, update: np.ndarray) -> str:
+def _others(gate: Gate, seen: Observed) -> str:
     """Name another optimizer or batch that makes an update under SGD; empty if none does."""
-    own, sgd = (vector(gate.truth[name].first, gate.truth[name].start) for name in (OWN, SGD))
-    differs = not close(own, _multiple(own, sgd) * sgd, 10 * DECAY)
-    if differs and close(update, _multiple(update, own) * own, DECAY):
+    own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
+    differs = not close(own, _multiple(own, seen.right) * seen.right, 10 * DECAY)
+    if differs and close(seen.update, _multiple(seen.update, own) * own, DECAY):
         return (
             "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
             "optimizer would"
         )
-    start, leaves = (problem.draw(), problem.draw_state()), jax.tree.leaves(batch)
+    start = seen.problem.draw(), seen.problem.draw_state()
+    leaves, tree = jax.tree.flatten(seen.batches[0])
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
         for axis, by in product(range(np.ndim(leaf))[:2], (1, -1)):
             moved = [np.roll(x, by, axis) if at == place else x for at, x in enumerate(leaves)]
-            shifted = jax.tree.unflatten(jax.tree.structure(batch), moved)
-            grads = gate.loss_and_gradients(*start, shifted)[1]
+            grads = seen.gradients(*start, jax.tree.unflatten(tree, moved))[1]
             found = vector(flat(grads))
-            if close(update, _multiple(update, found) * found, MATCH):
+            if close(seen.update, _multiple(seen.update, found) * found, MATCH):
                 return f"array {place} of the batch is shifted by {by} along axis {axis}"
     return ""

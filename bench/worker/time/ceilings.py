@@ -1,8 +1,7 @@
 """Ceilings of this machine, measured: matrix products, memory and all-reduces.
 
-These are not published figures: they are measured on the same devices, cores and versions as the
-steps, in the same worker, on all devices of the mesh at once, because virtual devices share caches
-and memory. A ceiling is the best of several repetitions and sizes.
+They are measured on all devices of the mesh at once, because virtual devices share caches and
+memory. A ceiling is the best of several repetitions and sizes.
 
 - Products multiply square matrices in the workload's compute dtype, at jax's default matmul
   precision, as the steps do: 2 n^3 FLOPs each.
@@ -56,6 +55,9 @@ PRODUCTS = tuple(2**power for power in range(8, 15))
 """Widths of matrices: 256 to 16,384."""
 PAYLOADS = tuple(2**power for power in range(20, 29))
 """Bytes of an all-reduce: 1 to 256 MiB."""
+
+FLOAT = 4
+"""Bytes of a float32."""
 
 _AXIS = "devices"
 _SCALE = 1 - 2.0**-20
@@ -113,8 +115,7 @@ def matmul_flops(own: Mesh, precision: str, room: int) -> float:
         # Not zeros: a device's power draw, and so its clock rate, depends on the values.
         numbers = np.random.default_rng(0).standard_normal(1 << 16).astype(dtype)
         matrix = jax.device_put(np.resize(numbers, (width, width)), NamedSharding(own, P()))
-        shape = (own.size * width, width)
-        return chained(squared, filled(own, shape, 0.0, dtype), own, matrix)
+        return chained(squared, filled(own, (width, width), 0.0, dtype), own, matrix)
 
     widths = [width for width in PRODUCTS if 3 * width**2 * dtype.itemsize <= room]
     return best_rate(product, lambda width: 2.0 * width**3, widths)
@@ -130,7 +131,7 @@ def memory_bytes(own: Mesh, array: int) -> float:
     """Measure the bytes per second that a device reads and writes."""
 
     def scaling(size: int) -> Call:
-        return chained(lambda x: _SCALE * x, filled(own, floats(own, size), 1.0), own)
+        return chained(lambda x: _SCALE * x, filled(own, (size // FLOAT,), 1.0), own)
 
     return best_rate(scaling, lambda size: 2.0 * size, [array])
 
@@ -140,14 +141,13 @@ def all_reduce(whole: Mesh, room: int) -> tuple[float, float]:
 
     def summing(size: int) -> Call:
         # Zeros stay zeros, however often they are summed.
-        return chained(
-            partial(jax.lax.psum, axis_name=_AXIS), filled(whole, floats(whole, size), 0.0), whole
-        )
+        zeros = filled(whole, (size // FLOAT,), 0.0)
+        return chained(partial(jax.lax.psum, axis_name=_AXIS), zeros, whole)
 
     payloads = [size for size in PAYLOADS if 2 * size <= room]
     factor = bus_factor("all-reduce", whole.size)
     rate = best_rate(summing, lambda size: size * factor, payloads)
-    return rate, fastest(partial(summing, np.dtype(np.float32).itemsize))
+    return rate, fastest(partial(summing, FLOAT))
 
 
 def best_rate(
@@ -155,30 +155,21 @@ def best_rate(
 ) -> float:
     """Find the highest rate of work, over ascending sizes whose calls are not too long.
 
-    `make` makes the program of a size, and `work` returns the work of one call of it.
-
-    Raises:
-      EndedError: there are no sizes, or a process fails.
+    `make` makes the program of a size, and `work` returns the work of one call of it. Without any
+    size, EndedError is raised.
     """
-    best, left = 0.0, list(sizes)
-    if not left:
+    best, fitting = 0.0, sizes[:1]
+    if not fitting:
         raise EndedError("unsupported", "there is too little memory")
-    size = left[0]
-    while True:
-        best = max(best, work(size) / fastest(partial(make, size)))
-        left = [larger for larger in left if larger > size]
-        fitting = [larger for larger in left if work(larger) <= best * CALL_S]
-        if not fitting:
-            return best
+    while fitting:
         size = fitting[-1]  # only the largest, because every size is compiled
+        best = max(best, work(size) / fastest(partial(make, size)))
+        fitting = [larger for larger in sizes if larger > size and work(larger) <= best * CALL_S]
+    return best
 
 
 def fastest(make: Callable[[], Call]) -> float:
-    """Return the seconds per call of the best repetition, timed by its slowest process.
-
-    Raises:
-      EndedError: a process fails.
-    """
+    """Return the seconds per call of the best repetition, timed by its slowest process."""
     # All processes compile and allocate before any of them waits for others in a collective.
     call, _ = everywhere(make)
     everywhere(partial(repeat, call, 1))
@@ -201,10 +192,8 @@ def repeat(call: Call, times: int) -> None:
 def everywhere(action: Callable[[], T]) -> tuple[T, float]:
     """Run an action in all processes at once; each starts when all have ended the previous one.
 
-    Its result in this process is returned with the seconds of the slowest process.
-
-    Raises:
-      EndedError: in all processes, if the action fails in any.
+    Its result in this process is returned with the seconds of the slowest process. If it fails in
+    one, EndedError is raised in all.
     """
 
     def timed() -> tuple[T, float]:
@@ -216,15 +205,10 @@ def everywhere(action: Callable[[], T]) -> tuple[T, float]:
 
 
 def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:
-    """Make a constant array, sharded over the mesh along its first dimension."""
-    sharding = NamedSharding(mesh, P(_AXIS))
-    make = jax.jit(lambda: jnp.full(shape, value, dtype), out_shardings=sharding)
+    """Make a constant array of this shape on each device, sharded along its first dimension."""
+    whole, sharding = (mesh.size * shape[0], *shape[1:]), NamedSharding(mesh, P(_AXIS))
+    make = jax.jit(lambda: jnp.full(whole, value, dtype), out_shardings=sharding)
     return make().block_until_ready()
-
-
-def floats(mesh: Mesh, size: int) -> tuple[int]:
-    """Return the shape of a float32 array with at most `size` bytes on each device."""
-    return (mesh.size * (size // np.dtype(np.float32).itemsize),)
 
 
 def chained(

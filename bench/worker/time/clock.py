@@ -3,6 +3,7 @@
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -91,13 +92,10 @@ class Arm:
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
         """Run steps, and wait for every loss or for none; return the last state and loss."""
         step, state, batch = self.step, self.state, self.batch
-        if wait_each:
-            for _ in range(steps):
-                state, loss = step(state, batch)
+        for _ in range(steps):
+            state, loss = step(state, batch)
+            if wait_each:
                 wait_for(loss)
-        else:
-            for _ in range(steps):
-                state, loss = step(state, batch)
         return state, loss
 
     def warm_up(self) -> Self:
@@ -141,9 +139,7 @@ def steps_per_span(
 def latency_steps(steps: int) -> int:
     """Return the steps of the latency span beside a throughput span of `steps`.
 
-    It is 0 if the throughput span is one step, whose time then is the latency as well. A second
-    span of such a long step would add little, because the host's speed hardly changes between
-    adjacent spans; another round adds more.
+    It is 0 if the throughput span is one step, whose time then is the latency as well.
     """
     return 0 if steps == 1 else max(1, round(LATENCY_SHARE * steps))
 
@@ -161,37 +157,6 @@ class CheckedSpan:
     after: Callable[[Arm], None]
 
 
-def run_spans(
-    arm: Arm,
-    spans: Sequence[tuple[int, bool]],
-    checked: CheckedSpan | None,
-    apart: Callable[[], None] = lambda: None,
-) -> list[int]:
-    """Run an arm's spans, each given by its number of steps and whether to wait for each step.
-
-    All spans run from the same line of code, so that the step cannot distinguish them. `apart` is
-    called between the timed spans, whose nanoseconds are returned, and what is done for a check.
-    """
-    groups, took = [(spans, checked is not None and not checked.steps)], []
-    if checked is not None and checked.steps:
-        groups.insert(0 if checked.first else 1, ([(checked.steps, checked.wait_each)], True))
-    for place, (group, is_checked) in enumerate(groups):
-        if place:
-            apart()
-        if checked is not None and is_checked:
-            checked.before(arm)
-            if group is spans:
-                apart()
-        times = arm.run_spans(group)
-        if group is spans:
-            took = times
-        if checked is not None and is_checked:
-            if group is spans:
-                apart()
-            checked.after(arm)
-    return took
-
-
 Readings = tuple[BoardSlot | None, Energy | None, HostSlot]
 """The boards, the energy and the host's activity of a turn."""
 
@@ -203,20 +168,29 @@ def take_turn(
     log: CompilationLog,
     read: Callable[[], Readings],
 ) -> tuple[list[int], int, Readings]:
-    """Run an arm's spans; return their nanoseconds, compiled programs and readings.
+    """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
-    `read` returns the boards, and the energy and the host's activity since its last call.
+    All spans run from the same line of code, so that the step cannot distinguish a check's own.
+    Returned are the nanoseconds of the timed spans, the programs that they compiled, and what
+    `read` says about them: the boards, and the energy and the host's activity since its last call.
     """
-    programs, readings = [log.programs], []
-
-    def note() -> None:
-        programs.append(log.programs)
-        readings.append(read())
-
-    took = run_spans(arm, spans, checked, note)
-    note()
-    at = 1 if checked is not None and (checked.first or not checked.steps) else 0
-    return took, programs[at + 1] - programs[at], readings[at]
+    groups = [(spans, checked is not None and not checked.steps)]
+    if checked is not None and checked.steps:
+        groups.insert(0 if checked.first else 1, ([(checked.steps, checked.wait_each)], True))
+    for group, is_checked in groups:
+        if checked is not None and is_checked:
+            checked.before(arm)
+        if checked is not None:
+            read()  # what is done for a check counts for no turn
+        programs = log.programs
+        took = arm.run_spans(group)
+        if group is spans:
+            found = took, log.programs - programs, read()
+        if checked is not None and is_checked:
+            checked.after(arm)
+    if checked is not None:
+        read()
+    return found
 
 
 @contextmanager
@@ -247,11 +221,10 @@ def measure(
     checked_span: Callable[[Arm, int | None, int], CheckedSpan | None] = lambda *_: None,
     boards: Callable[[], BoardSlot | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
-    """Time all arms in interleaved rounds.
+    """Time all arms in interleaved rounds; docs/design/measuring.md explains the turns.
 
-    In a round every arm has one turn: a wash-out step, which absorbs the effect of the switch from
-    its predecessor; a throughput span; and a latency span, unless that has 0 steps. Arms that have
-    left the rounds return in every REENTRY-th, so that a later drift of their times shows.
+    Arms that have left the rounds return in every REENTRY-th, so that a later drift of their times
+    shows.
 
     Args:
       arms: warm arms with distinct names.
@@ -272,13 +245,16 @@ def measure(
     """
     by_name = {arm.name: arm for arm in arms}
     turns: list[Turn] = []
-    compiled: dict[str, int] = {}
+    compiled = Counter[str]()
     predecessor, waited_steps = "", latency_steps(steps)
     spans = [(1, False), (steps, False), (waited_steps, True)]
     in_turn = sum(number for number, _ in spans)
 
     def children_cpu_s() -> float:
         return sum(arm.children_cpu_s() for arm in arms)
+
+    def read() -> Readings:
+        return boards(), used(), watch.slot()
 
     with without_garbage_collection(), HostWatch(more_cpu_s=children_cpu_s) as watch:
         orders = Orders(list(by_name), seed)
@@ -291,10 +267,9 @@ def measure(
                 gc.disable()  # a step may have enabled it
                 at, checked = time.time(), checked_span(arm, number, in_turn)
                 (wash_out, throughput, latency), programs, (board, energy, slot) = take_turn(
-                    arm, spans, checked, log, lambda: (boards(), used(), watch.slot())
+                    arm, spans, checked, log, read
                 )
-                if programs:
-                    compiled[name] = compiled.get(name, 0) + programs
+                compiled[name] += programs
                 turn = Turn(
                     arm=name,
                     round=number,
@@ -324,6 +299,6 @@ def measure(
         for arm in arms:
             turn_of(arm.name)
             if (checked := checked_span(arm, None, in_turn)) is not None:
-                run_spans(arm, spans[:1] if checked.steps else spans, checked)
+                take_turn(arm, spans[:1] if checked.steps else spans, checked, log, read)
         turn_of("")
-    return turns, compiled
+    return turns, dict(+compiled)

@@ -76,11 +76,7 @@ def package(folder: Path) -> Counter:
 
 
 def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Counter]:
-    """Find the counters of the packages that this process may run on.
-
-    Raises:
-      UnknownError: the system shows none, or one cannot be read without permission.
-    """
+    """Find the counters of the packages that this process may run on; UnknownError without any."""
     folders: dict[str, Path] = {}
     # A package may appear twice, by registers and by memory-mapped I/O, but counts once.
     for folder in sorted(powercap.glob("*"), key=lambda folder: ("mmio" in folder.name, folder)):
@@ -102,11 +98,7 @@ def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Count
 
 
 def board(ordinal: int) -> Counter:
-    """Return the counter of a board, by its device's ordinal among those visible to CUDA.
-
-    Raises:
-      UnknownError: NVML is not installed, or shows no energy of it.
-    """
+    """Return the counter of a board, by its device's ordinal among those visible to CUDA."""
     handle = nvml.board_of(ordinal)
 
     def joules() -> float:
@@ -118,11 +110,7 @@ def board(ordinal: int) -> Counter:
 
 
 def counters(devices: Sequence[jax.Device]) -> list[Counter]:
-    """Find the counters of this process's devices.
-
-    Raises:
-      UnknownError: there are none.
-    """
+    """Find the counters of this process's devices; UnknownError without any."""
     platform = devices[0].platform
     if platform == "cpu":
         return packages()

@@ -1,11 +1,19 @@
-"""Checks that a step's work is done when its outputs are ready: no clock sees later work."""
+"""Checks of an arm's steps: their work is done when their outputs are ready, and they still train.
 
+No clock sees work that continues after a span. Steps on NaNs and infinities may run at another
+speed than steps on finite numbers, and a step whose loss grows without bound no longer does what
+the gate proved. Arms train on one batch repeatedly, so a right step's loss falls, or stays at the
+best that the model can reach.
+"""
+
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from bench.records.numbers import count
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import MAX_STEPS, Arm
@@ -35,10 +43,12 @@ wait long, but use a few milliseconds of CPU time at most."""
 
 REPEATS = 3
 SETTLE_S = 30.0
-
-
 GLANCE_S = (0.01, 0.02)
 """Seconds of the pause before a glance, and of the glance."""
+
+FACTOR = 10.0
+"""A loss diverges at this multiple of the first loss. To cover losses of any sign, the limit is a
+rise by `FACTOR - 1` times the first loss's absolute value. A first loss of 0 sets no limit."""
 
 
 def is_late() -> bool:
@@ -50,14 +60,11 @@ def is_late() -> bool:
 
 
 def check_completion(arm: Arm) -> None:
-    """Check that an arm does no work once its outputs are ready.
+    """Raise WrongStepError if an arm still works once its outputs are ready.
 
     Late work shows in two ways: devices that respond slowly afterwards still have work queued, and
     a process that uses CPU time while it should be idle has a thread that continues. One clean span
     passes an arm, so that no arm is refused because of a disturbance.
-
-    Raises:
-      WrongStepError: work continues after the outputs are ready.
     """
     step_s = min(arm.run(1) for _ in range(REPEATS)) / 1e9
     steps = process_exchange.from_main(max(1, min(MAX_STEPS, int(SPAN_S / step_s))))
@@ -112,3 +119,37 @@ def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
         if used_s > allowed_s:
             return f"after {steps} steps its threads still used {used_s:.2f} s of CPU time"
     return ""
+
+
+def why_diverged(arm: Arm, first: float) -> str:
+    """Describe what is wrong with an arm's losses so far; empty if nothing is.
+
+    `first` is the loss before the first update.
+    """
+    useless = f"its times, of {arm.steps} steps in all, are not those of a step that trains"
+    for steps, loss in arm.losses:
+        # A step may keep its loss in the state and donate it; the last loss always exists.
+        if loss.is_deleted():
+            continue
+        value = float(loss)
+        if not math.isfinite(value):
+            return f"the loss is {value} after {count(steps, 'step')}: {useless}"
+        if first and value - first > (FACTOR - 1) * abs(first):
+            return (
+                f"the loss diverges: {value:.3g} after {count(steps, 'step')}, and {first:.3g} "
+                f"before the first: {useless}"
+            )
+    return ""
+
+
+def diverged(arms: Sequence[Arm], first: float, found: Mapping[str, str] = {}) -> dict[str, str]:
+    """Return the reason for each arm that diverged; if all did, the workload is to blame.
+
+    What earlier checks have found is the reason of the arms that it names.
+    """
+    whys = {arm.name: why_diverged(arm, first) for arm in arms}
+    reasons = {name: found.get(name, why) for name, why in whys.items() if why}
+    if len(reasons) == len(arms) > 1:
+        note = "; all arms of the block diverge: the workload itself does not train for that long"
+        return {name: why + note for name, why in reasons.items()}
+    return reasons

@@ -1,0 +1,270 @@
+"""Diagnosis of wrong steps under SGD: known mistakes are reproduced and compared with the steps.
+
+Every hypothesis is a step computed in float64 on one device, so a match agrees to many digits and
+is not a guess. There, jax.vmap with a named axis computes what jax.shard_map would on several.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench.contract import Batch, Problem, StateLossFn
+from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState, is_float
+from bench.worker.prove.carried_state import (
+    SHARDS,
+    flat,
+    in_microbatches,
+    in_shards,
+    part_of,
+    parts_of,
+    strided_part,
+    whole_batch_loss,
+)
+from bench.worker.prove.failures import APPROXIMATE
+from bench.worker.prove.relative_errors import close, state_errors
+from bench.worker.prove.trajectory import Trajectory, vector, whole_batch_steps
+
+MATCH = 1e-6
+"""Relative distance below which a hypothesis is accepted."""
+UNKNOWN = "the gradients are wrong, and no known mistake explains them"
+LEAST_WEIGHT = 1e-3
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Steps under SGD that differ from the reference's."""
+
+    problem: Problem
+    """The problem, with float64 parameters."""
+    batches: Sequence[Batch]
+    shards: int
+    """Number of parts that the mesh splits a batch into."""
+    rate: float
+    """Learning rate."""
+    ours: Trajectory
+    truth: Trajectory
+    gradients: Callable[..., Any]
+    """The reference's loss and gradients of a whole batch."""
+    match: float
+    """Relative distance below which a mistake reproduces the steps. Above MATCH, only known
+    mistakes are named."""
+
+    @cached_property
+    def update(self) -> np.ndarray:
+        """The first update."""
+        return vector(self.ours.first, self.ours.start)
+
+    @cached_property
+    def right(self) -> np.ndarray:
+        """What it should be."""
+        return vector(self.truth.first, self.truth.start)
+
+    def is_near(self, ours: Any, theirs: Any) -> bool:
+        """Whether two vectors or scalars agree."""
+        return close(ours, theirs, self.match)
+
+
+def known_mistakes(seen: Observed) -> list[str]:
+    """Name each known mistake that reproduces the steps, in one clause each."""
+    if not seen.problem.state_names:
+        return _in_first_step(seen, *_parts_in_turn(seen, part_of, seen.shards))
+    params, model_state, _ = seen.problem.functional_with_state()
+    for why, loss_fn in _other_steps(seen.problem, seen.shards) if seen.shards > 1 else ():
+        grads = jax.jit(jax.grad(loss_fn, has_aux=True))(params, model_state, seen.batches[0])[0]
+        mistaken = -seen.rate * vector(flat(grads))
+        if seen.is_near(seen.update, mistaken) and not seen.is_near(seen.right, mistaken):
+            return [why]
+    return _in_first_step(seen, *_shards_at_once(seen)) or _in_later_steps(seen)
+
+
+def _in_first_step(
+    seen: Observed, losses: np.ndarray, updates: np.ndarray, sequential: np.ndarray
+) -> list[str]:
+    """Name mistakes of the first step, by what each shard computes, as `_parts_in_turn` returns."""
+    parts, has_state = seen.problem.microbatches, bool(seen.problem.state_names)
+    why = _explain_update(seen, updates, sequential)
+    if why.startswith(UNKNOWN) and parts > 1 and not has_state:
+        own = _parts_in_turn(seen, strided_part, parts)[1]
+        why = _explain_weights(seen, own, "microbatches") or why
+    of_loss = _explain_loss(seen, losses, 1 if has_state else parts)
+    return [each for each in (why, of_loss) if each]
+
+
+def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray) -> str:
+    """Name the mistake that produces the first update; empty if it is right."""
+    shards, update, mean = len(updates), seen.update, updates.mean(axis=0)
+    if seen.is_near(update, mean):
+        return ""
+    if not update.any():
+        return "the parameters do not change"
+    factor = float(update @ mean / (mean @ mean))
+    if seen.is_near(update, factor * mean):
+        reason = _reason_of(seen, factor, shards)
+        return f"the gradients are {factor:.6g} times what they should be{reason}"
+    if shards > 1 and seen.is_near(update, sequential):
+        return f"there are {shards} updates per step: one for every shard, not one for their mean"
+    weighted = _explain_weights(seen, updates, "shards") if shards > 1 else ""
+    advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
+    return weighted or (f"{UNKNOWN}{advice}" if seen.match <= MATCH else "")
+
+
+def _explain_weights(seen: Observed, updates: np.ndarray, parts: str) -> str:
+    """Say which parts of the batch an update sums with other weights; empty if it is no such sum.
+
+    `updates`, (parts, parameters), are those of each part alone, and `parts` says what these are.
+    """
+    update = seen.update
+    weights = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)[0]
+    if len(updates) >= update.size or not seen.is_near(weights @ updates, update):
+        return ""
+    least = max(LEAST_WEIGHT, 10 * seen.match)
+    used = np.flatnonzero(abs(weights) > least)
+    if len(used) == 1 and parts == "shards":
+        alone = f"shard {used[0]} alone"
+        return f"the gradients are those of {alone}: they are not reduced over the shards"
+    if len(used) < len(updates) and np.ptp(weights[used]) <= least:
+        listed = ", ".join(map(str, used))
+        return f"the gradients are those of {parts} {listed} of {len(updates)} alone"
+    listed = ", ".join(f"{weight:.3g}" for weight in weights.round(3) + 0.0)
+    return f"the gradients of the {parts} are summed with the weights {listed}"
+
+
+def _reason_of(seen: Observed, factor: float, shards: int) -> str:
+    """Return the likely reasons for a constant factor."""
+    microbatches = seen.problem.microbatches
+    reasons = {
+        "summed over the shards and not divided": (shards, shards),
+        "reduced twice over the shards": (shards, shards**2),
+        "divided twice by the number of shards": (shards, 1 / shards),
+        "summed over the microbatches and not divided": (microbatches, microbatches),
+        "divided twice by the number of microbatches": (microbatches, 1 / microbatches),
+    }
+    likely = [
+        reason
+        for reason, (parts, value) in reasons.items()
+        if parts > 1 and abs(factor / value - 1) < seen.match
+    ]
+    return f": they are {', or '.join(likely)}" if likely else ""
+
+
+def _explain_loss(seen: Observed, losses: np.ndarray, microbatches: int) -> str:
+    """Name the mistake that produces the first loss, by the shards' own; empty if it is right."""
+    loss, mean = float(seen.ours.losses[0]), losses.mean()
+    if seen.is_near(loss, mean):
+        return ""
+    if seen.is_near(loss, losses.sum()):
+        return "the loss is summed over the shards, not averaged"
+    if microbatches > 1 and seen.is_near(loss, microbatches * mean):
+        return "the loss is summed over the microbatches, not averaged"
+    for index, shard_loss in enumerate(losses):
+        if seen.is_near(loss, shard_loss):
+            return f"the loss is that of shard {index} alone"
+    factor = float(loss / mean)
+    differs = f"the loss differs by {abs(factor - 1):.1e} of what it should be"
+    if f"{factor:.6g}" != "1":
+        differs = f"the loss is {factor:.6g} times what it should be"
+    return differs if seen.match <= MATCH else ""
+
+
+def _parts_in_turn(
+    seen: Observed, part: Callable[[Batch, int, int], Batch], parts: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compute parts of the first batch alone, and all in sequence with an update after each.
+
+    Returns:
+      (parts,) losses and (parts, parameters) updates from the initial parameters, and the
+      (parameters,) update of applying each part's gradients before computing those of the next.
+    """
+    params, loss_fn = seen.problem.functional()
+    loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
+    moving, losses, updates = params, [], []
+    for index in range(parts):
+        own = part(seen.batches[0], parts, index)
+        loss, grads = loss_and_grads(params, own)
+        losses.append(float(loss))
+        updates.append(-seen.rate * vector(flat(grads)))
+        moving_grads = loss_and_grads(moving, own)[1]
+        moving = jax.tree.map(lambda p, g: p - seen.rate * g, moving, moving_grads)
+    return np.array(losses), np.array(updates), vector(flat(moving), flat(params))
+
+
+def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the shards' losses and updates, or the whole batch's where statistics join them."""
+    params, model_state, _ = seen.problem.functional_with_state()
+    each = jax.value_and_grad(in_microbatches(seen.problem, SHARDS), has_aux=True)
+    (losses, _), grads = jax.jit(jax.vmap(each, (None, None, 0), axis_name=SHARDS))(
+        params, model_state, parts_of(seen.batches[0], seen.shards)
+    )
+    own = [x.reshape(seen.shards, -1) for x in jax.tree.leaves(grads)]
+    updates, sequential = -seen.rate * np.concatenate(own, axis=1), np.full_like(seen.right, np.nan)
+    if seen.is_near(updates.mean(axis=0), seen.right):  # no draws depend on the position
+        return np.asarray(losses), updates, sequential
+    return seen.truth.losses[:1], seen.right[None], sequential
+
+
+def _other_steps(problem: Problem, shards: int) -> Iterator[tuple[str, StateLossFn]]:
+    """Yield mistakes that change a first step, and the losses that they compute."""
+    if problem.statistics == LOCAL:
+        yield (
+            "the statistics are those of the global batch, and the workload declares local ones",
+            whole_batch_loss(replace(problem, statistics=SYNCHRONIZED), shards),
+        )
+        return
+    yield (
+        "every shard draws the same random numbers: the masks of dropout repeat over the shards",
+        in_shards(problem, shards),
+    )
+    yield (
+        "every shard is normalized by its own statistics: they are not synchronized",
+        in_shards(replace(problem, statistics=LOCAL), shards),
+    )
+
+
+def _in_later_steps(seen: Observed) -> list[str]:
+    """Name mistakes that show after a first step whose loss and update are right."""
+    if why := _wrong_averages(seen):
+        return [why]
+    start = seen.problem.draw_state()
+    before, after, _ = seen.ours.states
+    draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
+    if all(np.array_equal(before[path], after[path]) for path in draws):
+        return []  # the comparison of the model state says so
+
+    def again(params: Any, now: ModelState, batch: Batch) -> Any:
+        """Draw in every step the random numbers of the first."""
+        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start)
+        return seen.gradients(params, same, batch)
+
+    optimizer = seen.problem.optimizer
+    repeated = whole_batch_steps(seen.problem.draw(), start, again, optimizer, seen.batches)
+    repeats = float(np.abs(seen.ours.losses / repeated.losses - 1).max()) <= seen.match
+    return ["every step draws the same random numbers"] if repeats else []
+
+
+def _wrong_averages(seen: Observed) -> str:
+    """Name the mistake that leaves the model state after the first step; empty if none does."""
+    problem, batch, shards = seen.problem, seen.batches[0], seen.shards
+    params, model_state, _ = problem.functional_with_state()
+    start = flat(model_state)
+
+    def makes(loss_fn: StateLossFn, batch: Batch) -> bool:
+        theirs = flat(jax.jit(loss_fn)(params, model_state, batch)[1])
+        errors = state_errors(seen.ours.states[1], theirs, start)
+        return all(error <= seen.match for error in errors.values())
+
+    if problem.statistics != LOCAL and makes(
+        in_shards(replace(problem, statistics=LOCAL), shards), batch
+    ):
+        return (
+            "the running averages are the means of the shards' own statistics, not the statistics "
+            "of the global batch"
+        )
+    of_part = in_microbatches(problem)
+    for index in range(shards):
+        if makes(of_part, part_of(batch, shards, index)):
+            return f"the running averages are those of shard {index} alone"
+    return ""
