@@ -65,10 +65,7 @@ ALONE = Switch(1, math.inf)
 
 @dataclass(frozen=True)
 class Route:
-    """The links between the members of a collective.
-
-    Every *domain* (a host's NVLink domain, or a TPU slice) holds equally many members.
-    """
+    """Links between members: equally many per *domain*, a host's NVLink domain or a TPU slice."""
 
     inside: Switch | tuple[Ring, ...] = ALONE
     """Links within a domain; the axes of a torus are used simultaneously."""

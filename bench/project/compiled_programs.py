@@ -135,19 +135,14 @@ def programs(
     cells: Sequence[Cell],
     catalogue: Catalogue,
     *,
-    timeout_s: float = TIMEOUT_S,
     here: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Program | Unread]:
     """Compile the steps of cells without running them; the results have the cells' order.
 
-    Args:
-      cells: of meshes up to 1,024 devices.
-      catalogue: the available implementations and workloads.
-      timeout_s: limit for one cell.
-      here: compile for this machine's own devices instead of virtual ones; a mesh then has at most
-        as many devices as the machine.
-      progress: called from another thread with the number of cells answered, and the total.
+    `here` is to compile for this machine's own devices instead of virtual ones, of which a mesh may
+    have up to 1,024. `progress` is called from another thread with the number of cells answered,
+    and the total.
     """
     platform = catalogue["platform"] if here else "cpu"
     if not here:
@@ -180,7 +175,7 @@ def programs(
     for _, group in itertools.groupby(unknown, key=_devices):
         # An accelerator's compiler needs the accelerators, so only one child runs.
         room = psutil.virtual_memory().available // ROOM if platform == "cpu" else 1
-        _compile([*group], max(1, min(usable_cores(), room)), start, timeout_s, answered)
+        _compile([*group], max(1, min(usable_cores(), room)), start, answered)
     return [cast("Program | Unread", results[cell]) for cell in cells]
 
 
@@ -188,15 +183,13 @@ def _compile(
     cells: Sequence[Cell],
     at_once: int,
     start: Callable[[deque[Cell]], Child],
-    timeout_s: float,
     answered: Callable[[Cell, CompiledAnswer], None],
 ) -> None:
     """Have cells with equal numbers of devices `answered` by children, each for a part of them.
 
     A child that `start` has started removes each cell from its part when it answers. If it ends
-    early, the cell that it was compiling is blamed, and another child gets the rest. If other
-    children ran beside it, they may have exhausted the host's memory, so that cell is retried
-    alone.
+    early, the cell that it was compiling is blamed, and another child gets the rest. If others ran
+    beside it, they may have exhausted the host's memory, so that cell is retried alone.
     """
     again: list[Cell] = []
     parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
@@ -204,7 +197,7 @@ def _compile(
         with ExitStack() as children:
             running = [(part, children.enter_context(start(part))) for part in parts]
             for part, child in running:
-                ended = child.answer(timeout_s)
+                ended = child.answer(TIMEOUT_S)
                 if part and at_once > 1:
                     again.append(part.popleft())
                 elif part:
@@ -213,7 +206,7 @@ def _compile(
                     answered(part.popleft(), failed)
         parts = [part for part in parts if part]
     if again:
-        _compile(again, 1, start, timeout_s, answered)
+        _compile(again, 1, start, answered)
 
 
 def _known(

@@ -147,10 +147,7 @@ def known() -> list[str]:
 
 @functools.cache
 def hardware(name: str) -> Hardware:
-    """Return the sheet of a chip.
-
-    Raises ValueError if there is no such sheet, with those that exist, or if it is invalid.
-    """
+    """Return the sheet of a chip; raises ValueError if there is none, or if it is invalid."""
     names = known()
     if name not in names:
         raise ValueError(f"unknown hardware {name!r}; {closest(name, names)}")

@@ -120,10 +120,9 @@ class Search:
 
 
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
-    """Return a line for each implementation, workload, mesh and set of options.
+    """Return a line for each group of cells that differ only in their batch, with planned bytes.
 
-    The compiler planned these bytes for a device, if they are known. Cells of several processes and
-    of variants are left out.
+    Cells of several processes and of variants are left out.
     """
     lines: dict[Cell, Line] = {}
     for cell in sorted(planned, key=lambda cell: cell.block.batch):
@@ -227,10 +226,7 @@ def _row(line: Line, search: Search, limit: Limit, **found: Any) -> MaxBatchRow:
 
 
 def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
-    """Return the memory that the compiler planned for each measured cell.
-
-    None if the cell's files, versions or device have changed since; it is then compiled again.
-    """
+    """Return the bytes that the compiler planned for each cell; None if the cell has changed."""
     planned: dict[Cell, float | None] = {}
     for row in measured:
         cell, memory = Cell.of(row), row.get("memory")
@@ -277,10 +273,7 @@ def _key(cell: Cell, contents: Contents) -> str | None:
 
 
 def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
-    """Run some steps of a cell on its mesh, on this machine.
-
-    The cell has a single process and no variant; the catalogue names its files and the platform.
-    """
+    """Run some steps of a cell with one process and no variant on its mesh, on this machine."""
     before = host_memory.read_counters()
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)

@@ -55,11 +55,7 @@ class Placement:
             )
 
     def route(self, axes: Sequence[str]) -> Route:
-        """Return the links of collectives along mesh axes, all groups communicating at once.
-
-        Raises HardwareError if the sheet has no figures for them, KeyError if the mesh lacks an
-        axis.
-        """
+        """Return links along axes, all groups communicating at once; may raise HardwareError."""
         sizes = dict(self.mesh.axes)
         if math.prod(sizes[name] for name in axes) == 1:
             return Route()

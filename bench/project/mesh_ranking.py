@@ -78,10 +78,7 @@ def rank(
     implementations: Sequence[str],
     read: Read,
 ) -> Plan:
-    """Predict every implementation on every mesh of this many chips that it supports.
-
-    `workload` is a name and a size; the batch is global.
-    """
+    """Predict a workload-size's implementations on all meshes of this many chips they support."""
     cells = []
     unsupported = defaultdict[str, list[str]](list)
     refused = defaultdict[str, list[str]](list)
@@ -131,10 +128,7 @@ def remarks(plan: Plan) -> list[str]:
 
 
 def build(plan: Plan, folder: Path) -> Path:
-    """Write plan.html, .md, .csv and .parquet into a folder, and return the page.
-
-    Raises OSError if nothing can be written there.
-    """
+    """Write plan.html, .md, .csv and .parquet; return the page. Raises OSError if it cannot."""
     folder.mkdir(parents=True, exist_ok=True)
     frames.write(plan.frame(), folder, "plan")
     columns = (MESH, _struck(IMPLEMENTATION), STEP, INTERVAL, MFU, BOUND, MEMORY)

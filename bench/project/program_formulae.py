@@ -92,10 +92,7 @@ class Curve:
 
 
 def step_elsewhere(cell: Cell, precision: str | None) -> Cell:
-    """Return a run's cell for other hardware: in the plain environment, and in one process.
-
-    A `precision` of None keeps the cell's own.
-    """
+    """Return a run's cell in the plain environment and one process; None keeps its precision."""
     options = cell.block.options
     options = replace(options, precision=precision or options.precision, variant="", processes=1)
     return replace(cell, block=replace(cell.block, options=options))
@@ -224,7 +221,6 @@ def along(
 
 
 def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | str:
-    """Return the formula of compiled programs, or the reason why there is none."""
     unread = [one.reason for one in compiled if isinstance(one, Unread)]
     try:
         return unread[0] if unread else fit(curve, cast("Sequence[Program]", compiled))
@@ -297,7 +293,6 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
 
 
 def _values(program: Program) -> dict[str, float]:
-    """Return a program's figures by name."""
     own = {name: float(getattr(program, name)) for name in _FIGURES}
     return own | {_name(row): float(row["payload_bytes"]) for row in program.communication}
 
