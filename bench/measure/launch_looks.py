@@ -87,17 +87,17 @@ class LaunchLooks:
         alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
         if not self._opponents and not any(is_ablated(row["arm"]) for row in rows):
             return {}
-        arranged = schedule.arranged(self._block, samples, self._opponents)
-        claims = schedule.claims(self._opponents, *arranged, alpha, self._programs)
+        about = self._block, samples, self._opponents, alpha, self._programs
+        claims, paired, spreads = schedule.compared(*about)
         if alpha:
             enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
-            self._settled |= enough - schedule.contenders(*arranged, alpha, self._programs)
+            self._settled |= enough - schedule.contenders(paired, spreads, alpha, self._programs)
             from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
 
-            arms = own_arms(arranged[0].arms, ABLATIONS)
+            arms = own_arms(paired.arms, ABLATIONS)
             widths = {  # half of each share's interval, in multiples of SHARE_MARGIN
                 arm: ratio.value * ratio.half_width() / SHARE_MARGIN
-                for arm, ratio in ratios(arranged[0], arms, arranged[1]).items()
+                for arm, ratio in ratios(paired, arms, spreads).items()
             }
             self._ablated = bool(widths)
             self._settled |= {arm for arm, width in widths.items() if width <= 1}
