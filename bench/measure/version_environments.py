@@ -234,14 +234,11 @@ class VersionBases(Bases):
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
         """Write a foreign file for each implementation while the context is open."""
         with temporary_folder() as folder:
-            yield {
-                base_of(name): BaseFile(
-                    path=str(write_arm(folder, name, origin.path, self.environment)),
-                    worktree=str(folder),
-                    repository=str(folder),
-                )
-                for name, origin in self.origins.items()
-            }
+            files, place = {}, str(folder)
+            for name, origin in self.origins.items():
+                path = str(write_arm(folder, name, origin.path, self.environment))
+                files[base_of(name)] = BaseFile(path=path, worktree=place, repository=place)
+            yield files
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry."""

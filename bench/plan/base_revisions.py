@@ -144,30 +144,22 @@ class Bases:
         with checkouts(self._repositories()) as places:
             files = {}
             for name, origin in self.origins.items():
-                repository = origin.repository
-                worktree = places[repository.root]
-                files[base_of(name)] = BaseFile(
-                    path=str(worktree / repository.relative(origin.path)),
-                    worktree=str(worktree),
-                    repository=str(repository.root),
-                )
+                root, worktree = origin.repository.root, places[origin.repository.root]
+                path = str(worktree / origin.repository.relative(origin.path))
+                file = BaseFile(path=path, worktree=str(worktree), repository=str(root))
+                files[base_of(name)] = file
             yield files
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry, without paths except those within a repository."""
         origins = self.origins.values()
-        return {
-            "revision": self.revision,
-            "new": list(self.new),
-            "removed": list(self.removed),
-            "repositories": [
-                {
-                    **{name: getattr(one, name) for name in ("base", "head", "dirty")},
-                    "files": [one.relative(o.path) for o in origins if o.repository == one],
-                }
-                for one in self._repositories()
-            ],
-        }
+        repositories = []
+        for one in self._repositories():
+            files = [one.relative(o.path) for o in origins if o.repository == one]
+            state = {"base": one.base, "head": one.head, "dirty": one.dirty}
+            repositories.append({**state, "files": files})
+        own = {"revision": self.revision, "repositories": repositories}
+        return {**own, "new": list(self.new), "removed": list(self.removed)}
 
     def _repositories(self) -> list[Repository]:
         return list(dict.fromkeys(origin.repository for origin in self.origins.values()))

@@ -127,8 +127,11 @@ def add_options(
             continue
         texts = {name: text.format(**_WORDS) for name, text in _TEXTS[option.name].items()}
         action = option.metadata["action"]
-        more = {"append": {"default": []}, "extend": {"default": [], "nargs": "+"}}.get(action, {})
-        settings = {"help": argparse.SUPPRESS, **texts, "action": action, **more}
+        settings: dict[str, Any] = {"help": argparse.SUPPRESS, **texts, "action": action}
+        if action in ("extend", "append"):
+            settings["default"] = []
+        if action == "extend":
+            settings["nargs"] = "+"
         # pytest and its plugins have destinations of their own: a prefix keeps these apart.
         add(flag(option.name), dest=f"lockstep_{option.name}", **settings)
 

@@ -44,15 +44,14 @@ class Hello(TypedDict):
 
 def hello(config: DistributedConfig) -> Hello:
     """Describe this process."""
+    versions = {name: version(name) for name in _PACKAGES}
+    versions["lockstep"] = describe_code()["commit"] or ""
     return Hello(
         rank=config.rank,
         processes=config.world_size,
         host=host_id(),
         cores=sorted(cores()),
-        versions={
-            **{name: version(name) for name in _PACKAGES},
-            "lockstep": describe_code()["commit"] or "",
-        },
+        versions=versions,
     )
 
 

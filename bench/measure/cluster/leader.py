@@ -142,9 +142,8 @@ class Leader(Hosts):
             self._hellos[rank], self._links[rank] = arrived, link
             return
         link.send({"end": True})
-        fault = "and so did another process"
-        if processes != self.processes:
-            fault = f"but rank 0 expects {self.processes} processes"
+        other = f"but rank 0 expects {self.processes} processes"
+        fault = other if processes != self.processes else "and so did another process"
         raise ClusterError(f"a process connected as rank {rank} of {processes}, {fault}")
 
     def _check_versions(self) -> None:

@@ -87,13 +87,9 @@ def _detected() -> Membership:
     except ClusterError:
         server.close()
         raise
-    config = DistributedConfig(
-        enabled=True,
-        world_size=meeting["processes"],
-        rank=meeting["rank"],
-        master_addr=meeting["address"],
-        master_port=meeting["port"],
-    )
+    host, port = meeting["address"], meeting["port"]
+    ranks = {"world_size": meeting["processes"], "rank": meeting["rank"]}
+    config = DistributedConfig(enabled=True, master_addr=host, master_port=port, **ranks)
     if config.is_main_process():
         return Membership(config, meeting["token"].encode(), server)
     server.close()
