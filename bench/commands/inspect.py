@@ -11,7 +11,7 @@ def inspect(cell: str, implementation_path: Files = None, workload_path: Files =
     """
     from rich.console import Console
 
-    from bench.measure.array_layout import read_layout
+    from bench.measure.catalogue import read_layout
     from bench.present.layout_drawing import show
 
     layout = read_layout(cell, implementation_path or (), workload_path or ())

@@ -9,9 +9,8 @@ from bench.commands.project import COMPILING, predicting
 from bench.commands.shared_options import Files, Keyword
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
-from bench.plan.presets import default_batch
+from bench.plan.presets import default_batch, is_exact
 from bench.plan.selection import everything, selector
-from bench.plan.step_classes import is_exact
 from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
@@ -48,9 +47,8 @@ def plan(
     from rich.console import Console
 
     from bench.present.terminal import counter
-    from bench.project import plan_page
+    from bench.project import mesh_ranking
     from bench.project.compiled_programs import MOST_DEVICES, programs
-    from bench.project.mesh_ranking import rank
     from bench.project.projection import chip_counts, sheets, unavailable, without_peak
 
     with predicting():
@@ -88,7 +86,7 @@ def plan(
         if not chosen:
             raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])
         with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
-            ranking = rank(
+            ranking = mesh_ranking.rank(
                 name,
                 batch,
                 StepOptions(precision, microbatches, policy, scan_layers),
@@ -100,8 +98,8 @@ def plan(
         if not ranking.ranked:
             reasons = (*ranking.refused, *ranking.unsupported)
             raise BadInput([f"{workload}: no mesh can be predicted", *reasons])
-        written = plan_page.build(ranking, REPORTS / f"plan_{files.slug(ranking.title)}")
-    plan_page.show(Console(highlight=False), ranking)
+        written = mesh_ranking.build(ranking, REPORTS / f"plan_{files.slug(ranking.title)}")
+    mesh_ranking.show(Console(highlight=False), ranking)
     typer.echo(f"plan: {written.as_posix()}")
 
 

@@ -1,4 +1,4 @@
-"""What is available and supported, according to child processes that import jax and all files."""
+"""What is available, supported and sharded how: answers of child processes, which import jax."""
 
 import contextlib
 import difflib
@@ -10,10 +10,20 @@ from typing import Any, cast
 
 from bench.measure.environment import child_environment, worker_environment
 from bench.measure.processes.guarded import ChildError, ask
-from bench.plan.matrix import Plan
+from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
+from bench.plan.options import Options
 from bench.records.arms import TWIN
-from bench.records.messages import Catalogue, CatalogueRequest, SupportAnswer, SupportRequest
+from bench.records.cells import StepOptions
+from bench.records.mesh import MeshShape
+from bench.records.messages import (
+    Catalogue,
+    CatalogueRequest,
+    Inspection,
+    SupportAnswer,
+    SupportRequest,
+    cell_request,
+)
 from bench.records.paths import ROOT
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
@@ -23,18 +33,24 @@ TIMEOUT_S = 300.0
 SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.supported")
 SUPPORT_TIMEOUT_S = 120.0
 
+LAYOUT_COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "inspect")
+LAYOUT_TIMEOUT_S = 600.0
+
+_PARTS = {"workloads": "workload", "meshes": "mesh", "devices": "mesh", "batch_sizes": "batch",
+          "clip_norm": "clip", "implementations": "implementation"}  # fmt: skip
+"""Parts of a cell's name whose option has another name."""
+
 Reasons = Mapping[str, Mapping[str, str]]
 """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
 
 
 def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[str]) -> list[str]:
     """Find the faults of files named by these options, without importing them."""
-    implementations = path_faults("implementations", implementation_paths)
-    workloads = path_faults("bench/contract/workloads", workload_paths)
-    return [
-        *(f"--implementation-path: {fault}" for fault in implementations),
-        *(f"--workload-path: {fault}" for fault in workloads),
-    ]
+    found = {
+        "--implementation-path": path_faults("implementations", implementation_paths),
+        "--workload-path": path_faults("bench/contract/workloads", workload_paths),
+    }
+    return [f"{option}: {fault}" for option, faults in found.items() for fault in faults]
 
 
 def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
@@ -49,8 +65,8 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
             names = (file.name for file in path.parent.glob("*.py") if file.is_file())
             near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
             beside = f"; beside it: {', '.join(near)}" if near else ""
-            what = f"there is no file {text or repr(text)}"
-            what = f"{text} is a folder" if text and path.is_dir() else what
+            is_folder = text and path.is_dir()
+            what = f"{text} is a folder" if is_folder else f"there is no file {text or repr(text)}"
             faults.append(f"{what}{beside}")
         elif path.suffix != ".py" or not name.isidentifier():
             faults.append(f"{text} is not named like a Python module, NAME.py")
@@ -72,10 +88,8 @@ def read_catalogue(
     """Ask a child process for devices, versions, implementations and workloads.
 
     If importing a file ends the process (os._exit, a crash, an endless loop), that becomes the
-    file's error, and another process lists the rest.
-
-    Raises:
-      ChildError: the process ended without an answer, and no file is to blame.
+    file's error, and another process lists the rest. Raises ChildError if a process ends without an
+    answer and no file is to blame.
     """
     request: CatalogueRequest = {
         "implementation_paths": [str(Path(path).resolve()) for path in implementation_paths],
@@ -119,6 +133,65 @@ def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
     if found["faults"]:
         raise BadInput(found["faults"])
     return found["unsupported"]
+
+
+def read_layout(
+    name: str, implementation_paths: Sequence[str] = (), workload_paths: Sequence[str] = ()
+) -> Inspection:
+    """Build a cell in a child process and read the sharding of its arrays.
+
+    The cell is named as `gpt2-nano/data=2,model=2/b16/fp32/NAME`; the paths are those of files
+    outside implementations/ and bench/contract/workloads/. Raises BadInput if no cell with this
+    name can be measured here, and ChildError if the child process cannot build it.
+    """
+    if faults := file_faults(implementation_paths, workload_paths):
+        raise BadInput(faults)
+    options = _options(name, implementation_paths, workload_paths)
+    catalogue = read_catalogue(implementation_paths, workload_paths)
+    plan = make_plan(options, catalogue, called=lambda name: f"the cell's {_PARTS.get(name, name)}")
+    cell = next(c for c in plan.cells if c.implementation == options.implementations[0])
+    environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
+    answer = ask(
+        LAYOUT_COMMAND, json.dumps(cell_request(cell, catalogue)), environment, LAYOUT_TIMEOUT_S
+    )
+    if answer.code is None:
+        raise ChildError(f"{cell.name} was not built within {LAYOUT_TIMEOUT_S:.0f} s")
+    if answer.code:
+        raise ChildError(f"{cell.name} cannot be built. Its last lines:\n{answer.quoted_lines()}")
+    return cast("Inspection", json.loads(answer.out))
+
+
+def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]) -> Options:
+    """Make the options of a run that would measure only this cell."""
+    try:
+        workload, mesh, batch, text, implementation = name.split("/")
+    except ValueError:
+        example = "gpt2-nano/data=2/b16/fp32/python_loop"
+        raise BadInput([f"{name!r} is not a cell; cells are named like {example}"]) from None
+    devices = None
+    with contextlib.suppress(ValueError):  # a mesh that cannot be read is a fault of the plan
+        devices = str(MeshShape.parse(mesh).size)
+    try:
+        step = StepOptions.parse(text)
+    except ValueError as error:
+        raise BadInput([str(error)]) from error
+    if step.variant:
+        raise BadInput([f"{name!r}: a variant does not change the sharding; leave it out"])
+    return Options(
+        workloads=(workload,),
+        implementations=(implementation,),
+        meshes=(mesh,),
+        devices=devices,
+        batch_sizes=(batch.removeprefix("b"),),
+        precision=(step.precision,),
+        microbatches=(str(step.microbatches),),
+        scan_layers=("yes",) if step.scan_layers else (),
+        remat=(step.remat,) if step.remat else (),
+        clip_norm=None if step.clip_norm is None else str(step.clip_norm),
+        scaling="strong",
+        implementation_path=tuple(implementations),
+        workload_path=tuple(workloads),
+    )
 
 
 def _read(text: str) -> list[Any]:

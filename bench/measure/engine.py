@@ -2,16 +2,19 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
+from bench.analyse import peaks
 from bench.analyse.verdicts import Claim, margin_of
 from bench.measure import kept_cells, run_folder
 from bench.measure.catalogue import Reasons
-from bench.measure.cell_results import Result, cell_results
 from bench.measure.hosts import Hosts
 from bench.measure.launch_looks import LaunchLooks
 from bench.measure.schedule import Schedule
@@ -25,12 +28,15 @@ from bench.records import files, store, user_cache
 from bench.records.cells import Block, Cell
 from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent
 from bench.records.paths import PROFILES, REPORTS
-from bench.records.rows import BlockRow, CellRow
-from bench.records.statuses import Status
+from bench.records.rows import CellRow, SampleRow
+from bench.records.statuses import Status, decisive
 from bench.records.temporary_folders import temporary_folder
 
 Verdicts = Mapping[str, Claim]
 """Comparisons of a block's arms so far, by arm."""
+
+_EXTRA = ("model_flops", "unit", "units_per_step", "interleaved", "profile")
+"""Fields of the cell row that benchmark.json shows."""
 
 
 class Monitor(Protocol):
@@ -54,6 +60,18 @@ class Monitor(Protocol):
         """Return whether to stop before the next launch."""
 
 
+@dataclass(frozen=True)
+class Result:
+    """The result of one cell."""
+
+    status: Status
+    reason: str
+    step_seconds: tuple[float, ...]
+    """Throughput time per step of each sample; empty unless the status is ok."""
+    extra: Mapping[str, Any]
+    """Those of _EXTRA that the cell has."""
+
+
 class Engine:
     """The measurement of a plan's blocks into one run's folder, which the first launch creates.
 
@@ -61,10 +79,9 @@ class Engine:
     selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
     there. With `measures`, `measure` will be called, and a resumed run is locked.
 
-    Raises:
-      BadInput: the run's name is invalid or taken; or the run to resume is locked by another
-        process, or was measured with another machine, other versions or other sources.
-      StoreError: the run to resume cannot be read.
+    Raises BadInput if the run's name is invalid or taken, or if the run to resume is locked by
+    another process, or was measured with another machine, other versions or other sources;
+    StoreError if it cannot be read.
     """
 
     def __init__(
@@ -119,12 +136,8 @@ class Engine:
         """Count the arms whose proof and programs a first launch would find in the user's cache."""
         if self.options.cold or self.bases is not None:
             return 0
-        keys = self._entry_keys(block, arms)
+        keys = kept_cells.entry_keys(self._contents, block, arms)
         return sum(user_cache.has(kept_cells.entry_name(keys[name])) for name in arms)
-
-    def _entry_keys(self, block: Block, arms: Sequence[str]) -> kept_cells.Keys:
-        variants = self.plan.variants
-        return kept_cells.entry_keys(self._contents, self.catalogue, variants, block, arms)
 
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.
@@ -151,7 +164,8 @@ class Engine:
         if self.bases is None:
             yield
             return
-        self.schedule.compare_with_bases(selected)
+        compared = ((block, self.bases.opponents(arms)) for block, arms in selected.items())
+        self.schedule.compared_cells = [Cell(b, name).name for b, own in compared for name in own]
         with self.bases.checked_out() as self._base_files:
             self._contents = self._read_contents()
             yield
@@ -159,6 +173,12 @@ class Engine:
     def _read_contents(self) -> Contents:
         """Read the current contents of the cells' files."""
         return Contents(self.catalogue, self.plan.variants, self._base_files)
+
+    def _refuse_changed_files(self, block: Block, arms: Sequence[str]) -> None:
+        """Raise BadInput if a file of these arms has changed since the run began."""
+        run = self.directory.name if self.directory else "it"
+        cells = [Cell(block, name) for name in arms]
+        run_folder.refuse_changed_files(cells, self._contents, self._read_contents(), run)
 
     def _lock(self, directory: Path) -> None:
         """Lock the run until this process ends, so that no other process measures it."""
@@ -173,10 +193,8 @@ class Engine:
     def _write_margin(self, run: store.Run) -> None:
         """Update the margin of a resumed run in the manifest, from which the report reads it."""
         margin = {"margin": self.plan.margin, "margin_reason": self.plan.margin_reason}
-        manifest = run.manifest
-        store.write_manifest(
-            run.directory, {**manifest, "config": {**manifest["config"], **margin}}
-        )
+        config = {**run.manifest["config"], **margin}
+        store.write_manifest(run.directory, {**run.manifest, "config": config})
         self._lock(run.directory)  # the file that was locked is gone
 
     def _pass_on_notes(self, monitor: Monitor) -> None:
@@ -186,7 +204,8 @@ class Engine:
     def _create(self) -> Path:
         gate = None
         if self.bases is not None:
-            gate = {**self.bases.record(), "cells": self.schedule.compared_cells}
+            allowed, cells = self.plan.allow_undecided, self.schedule.compared_cells
+            gate = {**self.bases.record(), "allow_undecided": allowed, "cells": cells}
         about = self.plan, self.options, self.catalogue, self._argv
         try:
             with files.storing(REPORTS):
@@ -199,9 +218,7 @@ class Engine:
 
     def _launch(self, block: Block, arms: Sequence[str], programs: Path, monitor: Monitor) -> None:
         """Measure and store one launch of a block, whose launches share a folder of programs."""
-        run = self.directory.name if self.directory else "it"
-        cells = [Cell(block, name) for name in arms]
-        run_folder.refuse_changed_files(cells, self._contents, self._read_contents(), run)
+        self._refuse_changed_files(block, arms)
         directory = self.directory or self._create()
         self._pass_on_notes(monitor)
         state, looks = self.schedule.blocks[block.name], LaunchLooks(self.schedule, block)
@@ -210,7 +227,7 @@ class Engine:
         began = time.monotonic()
         # Processes of a launcher may see other files.
         own = arms if not number and self.catalogue["processes"] == 1 else ()
-        keys = self._entry_keys(block, own)
+        keys = kept_cells.entry_keys(self._contents, block, own)
         known = {} if self.options.cold else kept_cells.recall(keys, programs)
         cached = {name: entry["figures"] for name, entry in known.items() if name in own}
         proved = {**cached, **state.proved(number)}
@@ -227,23 +244,18 @@ class Engine:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)
         state.seconds = time.monotonic() - began
         try:
-            run_folder.refuse_changed_files(
-                cells, self._contents, self._read_contents(), directory.name
-            )
+            self._refuse_changed_files(block, arms)
         except BadInput:  # nothing is known of the files that were measured
             if proved:
                 raise
             keys = {}
         samples = [row for attempt in attempts for row in attempt.samples]
         taken, verdicts = looks.finish(samples, number)
-        blocks: list[BlockRow] = [attempt.block for attempt in attempts]
-        blocks[0] = {**blocks[0], "looks": taken}
+        blocks = [attempt.block for attempt in attempts]
+        blocks[0]["looks"] = taken
         state.ceilings = blocks[0]["ceilings"] or state.ceilings
-        rows = [
-            self._with_sources(block, kept_cells.completed(row, known))
-            for attempt in attempts
-            for row in attempt.cells
-        ]
+        cells = [row for attempt in attempts for row in attempt.cells]
+        rows = [self._with_sources(block, kept_cells.completed(row, known)) for row in cells]
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
         with files.storing(directory, resume=directory.name):
@@ -268,10 +280,8 @@ class Engine:
             "trace": {"logdir": str(PROFILES.resolve()), "run": directory.name},
             "checkpoint": {"folder": str(self._checkpoint_folder(directory))},
         }
-        phases: dict[str, dict[str, Any]] = {
-            name: {**settings, **folders.get(name, {})}
-            for name, settings in plan.worker["phases"].items()
-        }
+        planned = plan.worker["phases"].items()
+        phases = {name: {**settings, **folders.get(name, {})} for name, settings in planned}
         return Settings(
             platform=self.catalogue["platform"],
             baseline=plan.baseline,
@@ -279,7 +289,7 @@ class Engine:
             timeout_s=plan.timeout_s,
             silence_s=plan.silence_s,
             hosts=self.hosts,
-            variants={variant.name: variant for variant in plan.variants},
+            variants=self._contents.variants,
             unsupported=self.unsupported,
             program_cache=str(programs),
         )
@@ -294,3 +304,29 @@ def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:
         if entry["name"] in plan.worker["isolated"]:
             entry["foreign"] = {"isolated": "yes"}
     return {**catalogue, "versions": versions, "implementations": entries}
+
+
+def cell_results(
+    cells: Iterable[CellRow], samples: Iterable[SampleRow], device_kind: str
+) -> dict[str, Result]:
+    """Collect results by cell; a time beyond the device's published peak is implausible."""
+    seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for turn in samples:
+        seconds[turn["attempt"], turn["arm"]].append(turn["throughput_ns"] / turn["steps"] / 1e9)
+    launches: defaultdict[str, list[CellRow]] = defaultdict(list)
+    for row in cells:
+        launches[row["cell"]].append(row)
+    results = {}
+    for cell, rows in launches.items():
+        row = rows[decisive([row["status"] for row in rows])]
+        status, reason, measured = row["status"], row["reason"], list[float]()
+        if status == "ok":
+            ok = [(row["attempt"], row["implementation"]) for row in rows if row["status"] == "ok"]
+            measured = [value for attempt in ok for value in seconds[attempt]]
+            figures = row["precision"], row.get("model_flops", 0.0), median(measured)
+            _, reason = peaks.utilization(device_kind, *figures, row["devices"])
+            if reason:
+                status, measured = "implausible", []
+        extra = {key: value for key, value in row.items() if key in _EXTRA and value is not None}
+        results[cell] = Result(status, reason, tuple(measured), extra)
+    return results

@@ -98,7 +98,5 @@ def recorded_variables() -> dict[str, str]:
 
     Values that contain a path are masked, because they reveal a person's folders.
     """
-    return {
-        name: value if "/" not in value else "(a path)"
-        for name, value in relevant_variables(os.environ).items()
-    }
+    relevant = relevant_variables(os.environ).items()
+    return {name: "(a path)" if "/" in value else value for name, value in relevant}

@@ -9,8 +9,6 @@ from bench.measure.processes.guarded import Hear
 from bench.records.messages import Catalogue, Job, Place
 from bench.records.variants import Variant
 
-LOOPBACK = "127.0.0.1"
-
 
 class Order(TypedDict):
     """The description of a launch for the hosts that start its processes."""
@@ -45,7 +43,7 @@ class Hosts:
 
     def coordinator(self) -> str:
         """Return a free `host:port` for the coordinator of a launch."""
-        return f"{LOOPBACK}:{free_port(LOOPBACK)}"
+        return f"127.0.0.1:{free_port('127.0.0.1')}"
 
     def start(self, order: Order, rank: int, hear: Hear) -> Process:
         """Start the launch's process of this rank, with cores of its own if possible."""

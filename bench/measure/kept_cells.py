@@ -20,11 +20,10 @@ from bench.measure.environment import relevant_variables, worker_environment
 from bench.plan.content_keys import Contents, digest
 from bench.records import user_cache
 from bench.records.cells import Block, Cell
-from bench.records.messages import GATE, Catalogue
+from bench.records.messages import GATE
 from bench.records.paths import ROOT
 from bench.records.rows import CellRow
 from bench.records.step_programs import figures_of
-from bench.records.variants import Variant
 
 ACCOUNTED = {
     *("__future__", "abc", "collections", "contextlib", "contextvars", "copy", "dataclasses"),
@@ -43,26 +42,18 @@ CONTENT = "content.json"
 """Name of a cell's content among the programs of its entry."""
 
 
-def entry_keys(
-    contents: Contents,
-    catalogue: Catalogue,
-    variants: Iterable[Variant],
-    block: Block,
-    arms: Sequence[str],
-) -> Keys:
+def entry_keys(contents: Contents, block: Block, arms: Sequence[str]) -> Keys:
     """Hash everything on which the proofs and programs of a block's arms depend.
 
     This is the cell's content key and the names of its files, the worker's files, the variables
     that change how XLA and its libraries run, the versions of installed packages, the processor.
-
-    Raises:
-      BadInput: a file cannot be read.
+    Raises BadInput if a file cannot be read.
     """
     processes = block.options.processes
-    environment = worker_environment(catalogue["platform"], block.mesh.size // processes, processes)
-    for variant in variants:
-        if variant.name == block.options.variant:
-            environment = variant.applied(environment)
+    devices = block.mesh.size // processes
+    environment = worker_environment(contents.catalogue["platform"], devices, processes)
+    if variant := contents.variants.get(block.options.variant):
+        environment = variant.applied(environment)
     shared = [relevant_variables(environment), _workers(), _machine()]
     keys: Keys = {}
     for name in [*arms, *([GATE] if arms else [])]:

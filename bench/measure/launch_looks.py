@@ -24,16 +24,12 @@ class LaunchLooks:
     def __init__(self, schedule: Schedule, block: Block) -> None:
         from bench.analyse.alpha_spending import AlphaSpending  # noqa: PLC0415 (needs scipy)
 
-        state = schedule.blocks[block.name]
-        self._schedule, self._block = schedule, block
-        self._earlier, self._earlier_looks = list(state.samples), len(state.looks)
-        self._launches = len(state.launches)
-        self._spending = AlphaSpending(state.looks)
+        self._schedule, self._block, self._state = schedule, block, schedule.blocks[block.name]
+        self._spending = AlphaSpending(self._state.looks)
         self._attempts: set[str] = set()
         self._progress = 1.0
         self._settled: set[str] = set()
         self._opponents: Mapping[str, str] = {}
-        self._programs = state.programs
         self._ablated = False
         """Whether shares of ablated arms were estimated."""
         self._shares: dict[str, float] = {}
@@ -45,7 +41,7 @@ class LaunchLooks:
         After the planned turns, only arms that EXTENSION would probably settle need more.
         """
         rows, self._progress = event["rows"], event["progress"]
-        self._programs |= event.get("programs", {})
+        self._state.programs |= event.get("programs", {})
         self._attempts |= {row["attempt"] for row in rows}
         arms = list(dict.fromkeys(row["arm"] for row in rows))
         late = self._progress >= 1
@@ -69,35 +65,36 @@ class LaunchLooks:
     def finish(self, rows: Sequence[SampleRow], launch: int) -> tuple[list[Look], dict[str, Claim]]:
         """Add the finished launch's samples to the block, and return its looks and the claims."""
         claims = self._look(rows) if rows else {}
-        state = self._schedule.blocks[self._block.name]
+        state, earlier = self._state, len(self._state.looks)
         state.launches.add(launch)
         state.samples += rows
         state.looks = self._spending.looks
-        return state.looks[self._earlier_looks :], claims
+        return state.looks[earlier:], claims
 
     def _look(self, rows: Sequence[SampleRow]) -> dict[str, Claim]:
-        schedule, samples = self._schedule, [*self._earlier, *rows]
+        schedule, samples = self._schedule, [*self._state.samples, *rows]
+        programs, launches = self._state.programs, len(self._state.launches)
         turns = Counter((row["attempt"], row["round"]) for row in samples)
         rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
         # Turns beyond the plan of the last launch are beyond that of the run.
-        left = schedule.plan.launches - self._launches
+        left = schedule.plan.launches - launches
         done = self._progress if left <= 1 else min(self._progress, 1.0)
-        progress = (self._launches + done) / schedule.plan.launches
+        progress = (launches + done) / schedule.plan.launches
         self._opponents = schedule.opponents(self._block, samples)
         alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
         if not self._opponents and not any(is_ablated(row["arm"]) for row in rows):
             return {}
-        arranged = schedule.arranged(self._block, samples, self._opponents)
-        claims = schedule.claims(self._opponents, *arranged, alpha, self._programs)
+        about = self._block, samples, self._opponents, alpha, programs
+        claims, paired, spreads = schedule.compared(*about)
         if alpha:
             enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
-            self._settled |= enough - schedule.contenders(*arranged, alpha, self._programs)
+            self._settled |= enough - schedule.contenders(paired, spreads, alpha, programs)
             from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
 
-            arms = own_arms(arranged[0].arms, ABLATIONS)
+            arms = own_arms(paired.arms, ABLATIONS)
             widths = {  # half of each share's interval, in multiples of SHARE_MARGIN
                 arm: ratio.value * ratio.half_width() / SHARE_MARGIN
-                for arm, ratio in ratios(arranged[0], arms, arranged[1]).items()
+                for arm, ratio in ratios(paired, arms, spreads).items()
             }
             self._ablated = bool(widths)
             self._settled |= {arm for arm, width in widths.items() if width <= 1}

@@ -77,10 +77,8 @@ def read_limits(root: Path) -> Limits:
 
     group = "sys/fs/cgroup"
     own = text("proc/self/cgroup").rpartition("::")[2].strip("/")
-    cpu, memory = (
-        text(f"{group}/{own}/{name}") or text(f"{group}/{name}")
-        for name in ("cpu.max", "memory.max")
-    )
+    names = ("cpu.max", "memory.max")
+    cpu, memory = (text(f"{group}/{own}/{name}") or text(f"{group}/{name}") for name in names)
     quota, _, period = cpu.partition(" ")
     profiling = text("proc/driver/nvidia/params").partition("RmProfilingAdminOnly:")[2].split()
     return Limits(
@@ -228,6 +226,7 @@ def _board(handle: Any) -> Board:
     persistent, mode = ask("PersistenceMode"), ask("ComputeMode")
     generation, lanes = ask("CurrPcieLinkGeneration"), ask("CurrPcieLinkWidth")
     processes = ask("ComputeRunningProcesses")
+    errors = ask("TotalEccErrors", nvml.UNCORRECTED, nvml.VOLATILE) if ecc and ecc[0] else None
     return Board(
         **nvml.state(handle),
         name=str(ask("Name")),
@@ -237,9 +236,7 @@ def _board(handle: Any) -> Board:
         limit_w=watts("EnforcedPowerLimit"),
         default_limit_w=watts("PowerManagementDefaultLimit"),
         ecc=None if ecc is None else bool(ecc[0]),
-        uncorrected=ask("TotalEccErrors", nvml.UNCORRECTED, nvml.VOLATILE)
-        if ecc and ecc[0]
-        else None,
+        uncorrected=errors,
         persistent=None if persistent is None else bool(persistent),
         shared=None if mode is None else mode == nvml.SHARED,
         divided=None if mig is None else bool(mig[0]),

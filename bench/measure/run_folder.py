@@ -80,10 +80,7 @@ def _started(manifest: Path) -> tuple[str, Path]:
 
 
 def resumed_options(options: Options) -> Options:
-    """Replace options with `--resume` by those that the run was started with.
-
-    Raises BadInput if there is no such run, or if other given options would change it.
-    """
+    """Replace options with `--resume` by those of the run; BadInput if others would change it."""
     if options.resume is None:
         return options
     if options.base_revision is not None:
@@ -95,11 +92,8 @@ def resumed_options(options: Options) -> Options:
     free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
     free |= {"k", "budget", "launches", "margin", "target_ci", "timeout", "silence"}
     given = options.to_json()
-    faults = [
-        f"{flag(name)}: a resumed run keeps the options it was started with"
-        for name in given
-        if name not in free
-    ]
+    kept = "a resumed run keeps the options it was started with"
+    faults = [f"{flag(name)}: {kept}" for name in given if name not in free]
     if options.run is not None:
         faults.append("--run: a resumed run keeps its name")
     if faults:
@@ -109,8 +103,7 @@ def resumed_options(options: Options) -> Options:
         fault = f"{directory.name} gates a change and cannot be resumed; start it again"
         raise BadInput([f"--resume: {fault}"])
     then = {**config["options"], **own_files(directory)}
-    kept = {name: value for name, value in given.items() if name in free}
-    return Options.from_json({**then, **kept, "resume": str(directory)})
+    return Options.from_json({**then, **given, "resume": str(directory)})
 
 
 def keep_own_files(directory: Path, options: Options) -> None:
@@ -126,14 +119,10 @@ def keep_own_files(directory: Path, options: Options) -> None:
 
 def own_files(directory: Path) -> dict[str, list[str]]:
     """Return the paths of the user's own files by option; without those that have moved."""
+    stored: dict[str, list[str]] = {}
     with contextlib.suppress(OSError, ValueError):
-        stored: dict[str, list[str]] = json.loads((directory / OWN_FILES).read_bytes())
-        return {
-            name: paths
-            for name, paths in stored.items()
-            if all(Path(path).is_file() for path in paths)
-        }
-    return {}
+        stored = json.loads((directory / OWN_FILES).read_bytes())
+    return {n: paths for n, paths in stored.items() if all(Path(path).is_file() for path in paths)}
 
 
 def describe_run(
@@ -164,13 +153,10 @@ def describe_run(
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
     """Raise BadInput with every difference if a run's machine or versions were not these."""
-    then = run.manifest
-    differences: list[tuple[str, object, object]] = [
-        ("platform", then["platform"], catalogue["platform"]),
-        ("device_kind", then["device_kind"], catalogue["device_kind"]),
-        ("device_count", then["device_count"], catalogue["device_count"]),
-        *((key, old, catalogue["versions"].get(key)) for key, old in then["versions"].items()),
-    ]
+    then, now = cast("Any", run.manifest), cast("Any", catalogue)
+    differences = [(n, then[n], now[n]) for n in ("platform", "device_kind", "device_count")]
+    versions = now["versions"]
+    differences += [(name, old, versions.get(name)) for name, old in then["versions"].items()]
     faults = [
         f"--resume: {run.directory.name} was measured with {name} {old}, and here it is {new}; "
         "rows of different machines or versions do not belong in one run"
@@ -184,35 +170,31 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
 def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Contents) -> None:
     """Raise BadInput with the names of files that differ from those of a run's cells."""
     stored = {row["cell"]: row for row in run.cell_rows}
-    names: list[str] = []
+    names: dict[str, None] = {}
     for cell in cells:
         then = stored.get(cell.name)
         if then is not None and then["key"] != contents.key(cell):
             other = [*changed(cell, then["sources"], contents.sources(cell))]
-            names += other or [f"{cell.name} (something other than its files)"]
+            names |= dict.fromkeys(other or [f"{cell.name} (something other than its files)"])
     if names:
         fault = (
-            f"--resume: {_listed(names)}: changed since {run.directory.name} was measured; rows of "
-            "different sources do not belong in one run. Restore the files, or start another run"
+            f"--resume: {', '.join(names)}: changed since {run.directory.name} was measured; rows "
+            "of different sources do not belong in one run. Restore the files, or start another run"
         )
         raise BadInput([fault])
 
 
 def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents, run: str) -> None:
     """Raise BadInput with the names of files that have changed since the run began."""
-    names = [
+    names = dict.fromkeys(
         name for cell in cells for name in changed(cell, before.sources(cell), now.sources(cell))
-    ]
+    )
     if names:
         fault = (
-            f"{_listed(names)}: changed while {run} was measured; what was measured before is "
+            f"{', '.join(names)}: changed while {run} was measured; what was measured before is "
             "stored. Restore the files to continue it with --resume, or start another run"
         )
         raise BadInput([fault])
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
 
 
 def _portable(word: str) -> str:

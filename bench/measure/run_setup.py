@@ -26,12 +26,9 @@ from bench.records.variants import is_requirement
 def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     """Check the options of a command line, and return the engine that measures them.
 
-    `measures` is whether the run will measure, and not just show its plan.
-
-    Raises:
-      BadInput: lists everything that is wrong.
-      ChildError: the devices and files of this machine cannot be listed.
-      StoreError: the run to resume cannot be read.
+    `measures` is whether the run will measure, and not just show its plan. Raises BadInput with
+    everything that is wrong, ChildError if the devices and files of this machine cannot be listed,
+    and StoreError if the run to resume cannot be read.
     """
     typed, options = options, resumed_options(options)
     if options.base_revision is not None:
@@ -39,12 +36,11 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     files = options.implementation_path, options.workload_path
     faults = file_faults(*files)
     options = with_variant_files(options, faults)
-    stuck = folder_faults() if measures else []
     if options.resume is not None:
         faults = [f"{fault}; give the current path of the run's file" for fault in faults]
     # Leaving out faulty files allows everything else to be checked too.
     catalogue = hosts.extend(read_catalogue() if faults else read_catalogue(*files))
-    plan = make_plan(options, catalogue, [*faults, *stuck])
+    plan = make_plan(options, catalogue, [*faults, *(folder_faults() if measures else ())])
     plan, catalogue = with_versions(plan, catalogue, install=measures)
     bases = None
     if options.base_revision is not None:

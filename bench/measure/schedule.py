@@ -22,7 +22,7 @@ from bench.records.arms import (
     own_arms,
     version_opponents,
 )
-from bench.records.cells import Block, Cell
+from bench.records.cells import Block
 from bench.records.rows import Ceilings, CellRow, Look, SampleRow
 from bench.records.step_programs import ProgramFigures, figures_of, identity
 
@@ -116,7 +116,7 @@ class Schedule:
         self.apart = apart
         self.blocks: defaultdict[str, BlockState] = defaultdict(BlockState)
         self.compared_cells: list[str] = []
-        """Names of the cells that a gate compares with their base."""
+        """Names of the cells that a gate compares with their base; they share its error rate."""
         self.sharing: float | None = None
         """Number of comparisons that divide a block's error, not necessarily whole; None for the
         block's own. If set, only these comparisons matter: see bench.commands.referee."""
@@ -153,15 +153,6 @@ class Schedule:
     def missing_launches(self, block: Block, arms: Sequence[str]) -> int:
         """Count the passes that are not stored for all of these arms."""
         return sum(bool(self._open(block, arms, n + 1)) for n in range(self.passes))
-
-    def compare_with_bases(self, selected: Mapping[Block, Sequence[str]]) -> None:
-        """Set the cells that a gate compares; they share its error rate."""
-        if self.bases is not None:
-            self.compared_cells = [
-                Cell(block, name).name
-                for block, arms in selected.items()
-                for name in self.bases.opponents(arms)
-            ]
 
     def launches(
         self, selected: Mapping[Block, Sequence[str]]
@@ -204,14 +195,24 @@ class Schedule:
         others = {arm: baseline for arm in named if arm != baseline}
         return others | own_arms(arms, INPUT_WAYS) | version_opponents(arms)
 
-    def arranged(
-        self, block: Block, samples: Sequence[SampleRow], opponents: Mapping[str, str]
-    ) -> tuple[Rounds, Spreads]:
-        """Arrange a block's samples in rounds, and estimate the spreads between launches."""
+    def compared(
+        self,
+        block: Block,
+        samples: Sequence[SampleRow],
+        opponents: Mapping[str, str],
+        alpha: float,
+        programs: Mapping[str, str],
+    ) -> tuple[dict[str, Claim], Rounds, Spreads]:
+        """Compare arms of a block with their opponents; equal programs are the same.
+
+        All comparisons of a block share the error rate; in a gate, those of the run. The claims
+        come with what they rest on: the samples in rounds, and the spreads between launches.
+        """
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
 
         from bench.analyse.process_spread import known, log_ratios  # noqa: PLC0415
+        from bench.analyse.ratio_intervals import compare  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
         rounds = Rounds.of(pd.DataFrame(samples))
@@ -219,30 +220,14 @@ class Schedule:
             self.blocks[block.name].series = log_ratios(rounds, opponents, self.apart)
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
         assumed = known(self.plan.process_spread, block.mesh.size, self.apart)
-        return rounds, assumed.updated(self.blocks[each.name].series for each in alike)
-
-    def claims(
-        self,
-        opponents: Mapping[str, str],
-        rounds: Rounds,
-        process: Spreads,
-        alpha: float,
-        programs: Mapping[str, str],
-    ) -> dict[str, Claim]:
-        """Compare arms of a block with their opponents; equal programs are the same.
-
-        All comparisons of a block share the error rate; in a gate, those of the run.
-        """
-        from bench.analyse.ratio_intervals import compare  # noqa: PLC0415 (needs scipy)
-
-        each = alpha / self.family(opponents)
-        return compare(rounds, opponents, each, self.plan.margin, process, programs)
+        process = assumed.updated(self.blocks[each.name].series for each in alike)
+        share = alpha / self.family(opponents)
+        claims = compare(rounds, opponents, share, self.plan.margin, process, programs)
+        return claims, rounds, process
 
     def family(self, opponents: Mapping[str, str]) -> float:
-        """Return the number of comparisons among which the error of a block's looks is divided.
-
-        The report also compares arms under another version with the baseline.
-        """
+        """Return the number of comparisons among which the error of a block's looks is divided."""
+        # The report also compares arms under another version with the baseline.
         compared = len(opponents) + len(version_opponents(opponents))
         return self.sharing or len(self.compared_cells) or max(compared, 1)
 
@@ -288,7 +273,6 @@ class Schedule:
         return [] if settled and alone else names
 
     def _baseline(self, arms: Sequence[str]) -> str:
-        """Return the baseline among these arms."""
         if self.plan.baseline in arms:
             return self.plan.baseline
         return min(arms, key=lambda arm: arm in self.plan.approximate)
@@ -301,9 +285,8 @@ class Schedule:
             opponents = self.opponents(block, state.samples)
             more = state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES
             if state.looks and opponents and more:
-                found = self.arranged(block, state.samples, opponents)
-                alpha = state.looks[-1]["alpha"]
-                for claim in self.claims(opponents, *found, alpha, state.programs).values():
+                about = state.samples, opponents, state.looks[-1]["alpha"], state.programs
+                for claim in self.compared(block, *about)[0].values():
                     if claim.ratio.error and not self.is_enough(claim):
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)

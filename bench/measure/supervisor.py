@@ -104,19 +104,14 @@ class _Worker:
     """One worker for some of a block's implementations, from its start to its end."""
 
     def __init__(
-        self,
-        run: _BlockRun,
-        implementations: list[str],
-        *,
-        alone: bool = False,
-        isolated: bool = False,
+        self, run: _BlockRun, names: list[str], *, alone: bool = False, isolated: bool = False
     ) -> None:
         self.run, block, settings = run, run.block, run.settings
         processes = block.options.processes
         self.report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
         variant = settings.variants.get(block.options.variant)
         order = Order(
-            job=self._job(implementations, alone=alone or isolated, isolated=isolated),
+            job=self._job(names, alone=alone or isolated, isolated=isolated),
             platform=settings.platform,
             devices=block.mesh.size // processes,
             processes=processes,
@@ -128,7 +123,7 @@ class _Worker:
             end = group.follow(partial(self._hear, group), self.report.overdue)
         self.report.finish(end, group, settings.worker["seconds"])
         if self.report.status == "ok":
-            self._complete(implementations)
+            self._complete(names)
 
     def _job(self, implementations: list[str], *, alone: bool, isolated: bool) -> Job:
         run, settings = self.run, self.run.settings
@@ -149,14 +144,11 @@ class _Worker:
             "alone": alone,
         }
         if alone:  # a cell that did not fit with others has no spare memory
-            job["inputs"] = []
-        if alone or isolated:
-            job["ablations"] = []
+            job |= {"inputs": [], "ablations": []}
         if isolated:  # each in a process of its own; what the worker has proved holds there too
             job |= {"isolated": implementations, "proved": {name: {} for name in implementations}}
             rounds = min(job["rounds"], ROUNDS)
-            job["seconds"] *= rounds / job["rounds"]
-            job["rounds"] = rounds
+            job |= {"rounds": rounds, "seconds": job["seconds"] * (rounds / job["rounds"])}
         if number or isolated:
             job["phases"] = {}
         if settings.program_cache is not None:
@@ -173,16 +165,12 @@ class _Worker:
 
     def _complete(self, implementations: list[str]) -> None:
         """Mark cells without a row, and ok cells without samples, as crashed."""
-        measured = {row["arm"] for row in self.report.samples}
+        cells, measured = self.report.cells, {row["arm"] for row in self.report.samples}
         for name in implementations:
-            row = self.report.cells.get(name)
-            if row is None:
-                reason = "the worker ended without a result for it"
-            elif row["status"] == "ok" and name not in measured:
-                reason = "the worker ended without samples for it"
-            else:
-                continue
-            self.report.cells[name] = self.run.cell_row(name, "crashed", reason)
+            what = "a result" if name not in cells else "samples"
+            if name not in cells or (cells[name]["status"] == "ok" and name not in measured):
+                reason = f"the worker ended without {what} for it"
+                cells[name] = self.run.cell_row(name, "crashed", reason)
         # Impossible times do not count; with those of the baseline, neither do its twin's.
         block, right, ceilings = self._timed()
         if block is not None and right:
@@ -260,22 +248,19 @@ class _BlockRun:
 
     def attempt(self, report: WorkerReport, cells: Iterable[CellRow]) -> Attempt:
         """Make an attempt of a worker's rows; cell rows of earlier, failed workers join it."""
-        empty: BlockRow = {
+        nothing = {"baseline": "", "rounds": 0, "steps": 0, "looks": [], "seconds": {}}
+        block = {
             **block_fields(self.block, report.attempt, self.launch.number),
-            "baseline": "",
-            "rounds": 0,
-            "steps": 0,
-            "looks": [],
             "started_at": report.started_at,
-            "seconds": {},
             "ceilings": None,
+            **nothing,
+            **(report.block or {}),
             "load_before": report.load_before,
             "load_after": load_average(),
         }
         rows = [cast("CellRow", {**row, "attempt": report.attempt}) for row in cells]
-        load = {"load_before": report.load_before, "load_after": empty["load_after"]}
-        block = cast("BlockRow", {**empty, **(report.block or {}), **load})
-        return Attempt(report.samples, rows, block, report.traces, report.losses)
+        own = cast("BlockRow", block)
+        return Attempt(report.samples, rows, own, report.traces, report.losses)
 
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
@@ -285,14 +270,12 @@ class _BlockRun:
         together, or somebody wrote to the channel in what may already have been the next turn."""
         attempts: list[Attempt] = []
         pending = implementations
-        worker: _Worker | None = None
         while pending:
-            latest = _Worker(self, pending)
-            report = latest.report
+            worker = _Worker(self, pending)
+            report = worker.report
             if report.status != "ok" and report.phase == "ceilings":
                 self.without_ceilings = True
                 continue
-            worker = latest
             failed = {name: row for name, row in report.cells.items() if row["status"] != "ok"}
             if report.status != "ok" and report.arm in pending and report.arm not in failed:
                 failed[report.arm] = worker.ended(report.arm)
@@ -318,7 +301,7 @@ class _BlockRun:
                 memory = report.status == "oom" and report.phase not in _BEFORE_ARMS
                 (doubtful if memory and len(pending) > 1 else ended).update(rows)
                 pending = []
-        if not attempts and ended and worker is not None:
+        if not attempts and ended:
             nothing = replace(worker.report, block=None, samples=[], traces=[], losses=[])
             attempts.append(self.attempt(nothing, ended.values()))
         attempts += [self._run_alone(name) for name in implementations if name in doubtful]

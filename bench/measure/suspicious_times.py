@@ -104,8 +104,7 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
     found = {}
     for arm, gap_s in typical.items():
         others = [other for name, other in typical.items() if name != arm]
-        turn_s = lasted[arm]
-        allowed_s = max(GAP_S, GAP_SHARE * turn_s)
+        turn_s, allowed_s = lasted[arm], max(GAP_S, GAP_SHARE * lasted[arm])
         if gap_s < -allowed_s or (others and gap_s - median(others) > allowed_s):
             than = "longer" if gap_s < 0 else "shorter"
             found[arm] = (
@@ -119,12 +118,10 @@ def _too_fast(
     block: BlockRow, cells: Mapping[str, CellRow], samples: Rows, ceilings: Ceilings
 ) -> dict[str, str]:
     """Find the arms whose steps would exceed the machine's measured ceilings by far."""
-    steps_s = defaultdict[str, list[float]](list)
-    for row in samples:
-        steps_s[row["arm"]].append(row["throughput_ns"] / row["steps"] / 1e9)
     found = {}
     for name, (least_s, what) in least_times(block, cells, ceilings).items():
-        if steps_s[name] and (step_s := median(steps_s[name])) < least_s / SAFETY:
+        steps_s = step_times(samples, name).values()
+        if steps_s and (step_s := median(steps_s)) < least_s / SAFETY:
             found[name] = (
                 f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
                 f"machine was measured to need {numbers.si(least_s, 's')}"

@@ -23,13 +23,19 @@ from platformdirs import user_cache_path
 from bench.plan.base_revisions import Bases, Origin, Repository
 from bench.plan.content_keys import digest
 from bench.plan.matrix import Plan
-from bench.plan.option_values import BadInput, collected, undecided
+from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.plan.step_classes import is_exact
+from bench.plan.presets import is_exact
 from bench.records import files
 from bench.records.arms import version_arm
 from bench.records.cells import base_of
-from bench.records.messages import JAX_CHILD, BaseFile, Catalogue, ImplementationEntry
+from bench.records.messages import (
+    JAX_CHILD,
+    BaseFile,
+    Catalogue,
+    ImplementationEntry,
+    WorkerSettings,
+)
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import readable
 from bench.records.temporary_folders import temporary_folder
@@ -56,11 +62,8 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
 
     A requirement is one such as `jax==0.10.2`, or the path of a requirements file or a wheel. The
     running Python is tried first, and then the others that are installed, the newest first. Without
-    `install`, versions are resolved and nothing is installed, which is enough for a plan.
-
-    Raises:
-      BadInput: uv or the file is missing, or no installed Python supports the requirement; it says
-        why.
+    `install`, versions are resolved and nothing is installed, which is enough for a plan. Raises
+    BadInput if uv or the file is missing, or if no installed Python supports the requirement.
     """
     if shutil.which("uv") is None:
         raise BadInput([f"{requirement} needs an environment, which uv makes: `pip install uv`"])
@@ -74,7 +77,7 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
     wanted = "\n".join([line, *_dependencies()])
     reasons: dict[str, list[str]] = {}
     for version, python in _pythons().items():
-        done = _uv("pip", "compile", "-", "--python", python, *_PLAIN, text=wanted)
+        done = _compiled(wanted, python)
         if done.returncode:
             reason = readable(" ".join(done.stderr.split())).removeprefix("error: ")
             reasons.setdefault(reason, []).append(version)
@@ -96,9 +99,7 @@ def releases_between(package: str, first: str, last: str) -> list[str]:
     found: list[str] = []
     while True:
         wanted = f"{package}>{first},<{found[0] if found else last}"
-        done = _uv(
-            "pip", "compile", "-", "--no-deps", "--python", sys.executable, *_PLAIN, text=wanted
-        )
+        done = _compiled(wanted, sys.executable, "--no-deps")
         if done.returncode:
             return found
         found.insert(0, done.stdout.split("==")[1].split()[0])
@@ -112,7 +113,10 @@ def _pinned(line: str) -> tuple[str, str] | None:
     return (name, version) if version else None
 
 
-_PLAIN = ("--no-header", "--no-annotate", "--no-emit-index-url", "--quiet")
+def _compiled(wanted: str, python: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """Resolve requirements for a Python; the output has a line for each package."""
+    plain = ("--no-header", "--no-annotate", "--no-emit-index-url", "--quiet")
+    return _uv("pip", "compile", "-", "--python", python, *plain, *more, text=wanted)
 
 
 def _install(folder: Path, python: str, own: Path, requirements: str) -> None:
@@ -167,12 +171,8 @@ def write_arm(
 ) -> Path:
     """Write the foreign file of an arm that runs an implementation in another environment.
 
-    Args:
-      folder: where to write it.
-      name: the arm's, which becomes the file's.
-      origin: the implementation's file, whose digest is written so that they change together.
-      environment: whose Python runs the arm.
-      variables: those of a variant.
+    It is named after the arm, and has the digest of the implementation's file `origin`, so that
+    they change together. `variables` are those of a variant.
     """
     command = [str(environment.python), "-m", JAX_CHILD, str(origin)]
     traits: dict[str, Any] = {"packages": ["jax"], "command": command}
@@ -190,13 +190,10 @@ def with_versions(
 ) -> tuple[Plan, Catalogue]:
     """Add an arm for each variant beside the worker to each of the plan's JAX implementations.
 
-    Returns:
-      The plan, and the catalogue that it was made from, with the arms as further implementations.
-      Their files are kept beside the environment, so that an interrupted run finds them again.
-      Without `install`, as for a dry run, packages are not installed.
-
-    Raises:
-      BadInput: an environment cannot be made.
+    Both the plan and the catalogue that it was made from get the arms as further implementations.
+    Their files are kept beside the environment, so that an interrupted run finds them again.
+    Without `install`, as for a dry run, packages are not installed. Raises BadInput if an
+    environment cannot be made.
     """
     entries = {entry["name"]: entry for entry in catalogue["implementations"]}
     names = [name for name in plan.implementations if is_exact(entries[name])]
@@ -221,14 +218,10 @@ def with_versions(
                 ImplementationEntry(name=arm, path=path, error="", foreign=environment.versions)
             )
     paths = [*plan.worker["implementation_paths"], *(entry["path"] for entry in added)]
-    return (
-        replace(
-            plan,
-            implementations=(*plan.implementations, *(entry["name"] for entry in added)),
-            worker={**plan.worker, "implementation_paths": paths},
-        ),
-        {**catalogue, "implementations": [*catalogue["implementations"], *added]},
-    )
+    implementations = (*plan.implementations, *(entry["name"] for entry in added))
+    worker: WorkerSettings = {**plan.worker, "implementation_paths": paths}
+    plan = replace(plan, implementations=implementations, worker=worker)
+    return plan, {**catalogue, "implementations": [*catalogue["implementations"], *added]}
 
 
 @dataclass(frozen=True)
@@ -241,14 +234,11 @@ class VersionBases(Bases):
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
         """Write a foreign file for each implementation while the context is open."""
         with temporary_folder() as folder:
-            yield {
-                base_of(name): BaseFile(
-                    path=str(write_arm(folder, name, origin.path, self.environment)),
-                    worktree=str(folder),
-                    repository=str(folder),
-                )
-                for name, origin in self.origins.items()
-            }
+            files, place = {}, str(folder)
+            for name, origin in self.origins.items():
+                path = str(write_arm(folder, name, origin.path, self.environment))
+                files[base_of(name)] = BaseFile(path=path, worktree=place, repository=place)
+            yield files
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry."""
@@ -257,23 +247,15 @@ class VersionBases(Bases):
 
 
 def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:
-    """Make the environment that `options.base_revision` names, for the selected implementations.
-
-    Raises BadInput if it cannot be made, or if `--allow-undecided` is not a number.
-    """
-    requirement, faults = options.base_revision or "", list[str]()
-    allowed = collected(faults, undecided, options.allow_undecided or "0", "--allow-undecided")
-    if faults:
-        raise BadInput(faults)
-    origins = {
-        entry["name"]: Origin(path, Repository(path.parent, "", "", dirty=False))
-        for entry in catalogue["implementations"]
-        for path in [Path(entry["path"]).resolve()]
-        if entry["name"] in selected and is_exact(entry)
-    }
+    """Make the environment of a gate of the selected implementations, or raise BadInput."""
+    requirement = options.base_revision or ""
+    origins = {}
+    for entry in catalogue["implementations"]:
+        if entry["name"] in selected and is_exact(entry):
+            path = Path(entry["path"]).resolve()
+            origins[entry["name"]] = Origin(path, Repository(path.parent, "", "", dirty=False))
     if not origins:
-        raise BadInput(
-            ["there is nothing to compare: all steps are approximate or in other frameworks"]
-        )
+        why = "all steps are approximate or in other frameworks"
+        raise BadInput([f"there is nothing to compare: {why}"])
     environment = make_environment(requirement)
-    return VersionBases(requirement, allowed or 0, origins, (), (), environment=environment)
+    return VersionBases(requirement, origins, (), (), environment=environment)

@@ -4,12 +4,11 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from bench.measure.processes.group import FORGED, End, Group
+from bench.measure.processes.group import FORGED, End, Group, Process
 from bench.records.host import load_average
 from bench.records.messages import Phase
 from bench.records.printable import ending, readable
@@ -60,10 +59,8 @@ class WorkerReport:
     _started: float = field(default_factory=time.monotonic)
     _phase_began: float = field(default_factory=time.monotonic)
     _timed_out: bool = False
-    _failures: dict[str, dict[int, CellRow]] = field(default_factory=dict)
-    """Rows of failed cells, by implementation and the rank of the reporting process."""
-    _failed_at: dict[str, float] = field(default_factory=dict)
-    """Time at which the first process reported the failure, on the monotonic clock."""
+    _failures: dict[str, tuple[float, dict[int, CellRow]]] = field(default_factory=dict)
+    """The monotonic time of the first report of a failed cell, and its rows by process."""
     _failed_alone: CellRow | None = None
     """A cell that failed in one process while the others waited for that process."""
 
@@ -71,8 +68,7 @@ class WorkerReport:
         """Record an event. Only rank 0's count, except that any process may report a failure."""
         if event["event"] == "cell" and event["row"]["status"] != "ok":
             name = event["row"]["implementation"]
-            self._failures.setdefault(name, {})[rank] = event["row"]
-            self._failed_at.setdefault(name, time.monotonic())
+            self._failures.setdefault(name, (time.monotonic(), {}))[1][rank] = event["row"]
         if rank:
             return
         match event:
@@ -99,19 +95,15 @@ class WorkerReport:
             late = f"the worker took over {took:.0f} s"
         elif silent_s > self.silence_s:
             late = f"the worker showed no progress for {self.silence_s:g} s"
-        for name, rows in self._failures.items():
-            waited_s = time.monotonic() - self._failed_at[name]
-            if len(rows) < self.processes and (late or waited_s > PEER_S):
+        for began, rows in self._failures.values():
+            if len(rows) < self.processes and (late or time.monotonic() - began > PEER_S):
                 rank, self._failed_alone = next(iter(rows.items()))
                 reason = self._failed_alone["reason"]
                 return f"process {rank} of {self.processes} failed where others did not: {reason}"
         return late
 
     def finish(self, end: End, group: Group, rounds_s: float) -> None:
-        """Set the status, the reason and the arm to blame from the end of the processes.
-
-        `rounds_s` is the planned duration of all rounds.
-        """
+        """Set status, reason and arm to blame by the end; `rounds_s` was planned for all rounds."""
         if self.block is not None:
             known = self.block["seconds"]
             known["process"] = max(0.0, time.monotonic() - self._started - sum(known.values()))
@@ -133,27 +125,16 @@ class WorkerReport:
             cut = end.late.startswith(FORGED)
             self.status, self.reason = "crashed" if cut else "timeout", end.late + during + notes
         else:
-            who = "the worker"
-            if self.processes > 1:
-                who = f"process {end.rank} of {self.processes}"
-            process = group.processes[end.rank]
-            tail, by_kernel = process.tail(), process.killed_by_kernel()
-            self.status, self.reason = _diagnose(who, end.code, during, tail, by_kernel)
+            self._diagnose(end, group.processes[end.rank], during)
 
-
-def _diagnose(
-    who: str, code: int, during: str, tail: Sequence[str], by_kernel: bool | None
-) -> tuple[Status, str]:
-    """Return the status and reason of the cell to blame for the end of a worker's process.
-
-    `who` is the subject of the reason, `code` the exit code (negative for a signal), `during` the
-    end of the first sentence, and `tail` the last lines that the process wrote. `by_kernel` is
-    whether the kernel killed a process to free memory; None if unknown.
-    """
-    last = readable("\n".join(tail[-_REASON_LINES:]))
-    how = f"{who} {ending(code) if code else 'ended before its block was complete'}"
-    killer = _KILLERS[by_kernel] if code == -signal.SIGKILL else ""
-    reason = f"{how}{during}{killer}" + (f"; its last lines:\n{last}" if last else "")
-    killed = code == -signal.SIGKILL and by_kernel is not False
-    memory = killed or (code != 0 and _OUT_OF_MEMORY.search(last))
-    return ("oom" if memory else "crashed"), reason
+    def _diagnose(self, end: End, process: Process, during: str) -> None:
+        """Blame the end of a process; `during` ends the first sentence of the reason."""
+        who = f"process {end.rank} of {self.processes}" if self.processes > 1 else "the worker"
+        how = ending(end.code) if end.code else "ended before its block was complete"
+        ended, killed = process.ended(), end.code == -signal.SIGKILL
+        by_kernel = ended["killed_by_kernel"]
+        last = readable("\n".join(ended["tail"][-_REASON_LINES:]))
+        self.reason = f"{who} {how}{during}{_KILLERS[by_kernel] if killed else ''}"
+        self.reason += f"; its last lines:\n{last}" if last else ""
+        printed = end.code != 0 and _OUT_OF_MEMORY.search(last)
+        self.status = "oom" if printed or (killed and by_kernel is not False) else "crashed"

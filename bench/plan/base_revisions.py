@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.plan.matrix import Plan, name_of
-from bench.plan.option_values import BadInput, collected, undecided
+from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records.cells import base_of
 from bench.records.git_files import RevisionError, git
@@ -49,10 +49,7 @@ class Repository:
 
 
 def find_repository(folder: Path, revision: str) -> Repository:
-    """Find the repository that contains a folder, and resolve a revision in it.
-
-    Raises RevisionError if there is no repository, or if the revision is not one of its commits.
-    """
+    """Find the repository that contains a folder; raises RevisionError if it lacks the revision."""
     try:
         root = Path(git(folder, "rev-parse", "--show-toplevel").strip())
     except RevisionError as error:
@@ -88,10 +85,8 @@ def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
 
 
 def _changed(root: Path) -> bool:
-    """Return whether a tracked file differs from the commit or there is an untracked Python file.
-
-    Other new files are output, such as the run's own folder.
-    """
+    """Return whether a tracked file has changed, or there is an untracked Python file."""
+    # Other new files are output, such as the run's own folder.
     status = ("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=all")
     changes = git(root, *status).split("\0")
     return any(not line.startswith("??") or line.endswith(".py") for line in changes if line)
@@ -119,7 +114,6 @@ class Bases:
 
     revision: str
     """The revision as typed."""
-    allow_undecided: int
     origins: Mapping[str, Origin]
     """By name, the compared implementations that exist at the base."""
     new: tuple[str, ...]
@@ -150,31 +144,22 @@ class Bases:
         with checkouts(self._repositories()) as places:
             files = {}
             for name, origin in self.origins.items():
-                repository = origin.repository
-                worktree = places[repository.root]
-                files[base_of(name)] = BaseFile(
-                    path=str(worktree / repository.relative(origin.path)),
-                    worktree=str(worktree),
-                    repository=str(repository.root),
-                )
+                root, worktree = origin.repository.root, places[origin.repository.root]
+                path = str(worktree / origin.repository.relative(origin.path))
+                file = BaseFile(path=path, worktree=str(worktree), repository=str(root))
+                files[base_of(name)] = file
             yield files
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry, without paths except those within a repository."""
-        return {
-            "revision": self.revision,
-            "allow_undecided": self.allow_undecided,
-            "new": list(self.new),
-            "removed": list(self.removed),
-            "repositories": [
-                {"base": one.base, "head": one.head, "dirty": one.dirty, "files": self._files(one)}
-                for one in self._repositories()
-            ],
-        }
-
-    def _files(self, repository: Repository) -> list[str]:
-        own = (origin for origin in self.origins.values() if origin.repository == repository)
-        return [repository.relative(origin.path) for origin in own]
+        origins = self.origins.values()
+        repositories = []
+        for one in self._repositories():
+            files = [one.relative(o.path) for o in origins if o.repository == one]
+            state = {"base": one.base, "head": one.head, "dirty": one.dirty}
+            repositories.append({**state, "files": files})
+        own = {"revision": self.revision, "repositories": repositories}
+        return {**own, "new": list(self.new), "removed": list(self.removed)}
 
     def _repositories(self) -> list[Repository]:
         return list(dict.fromkeys(origin.repository for origin in self.origins.values()))
@@ -187,13 +172,8 @@ def gated(options: Options) -> Options:
 
 
 def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> Bases:
-    """Look up the selected implementations at the base.
-
-    Raises BadInput if a file is in no repository, the revision is unknown or has none of the files,
-    or `--allow-undecided` is not a number.
-    """
+    """Look up the selected implementations at the base; raises BadInput if it cannot be found."""
     revision, faults = options.base_revision or "", list[str]()
-    allowed = collected(faults, undecided, options.allow_undecided or "0", "--allow-undecided")
     if options.isolate:
         faults.append("--isolate: in a gate of revisions, both steps have to run in the worker")
     files = {e["name"]: Path(e["path"]).resolve() for e in catalogue["implementations"]}
@@ -214,9 +194,11 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         faults.append(f"there is nothing to compare: {revision} has no {', '.join(new)}")
     if faults:
         raise BadInput(list(dict.fromkeys(faults)))  # files of a folder share a fault
-    had: list[str] = []
-    if not options.implementations:
-        had = [name for folder, one in folders.items() for name in one.python_files(folder)]
     # Implementations that these folders had at the base and that no folder has now.
-    removed = tuple(name for name in had if name not in files and not name.startswith("_"))
-    return Bases(revision, allowed or 0, origins, tuple(new), removed)
+    removed = tuple(
+        name
+        for folder, one in folders.items()
+        for name in one.python_files(folder)
+        if not (options.implementations or name in files or name.startswith("_"))
+    )
+    return Bases(revision, origins, tuple(new), removed)

@@ -54,14 +54,13 @@ class Contents:
         variants: Sequence[Variant] = (),
         bases: Mapping[str, BaseFile] | None = None,
     ) -> None:
-        self._catalogue = catalogue
-        self._variants = {variant.name: dict(variant.variables) for variant in variants}
+        self.catalogue = catalogue
+        self.variants = {variant.name: variant for variant in variants}
         self._bases = bases or {}
-        self._implementations = {e["name"]: e["path"] for e in catalogue["implementations"]}
-        self._foreign = {e["name"]: e.get("foreign") for e in catalogue["implementations"]}
-        self._workloads = {e["name"]: e["path"] for e in catalogue["workloads"]}
+        self._entries = {entry["name"]: entry for entry in catalogue["implementations"]}
+        workloads = {entry["name"]: Path(entry["path"]) for entry in catalogue["workloads"]}
         self._implementation = cache(self._files_of_implementation)
-        self._workload = cache(lambda name: read_files(Path(self._workloads[name]), BY_OPTIONS))
+        self._workload = cache(lambda name: read_files(workloads[name], BY_OPTIONS))
 
     def sources(self, cell: Cell) -> Sources:
         """Return the hashes of a cell's files; without an implementation, that part is empty."""
@@ -77,13 +76,15 @@ class Contents:
 
     def key(self, cell: Cell) -> str:
         """Return the cell's key."""
-        block, catalogue = cell.block, self._catalogue
+        block, catalogue = cell.block, self.catalogue
+        variant = self.variants.get(block.options.variant)
+        entry = self._entries.get(cell.implementation)
         parts = [
             {part: sorted(files.values()) for part, files in self.sources(cell).items()},
             *(block.size, str(block.mesh), block.batch),
-            *(str(block.options), self._variants.get(block.options.variant)),
+            *(str(block.options), variant and dict(variant.variables)),
             *(catalogue["versions"], catalogue["platform"], catalogue["device_kind"]),
-            *filter(None, [self._foreign.get(cell.implementation)]),
+            *filter(None, [entry and entry.get("foreign")]),
         ]
         return digest(json.dumps(parts, sort_keys=True).encode())
 
@@ -92,7 +93,7 @@ class Contents:
             return Files({}, set())
         base = self._bases.get(name)
         if base is None:
-            return read_files(Path(self._implementations[name]))
+            return read_files(Path(self._entries[name]["path"]))
         return read_files(Path(base["path"]), roots=[_counterpart(r, base) for r in _roots()])
 
 

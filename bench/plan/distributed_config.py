@@ -18,20 +18,10 @@ from bench.plan.option_values import BadInput
 from bench.records.mesh import AXES, MeshShape
 from bench.records.printable import closest
 
-VARIABLES = {
-    "master_addr": "MASTER_ADDR",
-    "master_port": "MASTER_PORT",
-    "world_size": "WORLD_SIZE",
-    "rank": "RANK",
-    "local_rank": "LOCAL_RANK",
-    "num_processes_per_node": "LOCAL_WORLD_SIZE",
-}
+_NAMESAKES = ("master_addr", "master_port", "world_size", "rank", "local_rank")
+VARIABLES = {name: name.upper() for name in _NAMESAKES}
+VARIABLES["num_processes_per_node"] = "LOCAL_WORLD_SIZE"
 """Fields, and the environment variables in which launchers pass them."""
-
-
-def _listed(value: object) -> object:
-    """Turn the lists of TOML and JSON into tuples."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _axis_size(known: Mapping[str, Any], axis: str) -> int:
@@ -52,12 +42,15 @@ Host = Annotated[
         description="a host's name or address, without a port",
     ),
 ]
+# TOML and JSON have lists, which become tuples.
+_LISTED = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+_SOME = Field(min_length=1)
 Sizes = Annotated[
-    Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(min_length=1)] | None,
+    Annotated[tuple[Count, ...], _LISTED, _SOME] | None,
     Field(description="whole numbers of at least 1, such as (4, 2)"),
 ]
 Names = Annotated[
-    Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] | None,
+    Annotated[tuple[str, ...], _LISTED, _SOME] | None,
     Field(description=f"names of axes, from: {', '.join(AXES)}"),
 ]
 
@@ -69,9 +62,8 @@ class DistributedConfig(BaseModel):
     follows from the rank, and the sizes of tensor and pipeline parallelism are those of the
     explicit mesh. Numbers must be integers: no text, no `True`, no `2.0`.
 
-    Raises:
-      BadInput: values have the wrong type, names are unknown, or values contradict
-        one another. The error lists all of these faults.
+    Raises BadInput, which lists all faults: values of the wrong type, unknown names, and values
+    that contradict one another.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -112,13 +104,11 @@ class DistributedConfig(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            wrong = {
-                str(found["loc"][0]): found["type"]
-                for found in error.errors(include_url=False)
-                if found["type"] != "default_factory_not_called"
-            }
-        faults = [_fault(name, kind, given[name]) for name, kind in wrong.items()]
+            for found in error.errors(include_url=False):
+                if found["type"] != "default_factory_not_called":
+                    wrong[str(found["loc"][0])] = found["type"]
         known = _known(given, wrong)
+        faults = [_fault(name, kind, given[name]) for name, kind in wrong.items()]
         faults += [*_process_faults(known), *_mesh_faults(known), *_size_faults(known)]
         if faults:
             raise BadInput(faults)
@@ -141,13 +131,9 @@ class DistributedConfig(BaseModel):
         LOCAL_RANK allow. That is right for one node; for several it may be too many, so set
         LOCAL_WORLD_SIZE there. The result is enabled if there are several processes.
 
-        Args:
-          environment: the variables; those of this process if None.
-          others: fields that no variable sets, or that override a variable.
-
-        Raises:
-          BadInput: a variable's value is wrong, or as for the class itself. A fault
-            in a field that a variable sets names the variable.
+        The variables are those of this process unless an `environment` is given; `others` are
+        fields that no variable sets, or that override one. Raises BadInput like the class itself; a
+        fault in a field that a variable sets names the variable.
         """
         environment = os.environ if environment is None else environment
         found: dict[str, Any] = {
@@ -155,16 +141,14 @@ class DistributedConfig(BaseModel):
             for field, name in VARIABLES.items()
             if name in environment
         }
-        found["enabled"] = found.get("world_size", 1) != 1
-        given = {**found, **_nodes(found), **others}
+        enabled = found.get("world_size", 1) != 1
         try:
-            return cls(**given)
+            return cls(**{"enabled": enabled, **found, **_nodes(found), **others})
         except BadInput as error:
-            told = {field: VARIABLES[field] for field in found.keys() & VARIABLES - others.keys()}
-            parts = [fault.partition(":") for fault in error.faults]
-            raise BadInput(
-                [f"{told.get(field, field)}:{fault}" for field, _, fault in parts]
-            ) from None
+            told = {field: VARIABLES[field] for field in found.keys() - others.keys()}
+            parts = (fault.partition(":") for fault in error.faults)
+            faults = [f"{told.get(field, field)}:{fault}" for field, _, fault in parts]
+            raise BadInput(faults) from None
 
     def get_data_parallel_size(self) -> int:
         """Return the number of batch shards: the explicit mesh's, or the devices over the rest."""
@@ -211,9 +195,8 @@ def _fault(name: str, kind: str, value: object) -> str:
     if name not in fields:
         return f"{name}: unknown; {closest(name, fields)}"
     if kind == "literal_error":
-        return (
-            f"{name}: unknown {value!r}; {closest(str(value), get_args(fields[name].annotation))}"
-        )
+        hint = closest(str(value), get_args(fields[name].annotation))
+        return f"{name}: unknown {value!r}; {hint}"
     return f"{name}: {value!r} is not {fields[name].description}"
 
 
@@ -232,26 +215,20 @@ def _known(given: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[str, Any]
 
 def _process_faults(known: Mapping[str, Any]) -> Iterator[str]:
     match known:
-        case {"world_size": world, "num_nodes": nodes, "num_processes_per_node": each} if (
-            world != nodes * each
-        ):
-            yield (
-                f"world_size: {world} is not num_nodes x num_processes_per_node, "
-                f"{nodes} x {each} = {nodes * each}"
-            )
+        case {"world_size": world, "num_nodes": nodes, "num_processes_per_node": each}:
+            if world != nodes * each:
+                product = f"{nodes} x {each} = {nodes * each}"
+                yield f"world_size: {world} is not num_nodes x num_processes_per_node, {product}"
     match known:
         case {"rank": rank, "world_size": world} if rank >= world:
             yield f"rank: {rank} is not below world_size, which is {world}"
     match known:
         case {"local_rank": local, "num_processes_per_node": each} if local >= each:
             yield f"local_rank: {local} is not below num_processes_per_node, which is {each}"
-        case {"local_rank": local, "num_processes_per_node": each, "rank": rank} if (
-            local != rank % each
-        ):
-            yield (
-                f"local_rank: {local} is not rank % num_processes_per_node, "
-                f"{rank} % {each} = {rank % each}"
-            )
+        case {"local_rank": local, "num_processes_per_node": each, "rank": rank}:
+            if local != rank % each:
+                rest = f"{rank} % {each} = {rank % each}"
+                yield f"local_rank: {local} is not rank % num_processes_per_node, {rest}"
 
 
 def _mesh_faults(known: Mapping[str, Any]) -> Iterator[str]:
@@ -261,23 +238,20 @@ def _mesh_faults(known: Mapping[str, Any]) -> Iterator[str]:
         case {"mesh_shape": None, "mesh_axis_names": [*_]}:
             yield "mesh_axis_names: is given without mesh_shape; give both, or neither"
         case {"mesh_shape": [*sizes], "mesh_axis_names": [*names]} if len(sizes) != len(names):
-            yield (
-                f"mesh_axis_names: {', '.join(names)} are {len(names)} names, "
-                f"and mesh_shape has {len(sizes)} dimensions"
-            )
+            what = f"{', '.join(names)} are {len(names)} names"
+            yield f"mesh_axis_names: {what}, and mesh_shape has {len(sizes)} dimensions"
     for name in dict.fromkeys(known.get("mesh_axis_names") or ()):
         if name not in AXES:
             yield f"mesh_axis_names: unknown {name!r}; {closest(name, AXES)}"
         if known["mesh_axis_names"].count(name) > 1:
             yield f"mesh_axis_names: {name!r} is named more than once"
     match known:
-        case {"mesh_shape": [*sizes], "world_size": world, "devices_per_process": each} if (
-            math.prod(sizes) != world * each
-        ):
-            yield (
-                f"mesh_shape: {' x '.join(map(str, sizes))} = {math.prod(sizes)} devices are not "
-                f"world_size x devices_per_process, {world} x {each} = {world * each}"
-            )
+        case {"mesh_shape": [*sizes], "world_size": world, "devices_per_process": each}:
+            if math.prod(sizes) != world * each:
+                yield (
+                    f"mesh_shape: {' x '.join(map(str, sizes))} = {math.prod(sizes)} devices are "
+                    f"not world_size x devices_per_process, {world} x {each} = {world * each}"
+                )
 
 
 def _size_faults(known: Mapping[str, Any]) -> Iterator[str]:
@@ -287,8 +261,7 @@ def _size_faults(known: Mapping[str, Any]) -> Iterator[str]:
             axes = {"tensor_parallel_size": "model", "pipeline_parallel_size": "pipe"}
             for field, axis in axes.items():
                 size = _axis_size(known, axis)
-                asked = known.get(field, size)
-                if asked != size:
+                if (asked := known.get(field, size)) != size:
                     yield f"{field}: {asked} is not the size of the mesh's axis {axis!r}, {size}"
         case {
             "tensor_parallel_size": tensor,

@@ -50,23 +50,27 @@ CHECKPOINT_S = 3.0
 
 @dataclass
 class Past:
-    """Totals over stored launches of a workload."""
+    """Totals over stored launches of a workload: counts, and the seconds of that many."""
 
     launches: int = 0
     start_s: float = 0.0
     arms: float = 0.0
+    """Arms that were proved, compiled and spot-checked; one apart counts as several."""
     arms_s: float = 0.0
-    """Proof, compilation and spot checks of that many arms; one apart counts as several."""
     turns: int = 0
-    turns_s: float = 0.0
     """The shortest possible turns, of one step a span; as many as were measured."""
+    turns_s: float = 0.0
+
+
+Key = tuple[str, bool]
+"""A workload with its size, and whether its proofs and programs were new."""
 
 
 @dataclass
 class History:
-    """Stored launches, by workload-size and whether their proofs and programs were new."""
+    """Stored launches."""
 
-    of: dict[tuple[str, bool], Past] = field(default_factory=dict)
+    of: dict[Key, Past] = field(default_factory=dict)
     pace: float = 1.0
     """By how much arms took longer on this machine than the constants say."""
 
@@ -80,25 +84,21 @@ class History:
 
 
 def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
-    """Read the newest stored runs on the same platform; those of this machine are preferred.
-
-    Runs of this machine are told by the host's memory.
-    """
-    here: dict[tuple[str, bool], Past] = {}
-    elsewhere: dict[tuple[str, bool], Past] = {}
+    """Read the newest stored runs on a platform, preferring those with this host's memory."""
+    here: dict[Key, Past] = {}
+    elsewhere: dict[Key, Past] = {}
     for run in store.newest(reports):
         with contextlib.suppress(KeyError):  # a run without these makes the estimate rougher
             if run.manifest["platform"] == platform:
                 same = run.manifest["host"]["memory_bytes"] == memory_bytes
-                for key, past in _past(run).items():
-                    (here if same else elsewhere).setdefault(key, past)
-    known = [(key, past) for key, past in here.items() if past.arms_s]
-    default = sum(past.arms * _default_arm_s(*key) for key, past in known)
-    pace = sum(past.arms_s for _, past in known) / default if known else 1.0
-    return History(elsewhere | here, pace)
+                known = here if same else elsewhere
+                known |= _past(run) | known  # of newer runs
+    took = sum(past.arms_s for past in here.values())
+    default = sum(past.arms * _default_arm_s(*key) for key, past in here.items() if past.arms_s)
+    return History(elsewhere | here, took / default if default else 1.0)
 
 
-def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
+def _past(run: store.Run) -> dict[Key, Past]:
     arms, kept, apart = Counter[str](), Counter[str](), Counter[str]()
     for cell in run.cell_rows:
         kept[cell["attempt"]] += "compiled_in" in cell
@@ -108,18 +108,17 @@ def _past(run: store.Run) -> dict[tuple[str, bool], Past]:
         beside = sum(not reason for reason in ways.values())
         arms[cell["attempt"]] += (cell["status"] != "unsupported") * (1 + beside)
     turns = Counter(row["attempt"] for row in run.sample_rows())
-    found: dict[tuple[str, bool], Past] = {}
+    found: dict[Key, Past] = {}
     for row in run.block_rows:
         if row["seconds"]:
+            every, many = arms[row["attempt"]] + TWINS, apart[row["attempt"]]
             new = not row["launch"] and 2 * kept[row["attempt"]] < arms[row["attempt"]]
             key = f"{row['workload']}-{row['size']}", new
-            past, every = found.setdefault(key, Past()), arms[row["attempt"]] + TWINS
-            of = defaultdict[str, float](float)
+            past, of = found.setdefault(key, Past()), defaultdict[str, float](float)
             for phase, seconds in row["seconds"].items():
                 of[STAGE_OF.get(phase, "after")] += seconds
             past.launches += 1
             past.start_s += of["start"]
-            many = apart[row["attempt"]]
             past.arms += every - many + many * _arms_apart(key[0]) / (1.0 if new else CACHED)
             past.arms_s += of["arms"]
             if row["steps"]:

@@ -74,15 +74,12 @@ def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
 
 def _of_launch(samples: bytes) -> float:
     """Return the robust standard deviation of log(twin / baseline); 0 without a twin."""
-    turns: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    rows = [json.loads(line) for line in samples.splitlines()]
-    baselines = {row["arm"] for row in rows} - {TWIN}
-    for row in rows:
-        turns[row["round"]][row["arm"]] = math.log(row["throughput_ns"] / row["steps"])
-    # Any arm will do: a constant ratio does not add to the spread.
-    spreads = []
-    for name in sorted(baselines):
-        logs = [times[TWIN] - times[name] for times in turns.values() if {TWIN, name} <= set(times)]
+    logs_of: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for row in map(json.loads, samples.splitlines()):
+        logs_of[row["arm"]][row["round"]] = math.log(row["throughput_ns"] / row["steps"])
+    twin, spreads = logs_of.pop(TWIN, {}), []
+    for own in logs_of.values():  # any arm will do: a constant ratio does not add to the spread
+        logs = [twin[number] - own[number] for number in own.keys() & twin.keys()]
         if len(logs) > 1:
             middle = statistics.median(logs)
             spreads.append(1.4826 * statistics.median(abs(log - middle) for log in logs))

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from bench.plan import presets
 from bench.plan.option_values import BadInput, collected, why_missing
 from bench.plan.options import READERS, Options, flag
-from bench.plan.presets import PRESETS, Preset, default_batches, placed
-from bench.plan.step_classes import approximate, expanded, why_not_isolated
+from bench.plan.presets import PRESETS, Preset, default_batches, expanded, placed, why_not_isolated
 from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
@@ -54,6 +53,8 @@ class Plan:
     """Why the margin was chosen; empty if an option names it."""
     approximate: tuple[str, ...] = ()
     """Those of the implementations whose steps are approximate."""
+    allow_undecided: int = 0
+    """Comparisons of a gate that may stay undecided."""
     passes: int = 0
     """Launches of a resumed run, if it gets more than were planned."""
     process_spread: dict[str, dict[str, float]] | None = None
@@ -65,10 +66,10 @@ class Plan:
         return tuple(Cell(block, name) for block in self.blocks for name in self.implementations)
 
     @property
-    def extras(self) -> tuple[str, ...]:
+    def extras(self) -> list[str]:
         """Options that need optional packages."""
         options = {"input": self.worker["inputs"], "checkpoint": self.modes}
-        return tuple(option for option, values in options.items() if values)
+        return [option for option, values in options.items() if values]
 
     @property
     def modes(self) -> list[str]:
@@ -82,6 +83,8 @@ class Plan:
     def config(self) -> dict[str, object]:
         """The resolved options, as the manifest stores them."""
         worker: dict[str, Any] = {**self.worker}
+        of_worker = ("rounds", "seconds", "inputs", "ablations", "isolated")
+        kept = ("scaling", "baseline", "launches", "margin", "margin_reason", "process_spread")
         return {
             "workloads": _unique(f"{block.workload}-{block.size}" for block in self.blocks),
             "implementations": list(self.implementations),
@@ -89,10 +92,8 @@ class Plan:
             "batch_sizes": _unique(block.batch for block in self.blocks),
             "options": _unique(str(block.options) for block in self.blocks),
             "variants": {variant.name: str(variant) for variant in self.variants},
-            **{name: getattr(self, name) for name in ("scaling", "baseline", "launches")},
-            **{name: getattr(self, name) for name in ("margin", "margin_reason", "process_spread")},
-            **{name: worker[name] for name in ("rounds", "seconds")},
-            **{name: worker[name] for name in ("inputs", "ablations", "isolated")},
+            **{name: getattr(self, name) for name in kept},
+            **{name: worker[name] for name in of_worker},
             "budget": self.budget_s,
             "target_ci": self.target_ci,
             "checkpoints": self.modes,
@@ -132,19 +133,17 @@ class _Planner:
 
     def __post_init__(self) -> None:
         self.entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
+        self.approximate = {n for n, entry in self.entries.items() if "approximate" in entry}
         self.virtual = self.catalogue["platform"] == "cpu"
         """Whether devices are virtual CPU devices, of which any number can be created."""
 
     def read(self, name: str) -> Any:
-        """Return an option's parsed value, None if it is absent, or the list of its values.
-
-        A value that cannot be parsed becomes a fault and counts as absent.
-        """
-        given = getattr(self.options, name)
-        texts = _unique(given) if isinstance(given, tuple) else [given] * (given is not None)
-        values = [collected(self.faults, READERS[name], text, self.called(name)) for text in texts]
-        values = [value for value in values if value is not None]
-        return values if isinstance(given, tuple) else next(iter(values), None)
+        """Return an option's value, or list of values; what cannot be parsed is a fault."""
+        given, read, called = getattr(self.options, name), READERS[name], self.called(name)
+        if not isinstance(given, tuple):
+            return None if given is None else collected(self.faults, read, given, called)
+        values = (collected(self.faults, read, text, called) for text in _unique(given))
+        return [value for value in values if value is not None]
 
     def fault(self, name: str, text: str) -> None:
         self.faults.append(f"{self.called(name)}: {text}")
@@ -168,7 +167,7 @@ class _Planner:
             implementations=tuple(implementations),
             variants=tuple(variants),
             baseline=baseline,
-            approximate=approximate(implementations, self.entries),
+            approximate=tuple(name for name in implementations if name in self.approximate),
             scaling=scaling,
             launches=self.read("launches") or preset.launches,
             worker={
@@ -185,6 +184,7 @@ class _Planner:
             margin=self.read("margin") or MARGIN,
             budget_s=self.read("budget"),
             target_ci=self.read("target_ci"),
+            allow_undecided=self.read("allow_undecided") or 0,
             timeout_s=self.read("timeout"),
             silence_s=self.read("silence") or presets.SILENCE_S,
         )
@@ -261,23 +261,21 @@ class _Planner:
         entries = self.entries
         named = expanded(self.options.implementations, entries)
         outside = [name_of(path) for path in self.options.implementation_path]
-        chosen = [*named, *outside]
         if outside and not named:
             # A file that is named only by its path is compared with the baseline.
-            baseline = self.options.baseline or REFERENCE
-            chosen = [*(name for name in (baseline,) if name in entries), *outside]
-        for name in _unique(chosen):
-            if name not in entries:
-                if name not in outside:  # a fault of the path itself is reported already
-                    self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
-            elif error := entries[name]["error"]:
-                self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
-        default = expanded(preset.implementations, entries)
-        return [name for name in _unique(chosen or default) if name in entries]
+            named = [name for name in (self.options.baseline or REFERENCE,) if name in entries]
+        chosen = _unique([*named, *outside])
+        for name in chosen:
+            if name in entries:
+                if error := entries[name]["error"]:
+                    self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
+            elif name not in outside:  # a fault of the path itself is reported already
+                self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
+        chosen = chosen or _unique(expanded(preset.implementations, entries))
+        return [name for name in chosen if name in entries]
 
     def baseline(self, implementations: Sequence[str]) -> str:
-        other = approximate(implementations, self.entries)
-        exact = [name for name in implementations if name not in other] or implementations
+        exact = [n for n in implementations if n not in self.approximate] or implementations
         preferred = (*self.options.implementations, REFERENCE, *exact)
         default = next((name for name in preferred if name in exact), "")
         name = self.options.baseline
@@ -285,21 +283,24 @@ class _Planner:
             self.fault("baseline", f"{name} is approximate; ratios are taken against an exact step")
         if name is None or not implementations:
             return default
-        return name if self.selected("baseline", name, implementations) else default
+        return next(iter(self.selected("baseline", [name], implementations)), default)
 
     def isolated(self, implementations: Sequence[str]) -> list[str]:
         for name in self.entries.keys() & {*self.options.isolate}:
             if why := why_not_isolated(self.entries[name]):
                 self.fault("isolate", f"{name} {why}")
-        named = _unique(self.options.isolate)
-        return [name for name in named if self.selected("isolate", name, implementations)]
+        return self.selected("isolate", self.options.isolate, implementations)
 
-    def selected(self, option: str, name: str, implementations: Sequence[str]) -> bool:
-        outside = map(name_of, self.options.implementation_path)
-        if name not in implementations and name not in outside:  # a path's fault is already noted
-            hint = closest(name, implementations)
-            self.fault(option, f"{name!r} is not among the selected implementations; {hint}")
-        return name in implementations
+    def selected(
+        self, option: str, names: Iterable[str], implementations: Sequence[str]
+    ) -> list[str]:
+        """Return those names that are selected implementations; the others are faults."""
+        outside = [name_of(path) for path in self.options.implementation_path]
+        for name in names:
+            if name not in implementations and name not in outside:  # a path's fault is known
+                hint = closest(name, implementations)
+                self.fault(option, f"{name!r} is not among the selected implementations; {hint}")
+        return [name for name in _unique(names) if name in implementations]
 
     def workloads(self, preset: Preset) -> list[tuple[str, str]]:
         entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
@@ -314,25 +315,24 @@ class _Planner:
         self, text: str, entries: dict[str, WorkloadEntry], outside: Sequence[str]
     ) -> tuple[str, str] | None:
         name = max((n for n in entries if f"{text}-".startswith(f"{n}-")), key=len, default="")
-        if name:
-            entry = entries[name]
-            # A workload's sizes decide what to measure. An implementation that cannot be imported
-            # fails only in its own cells.
-            if entry["error"]:
-                path, error = entry["path"], entry["error"]
-                self.faults.append(f"workload {name} ({path}): {error}")
-            if "yes" in self.options.scan_layers and not (entry["error"] or entry.get("scans")):
-                self.fault("scan_layers", f"{name} has no stack of equal layers to loop over")
-            size = entry["default"] if text == name else text.removeprefix(f"{name}-")
-            if size in entry["sizes"] or entry["error"]:
-                return name, size
+        if not name:
+            if text not in outside:
+                sizes = [f"{name}-{size}" for name in entries for size in entries[name]["sizes"]]
+                hint = closest(text, [*entries, *sizes])
+                self.fault("workloads", f"unknown {text!r}; {hint}")
+            return None
+        entry = entries[name]
+        size = entry["default"] if text == name else text.removeprefix(f"{name}-")
+        if error := entry["error"]:  # without its sizes, nothing can be planned
+            self.faults.append(f"workload {name} ({entry['path']}): {error}")
+            return name, size
+        if "yes" in self.options.scan_layers and not entry.get("scans"):
+            self.fault("scan_layers", f"{name} has no stack of equal layers to loop over")
+        if size not in entry["sizes"]:
             hint = closest(size, entry["sizes"])
             self.fault("workloads", f"{name} has no size {size!r}; {hint}")
-        elif text not in outside:
-            known = list(entries)
-            known += [f"{name}-{size}" for name in entries for size in entries[name]["sizes"]]
-            self.fault("workloads", f"unknown {text!r}; {closest(text, known)}")
-        return None
+            return None
+        return name, size
 
     def device_limit(self) -> int:
         """Return the largest number of devices that a mesh may have."""
@@ -363,20 +363,17 @@ class _Planner:
             if batch % shards:
                 below = batch // shards * shards
                 near = " and ".join(str(n) for n in (below, below + shards) if n)
-                self.fault(
-                    "batch_sizes",
-                    f"{batch} cannot be split over the {shards} batch shards of {mesh}; {near} can",
-                )
+                what = f"{batch} cannot be split over the {shards} batch shards of {mesh}"
+                self.fault("batch_sizes", f"{what}; {near} can")
         for block in blocks:
             shard, count = block.batch // block.mesh.batch_shards, block.options.microbatches
             if shard % count:
                 what = f"the batch of {shard} per shard is not divisible by {count}"
                 self.fault("microbatches", f"{what}, in {block.name}")
-
         for count, mesh in _unique((block.options.processes, block.mesh) for block in blocks):
             if mesh.size % count:
-                text = f"{count} cannot share the {mesh.size} devices of {mesh} equally"
-                self.fault("processes", text)
+                what = f"{count} cannot share the {mesh.size} devices of {mesh} equally"
+                self.fault("processes", what)
 
 
 def name_of(path: str) -> str:

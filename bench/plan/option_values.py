@@ -42,8 +42,8 @@ def whole(text: str) -> int:
     raise ValueError(f"{text!r} is not a positive whole number")
 
 
-def undecided(text: str) -> int:
-    """Read a number of comparisons that may stay undecided."""
+def natural(text: str) -> int:
+    """Read a whole number of at least 0."""
     if text.isascii() and text.isdigit():
         return int(text)
     raise ValueError(f"{text!r} is not a whole number")

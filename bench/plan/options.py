@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from bench.plan.option_values import BadInput, choice, positive, remat_policy, share, whole
+from bench.plan.option_values import BadInput, choice, natural, positive, remat_policy, share, whole
 from bench.plan.presets import PRESETS
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import PRECISIONS
@@ -22,16 +22,12 @@ from bench.records.variants import Variant
 SCALINGS = ("strong", "weak", "both")
 
 
-def _meanings(words: dict[str, str]) -> str:
-    return "; ".join(f"{word}: {meaning}" for word, meaning in words.items())
-
-
 _WORDS = {
     "preset": PRESETS[0],
     "presets": ", ".join(PRESETS),
     "precisions": ", ".join(PRECISIONS),
-    "inputs": _meanings(INPUT_WAYS),
-    "checkpoints": _meanings(CHECKPOINT_MODES),
+    "inputs": "; ".join(map(": ".join, INPUT_WAYS.items())),
+    "checkpoints": "; ".join(map(": ".join, CHECKPOINT_MODES.items())),
 }
 _TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
@@ -41,11 +37,9 @@ def _option(
 ) -> Any:
     """Declare an option, whose help is in options.toml.
 
-    Args:
-      read: parses a value, or raises ValueError.
-      action: as in argparse: `store`, `store_true`, `append` (repeatable) or `extend` (several
-        values at once).
-      gate: whether it is an option only of `regress`; None if pytest declares it.
+    `read` parses a value, or raises ValueError. `action` is one of argparse: `store`, `store_true`,
+    `append` (repeatable) or `extend` (several values at once). `gate` is whether it is an option
+    only of `regress`; None if pytest declares it.
     """
     default = {"store": None, "store_true": False}.get(action, ())
     return field(default=default, metadata={"read": read, "action": action, "gate": gate})
@@ -95,7 +89,7 @@ class Options:
     dry_run: bool = _option(action="store_true")
     k: str | None = _option(gate=None)
     base_revision: str | None = _option(gate=True)
-    allow_undecided: str | None = _option(gate=True)
+    allow_undecided: str | None = _option(natural, gate=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return the options for the manifest, without those that are left to the preset."""
@@ -131,12 +125,12 @@ def add_options(
     for option in fields(Options):
         if option.metadata["gate"] != gate or option.name in without:
             continue
-        texts = _TEXTS[option.name].items()
-        settings: dict[str, Any] = {name: text.format(**_WORDS) for name, text in texts}
-        settings = {"help": argparse.SUPPRESS, **settings, "action": option.metadata["action"]}
-        if settings["action"] in ("extend", "append"):
+        texts = {name: text.format(**_WORDS) for name, text in _TEXTS[option.name].items()}
+        action = option.metadata["action"]
+        settings: dict[str, Any] = {"help": argparse.SUPPRESS, **texts, "action": action}
+        if action in ("extend", "append"):
             settings["default"] = []
-        if settings["action"] == "extend":
+        if action == "extend":
             settings["nargs"] = "+"
         # pytest and its plugins have destinations of their own: a prefix keeps these apart.
         add(flag(option.name), dest=f"lockstep_{option.name}", **settings)

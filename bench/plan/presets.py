@@ -1,16 +1,21 @@
-"""Presets, which presets.toml defines, and the global batches of their blocks."""
+"""Presets, which presets.toml defines, their blocks' batches, and classes of implementations."""
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.plan.step_classes import EXACT
 from bench.records.mesh import MeshShape
+
+EXACT, APPROXIMATE = "exact", "approximate"
+"""Names that `--implementations` takes for all implementations of a class."""
+
+Entry = Mapping[str, Any]
+"""An implementation of a catalogue: see bench.records.messages.ImplementationEntry."""
 
 REGRESS, UPGRADE = "regress", "upgrade"
 """The default presets of a gate: with a revision, and with another version."""
@@ -101,3 +106,28 @@ def placed(
         if scaling in ("weak", "both"):
             pairs += [(batch * mesh.batch_shards, mesh) for mesh in meshes]
     return pairs
+
+
+def is_exact(entry: Entry) -> bool:
+    """Whether a run measures this implementation unless its options name others.
+
+    Foreign ones need packages and start processes that few runs want; approximate ones are another
+    step.
+    """
+    return not entry.keys() & {"foreign", "approximate"}
+
+
+def expanded(names: Iterable[str], entries: Mapping[str, Entry]) -> list[str]:
+    """Replace the names of classes by those of their implementations."""
+    classes = {
+        EXACT: [name for name, entry in entries.items() if is_exact(entry)],
+        APPROXIMATE: [name for name, entry in entries.items() if "approximate" in entry],
+    }
+    return [own for name in names for own in classes.get(name, [name])]
+
+
+def why_not_isolated(entry: Entry) -> str:
+    """Say why an implementation cannot be isolated in a process of its own; empty if it can."""
+    if "foreign" in entry:
+        return "always runs in processes of its own"
+    return "is approximate; such a step runs in the worker" if "approximate" in entry else ""

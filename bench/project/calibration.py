@@ -96,14 +96,9 @@ class Calibrated:
 
 
 def calibrate(observations: Sequence[Observation]) -> Calibrated:
-    """Fit all observations, and cross-validate the fit by leaving out each group in turn.
-
-    Raises:
-      ValueError: there are no observations.
-    """
-    groups = list(dict.fromkeys(one.group for one in observations))
+    """Fit all observations, and cross-validate the fit by leaving out each group in turn."""
     tried: list[Trial] = []
-    for group in groups:
+    for group in dict.fromkeys(one.group for one in observations):
         others = [one for one in observations if one.group != group]
         found = fit(others) if others else None
         own = [one for one in observations if one.group == group]
@@ -126,10 +121,8 @@ def fit(observations: Sequence[Observation]) -> Calibration:
 
     Least squares of the log step times over NOISE, and of the parameters' deviations from their
     priors over the priors' widths. The loss is soft L1, so one outlying model does not dominate.
-    The prior of an implementation's share is the common share. No share exceeds 1.
-
-    Raises:
-      ValueError: there are no observations.
+    The prior of an implementation's share is the common share. No share exceeds 1. Raises
+    ValueError without observations.
     """
     if not observations:
         raise ValueError("nothing was measured, so there is nothing to fit")
@@ -156,11 +149,10 @@ def fit(observations: Sequence[Observation]) -> Calibration:
             ]
         )
 
-    shares = [math.log(SHARE)] * len(own)
-    start = np.array([math.log(SHARE), EXPOSED, math.log(OVERHEAD_S), *shares])
-    low = np.full_like(start, -np.inf)
-    high = np.full_like(start, 0.0)
-    low[1], high[1], high[2] = 0.0, 1.0, np.inf
+    share = math.log(SHARE)
+    start = [share, EXPOSED, math.log(OVERHEAD_S), *[share] * len(own)]
+    low = [-np.inf, 0.0, -np.inf, *[-np.inf] * len(own)]
+    high = [0.0, 1.0, np.inf, *[0.0] * len(own)]
     return calibration(least_squares(residuals, start, bounds=(low, high), loss="soft_l1").x)
 
 

@@ -65,10 +65,7 @@ ALONE = Switch(1, math.inf)
 
 @dataclass(frozen=True)
 class Route:
-    """The links between the members of a collective.
-
-    Every *domain* (a host's NVLink domain, or a TPU slice) holds equally many members.
-    """
+    """Links between members: equally many per *domain*, a host's NVLink domain or a TPU slice."""
 
     inside: Switch | tuple[Ring, ...] = ALONE
     """Links within a domain; the axes of a torus are used simultaneously."""
@@ -106,8 +103,7 @@ FREE = Cost(0.0, "none", "latency")
 def cost(kind: str, payload: float, route: Route) -> Cost:
     """Return the cost of one collective with the fastest algorithm.
 
-    Raises:
-      ValueError: `kind` is not in `bench.records.collective_kinds.KINDS`.
+    Raises ValueError if `kind` is not in `bench.records.collective_kinds.KINDS`.
     """
     bus_factor(kind, route.members)
     if route.members == 1:
@@ -259,11 +255,8 @@ def _flow(
 ) -> Cost:
     """Return the cost on a torus, whose chips forward bytes while receiving, beside the network.
 
-    Args:
-      algorithm: its name.
-      overhead: fixed seconds.
-      inside: seconds of the hops and of the bytes; the larger counts.
-      between: seconds of the steps and of the bytes; they add up.
+    Of the seconds `inside`, of the hops and of the bytes, the larger counts; those `between`, of
+    the steps and of the bytes, add up.
     """
     seconds = overhead + max(*inside, sum(between))
     return _cost(algorithm, seconds, max(inside[0], between[0]), inside[1], between[1])

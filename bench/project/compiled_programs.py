@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import groupby
 from threading import Lock
 from typing import Literal, cast
 
@@ -88,8 +87,6 @@ Read = Callable[[Sequence[Cell]], Sequence[Program | Unread]]
 """A compiler of cells, such as `programs`."""
 
 
-COMPILER = ROOT / "bench/worker/answer/compile_only.py"
-
 _RUNNING = re.compile(
     r"JAX_NUM_CPU_DEVICES$|NPROC$|OMP_|NCCL_|SLURM_NTASKS$|JAX_COMPILATION_CACHE_"
     r"|JAX_PERSISTENT_CACHE_|JAX_LOG"
@@ -99,66 +96,13 @@ or logging, but not compilation."""
 _ACCELERATORS = re.compile(r"LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_")
 """Variables that affect only platforms other than `cpu`."""
 
-
 COMMAND = (sys.executable, "-m", "bench.worker.answer.compile_only")
+COMPILER = ROOT / "bench/worker/answer/compile_only.py"
 
 ROOM = 2 << 30
 """Bytes of free host memory required for each child."""
 
 _devices = operator.attrgetter("block.mesh.size")
-
-
-@dataclass(frozen=True)
-class Compilers:
-    """Child processes that compile cells on request."""
-
-    platform: str
-    """Whose compiler is used. An accelerator's needs the accelerators, so only one child runs."""
-    request: Callable[[Cell], str]
-    """The line that requests a cell from a child."""
-    timeout_s: float
-    """Limit for one cell."""
-    answered: Callable[[Cell, CompiledAnswer], None]
-    """Called with each answer as it arrives, from other threads."""
-
-    def ask(self, cells: Sequence[Cell]) -> None:
-        """Have every cell `answered`, compiling those with the fewest devices first."""
-        for _, group in groupby(sorted(cells, key=_devices), key=_devices):
-            room = min(usable_cores(), psutil.virtual_memory().available // ROOM)
-            self._ask([*group], max(1, room) if self.platform == "cpu" else 1)
-
-    def _ask(self, cells: Sequence[Cell], at_once: int) -> None:
-        """Request cells with equal numbers of devices.
-
-        If a child ends early, the cell that it was compiling is blamed, and another child gets the
-        rest. If other children ran beside it, they may have exhausted the host's memory, so that
-        cell is retried alone.
-        """
-        again: list[Cell] = []
-        parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
-        while parts:
-            with ExitStack() as children:
-                running = [(part, children.enter_context(self._child(part))) for part in parts]
-                for part, child in running:
-                    ended = child.answer(self.timeout_s)
-                    if part and at_once > 1:
-                        again.append(part.popleft())
-                    elif part:
-                        reason = f"the process that compiled it {ended.blame}"
-                        failed = CompiledAnswer(row=None, reason=reason, lack="failed")
-                        self.answered(part.popleft(), failed)
-            parts = [part for part in parts if part]
-        if again:
-            self._ask(again, 1)
-
-    def _child(self, part: deque[Cell]) -> Child:
-        """Start a child for some cells, and remove each cell from them when it answers."""
-
-        def receive(line: str) -> None:
-            self.answered(part.popleft(), json.loads(line))
-
-        lines = "\n".join(map(self.request, part))
-        return Child(COMMAND, lines, environment(self.platform, _devices(part[0])), receive)
 
 
 def environment(platform: str, devices: int) -> dict[str, str]:
@@ -168,93 +112,114 @@ def environment(platform: str, devices: int) -> dict[str, str]:
     return worker_environment(platform, devices)
 
 
-class CompileCache:
-    """Cached compiler results for one platform."""
+def entry_names(catalogue: Catalogue, platform: str) -> Callable[[Cell], str]:
+    """Return a function that names a cell's answer in the user's cache, by what it depends on.
 
-    def __init__(self, catalogue: Catalogue, platform: str) -> None:
-        self._contents = Contents(catalogue)
-        files = read_files(COMPILER).hashes
-        self._shared = [sorted(files.items()), compiling_variables(platform)]
-
-    def read(self, cell: Cell) -> CompiledAnswer | None:
-        """Return the result for a cell; None if it is missing or its file is damaged.
-
-        Raises:
-          BadInput: one of the cell's files cannot be read.
-        """
-        answer = user_cache.read(self.name(cell))
-        return None if answer is None else cast("CompiledAnswer", json.loads(answer))
-
-    def write(self, cell: Cell, answer: CompiledAnswer) -> None:
-        """Store a result; if the folder cannot be written, the next call compiles again."""
-        user_cache.write(self.name(cell), json.dumps(answer).encode())
-
-    def name(self, cell: Cell) -> str:
-        """Return the path of a cell's result in the user's cache; raises BadInput like `read`."""
-        key = digest(json.dumps([self._contents.key(cell), self._shared]).encode(), 32)
-        return f"programs/{key}.json"
-
-
-def compiling_variables(platform: str) -> dict[str, str]:
-    """Return the environment variables that affect what a process compiles."""
-    return {
+    The function raises BadInput if one of the cell's files cannot be read.
+    """
+    contents = Contents(catalogue)
+    variables = {
         name: value
         for name, value in relevant_variables(environment(platform, devices=1)).items()
         if not _RUNNING.match(name) and (platform != "cpu" or not _ACCELERATORS.match(name))
     }
+    shared = [sorted(read_files(COMPILER).hashes.items()), variables]
+
+    def name(cell: Cell) -> str:
+        return f"programs/{digest(json.dumps([contents.key(cell), shared]).encode(), 32)}.json"
+
+    return name
 
 
 def programs(
     cells: Sequence[Cell],
     catalogue: Catalogue,
     *,
-    timeout_s: float = TIMEOUT_S,
     here: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Program | Unread]:
     """Compile the steps of cells without running them; the results have the cells' order.
 
-    Args:
-      cells: of meshes up to 1,024 devices.
-      catalogue: the available implementations and workloads.
-      timeout_s: limit for one cell.
-      here: compile for this machine's own devices instead of virtual ones; a mesh then has at most
-        as many devices as the machine.
-      progress: called from another thread with the number of cells answered, and the total.
+    `here` is to compile for this machine's own devices instead of virtual ones, of which a mesh may
+    have up to 1,024. `progress` is called from another thread with the number of cells answered,
+    and the total.
     """
     platform = catalogue["platform"] if here else "cpu"
     if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
-    cache = CompileCache(catalogue, platform)
-    results = {cell: _known(cell, catalogue, cache) for cell in dict.fromkeys(cells)}
-    unknown = [cell for cell, result in results.items() if result is None]
+    entry_name = entry_names(catalogue, platform)
+    results = {cell: _known(cell, catalogue, entry_name) for cell in dict.fromkeys(cells)}
+    unknown = sorted((cell for cell, known in results.items() if known is None), key=_devices)
     done, lock = itertools.count(1), Lock()
-
-    def request(cell: Cell) -> str:
-        return json.dumps(CompileRequest(**cell_request(cell, catalogue), elsewhere=not here))
 
     def answered(cell: Cell, answer: CompiledAnswer) -> None:
         with lock:
             results[cell] = _result(cell, answer)
             if answer["lack"] not in ("oom", "failed"):
-                cache.write(cell, answer)
+                user_cache.write(entry_name(cell), json.dumps(answer).encode())
             if progress is not None:
                 progress(next(done), len(unknown))
 
-    Compilers(platform, request, timeout_s, answered).ask(unknown)
+    def start(part: deque[Cell]) -> Child:
+        requests = (
+            CompileRequest(**cell_request(cell, catalogue), elsewhere=not here) for cell in part
+        )
+        return Child(
+            COMMAND,
+            "\n".join(map(json.dumps, requests)),
+            environment(platform, _devices(part[0])),
+            lambda line: answered(part.popleft(), json.loads(line)),
+        )
+
+    for _, group in itertools.groupby(unknown, key=_devices):
+        # An accelerator's compiler needs the accelerators, so only one child runs.
+        room = psutil.virtual_memory().available // ROOM if platform == "cpu" else 1
+        _compile([*group], max(1, min(usable_cores(), room)), start, answered)
     return [cast("Program | Unread", results[cell]) for cell in cells]
 
 
-def _known(cell: Cell, catalogue: Catalogue, cache: CompileCache) -> Program | Unread | None:
+def _compile(
+    cells: Sequence[Cell],
+    at_once: int,
+    start: Callable[[deque[Cell]], Child],
+    answered: Callable[[Cell, CompiledAnswer], None],
+) -> None:
+    """Have cells with equal numbers of devices `answered` by children, each for a part of them.
+
+    A child that `start` has started removes each cell from its part when it answers. If it ends
+    early, the cell that it was compiling is blamed, and another child gets the rest. If others ran
+    beside it, they may have exhausted the host's memory, so that cell is retried alone.
+    """
+    again: list[Cell] = []
+    parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
+    while parts:
+        with ExitStack() as children:
+            running = [(part, children.enter_context(start(part))) for part in parts]
+            for part, child in running:
+                ended = child.answer(TIMEOUT_S)
+                if part and at_once > 1:
+                    again.append(part.popleft())
+                elif part:
+                    reason = f"the process that compiled it {ended.blame}"
+                    failed = CompiledAnswer(row=None, reason=reason, lack="failed")
+                    answered(part.popleft(), failed)
+        parts = [part for part in parts if part]
+    if again:
+        _compile(again, 1, start, answered)
+
+
+def _known(
+    cell: Cell, catalogue: Catalogue, entry_name: Callable[[Cell], str]
+) -> Program | Unread | None:
     """Return what is known about a cell without compilation; None if it has to be compiled."""
     if reason := _why_not(cell, catalogue):
         return Unread(cell, reason)
     try:
-        answer = cache.read(cell)
+        answer = user_cache.read(entry_name(cell))
     except BadInput as error:
         return Unread(cell, "; ".join(error.faults))
-    return None if answer is None else _result(cell, answer)
+    return None if answer is None else _result(cell, json.loads(answer))
 
 
 def from_row(row: CellRow) -> Program | Unread:

@@ -69,7 +69,7 @@ def draw(projection: Projection) -> list[Chart]:
     for (subject, mesh, batch, hardware), points in groups.items():
         if known := [point for point in points if point.prediction is not None]:
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
-            shown = [point for point in known if point.fits] or known
+            shown = [point for point in known if point.fitting] or known
             spec = _spec(_lines(tried, shown), hardware, names)
             drawn.append(Chart(title, spec, f"predicted for {hardware}", points))
     return drawn
@@ -138,14 +138,12 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     If several precisions, environments or numbers of processes were measured, these are the cells
     with the curve's own precision and the plainest environment.
     """
-    by_options = defaultdict[StepOptions, list[Trial]](list)
+    by_options, own = defaultdict[StepOptions, list[Trial]](list), curve.options.precision
     for one in tried:
-        cell = one.cell
-        if step_elsewhere(cell, curve.options.precision) == curve.cell(cell.block.mesh.size):
-            by_options[cell.block.options].append(one)
+        if step_elsewhere(one.cell, own) == curve.cell(_devices(one)):
+            by_options[one.cell.block.options].append(one)
     if not by_options:
         return []
-    own = curve.options.precision
     plainest = min(by_options, key=lambda o: (o.precision != own, o.variant, o.processes, str(o)))
     return sorted(by_options[plainest], key=_devices)
 
@@ -155,5 +153,4 @@ def _devices(cell: Trial) -> int:
 
 
 def _rate(cell: Trial) -> float:
-    """Return the throughput per device."""
     return cell.cell.block.batch / (_devices(cell) * cell.measured_s)

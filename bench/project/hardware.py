@@ -147,12 +147,7 @@ def known() -> list[str]:
 
 @functools.cache
 def hardware(name: str) -> Hardware:
-    """Return the sheet of a chip.
-
-    Raises:
-      ValueError: there is no such sheet, and the message lists the known ones; or the sheet is
-        invalid: see `read`.
-    """
+    """Return the sheet of a chip; raises ValueError if there is none, or if it is invalid."""
     names = known()
     if name not in names:
         raise ValueError(f"unknown hardware {name!r}; {closest(name, names)}")
@@ -160,11 +155,7 @@ def hardware(name: str) -> Hardware:
 
 
 def read(path: Path) -> Hardware:
-    """Read and check a sheet.
-
-    Raises:
-      ValueError: the sheet is invalid; the message names the file, each field and its fault.
-    """
+    """Read a sheet; raises ValueError with the file and each faulty field if it is invalid."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return Hardware(**{**content, "name": path.stem})

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -19,21 +19,24 @@ from bench.plan.option_values import BadInput
 from bench.present.terminal import activity
 from bench.project import compiled_programs
 from bench.project.compiled_programs import Program, Read, Unread
-from bench.records.cells import Block, Cell
-from bench.records.largest_batches import MaxBatchRow, Outcome, key, key_of
+from bench.records.cells import Cell
+from bench.records.largest_batches import MaxBatchRow, key, key_of
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, Fit, cell_request
 from bench.records.numbers import count
 from bench.records.rows import CellRow
 
-Prove = Callable[[Cell], Fit]
-"""Runs some steps of a cell."""
-
 _TRIES = 4
 """Batches to try if the predicted one does not fit."""
-
 _SMALLER = 8
 """Each of them is smaller than the one before by 1 / _SMALLER."""
+RESOLUTION = 16
+"""The search ends once the smallest batch that does not fit is larger by less than 1/16."""
+GROWTH = 16
+"""Largest factor between a guess and the batches compiled before, as distant lines mislead."""
+
+COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "fit")
+TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,10 @@ class Line:
 
     cell: Cell
     """The cell with the smallest batch."""
-    known: Mapping[int, float]
+    known: dict[int, float]
     """Bytes per device by batch, where the run has them."""
     contents: str | None = None
     """Hash for the stored row; see `with_hashes`."""
-
-
-RESOLUTION = 16
-"""The search ends once the smallest batch that does not fit is larger by less than 1/16."""
-
-GROWTH = 16
-"""Largest factor between a guess and the batches compiled before, as distant lines mislead."""
 
 
 @dataclass
@@ -74,18 +70,13 @@ class Search:
     """Bytes."""
     known: dict[int, float] = field(default_factory=dict)
     """Bytes by batch, where they are known."""
-    _fitted: list[bool] = field(default_factory=list)
+    fitted: list[bool] = field(default_factory=list)
     """Whether each guess fitted, in order."""
 
     def add(self, batch: int, size: float) -> None:
         """Record the bytes of a guess; infinite if it is only known not to fit."""
         self.known[batch] = size
-        self._fitted.append(size <= self.limit)
-
-    @property
-    def asked(self) -> int:
-        """Number of guesses recorded."""
-        return len(self._fitted)
+        self.fitted.append(size <= self.limit)
 
     @property
     def fits(self) -> int | None:
@@ -107,7 +98,7 @@ class Search:
         step = max(low // RESOLUTION // self.quantum, 1) * self.quantum
         if high is not None and high - low <= step:
             return None
-        guess, last = self._on_line(low), self._fitted[-2:]
+        guess, last = self._on_line(low), self.fitted[-2:]
         if high is None:
             guess = min(guess, GROWTH * low)
         elif guess >= high or last in ([True, True], [False, False]):
@@ -129,26 +120,18 @@ class Search:
 
 
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
-    """Return a line for each implementation, workload, mesh and set of options.
+    """Return a line for each group of cells that differ only in their batch, with planned bytes.
 
-    The compiler planned these bytes for a device, if they are known. Cells of several processes and
-    of variants are left out.
+    Cells of several processes and of variants are left out.
     """
-    known: dict[Cell, dict[int, float]] = {}
-    first: dict[Cell, Cell] = {}
+    lines: dict[Cell, Line] = {}
     for cell in sorted(planned, key=lambda cell: cell.block.batch):
-        options = cell.block.options
+        options, size = cell.block.options, planned[cell]
         if options.processes == 1 and not options.variant:
-            own = known.setdefault(first.setdefault(with_batch(cell, 0), cell), {})
-            size = planned[cell]
+            line = lines.setdefault(with_batch(cell, 0), Line(cell, {}))
             if size is not None:
-                own[cell.block.batch] = size
-    return [Line(cell, own) for cell, own in known.items()]
-
-
-def quantum(block: Block) -> int:
-    """Return the smallest batch that divides into a block's shards and microbatches."""
-    return block.mesh.batch_shards * block.options.microbatches
+                line.known[cell.block.batch] = size
+    return [*lines.values()]
 
 
 def with_batch(cell: Cell, batch: int) -> Cell:
@@ -182,15 +165,19 @@ def search_here(
             yield row
 
 
-def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> Iterator[MaxBatchRow]:
+def largest(
+    lines: Sequence[Line], limit: Limit, read: Read, prove: Callable[[Cell], Fit]
+) -> Iterator[MaxBatchRow]:
     """Find the largest batch of each line, and yield its row once it is proved.
 
     All lines are searched simultaneously, because one process can compile many cells. `prove` runs
     steps on devices that have at least the limit.
     """
-    searches = [
-        (line, Search(quantum(line.cell.block), limit.bytes, dict(line.known))) for line in lines
-    ]
+    searches = []
+    for line in lines:
+        # The smallest batch that divides into shards and microbatches.
+        quantum = line.cell.block.mesh.batch_shards * line.cell.block.options.microbatches
+        searches.append((line, Search(quantum, limit.bytes, dict(line.known))))
     while searches:
         for line, search in searches:
             if search.next is None:
@@ -201,59 +188,45 @@ def largest(lines: Sequence[Line], limit: Limit, read: Read, prove: Prove) -> It
         searches = []
         for (line, search, batch), program in zip(guesses, programs, strict=True):
             if isinstance(program, Unread) and program.lack != "oom":
-                yield _row(line, search, limit, "not predicted", program.reason)
+                yield _row(line, search, limit, status="not predicted", reason=program.reason)
                 continue
             search.add(batch, program.memory_bytes if isinstance(program, Program) else math.inf)
             searches.append((line, search))
 
 
-def _proven(line: Line, search: Search, limit: Limit, prove: Prove) -> MaxBatchRow:
+def _proven(line: Line, search: Search, limit: Limit, prove: Callable[[Cell], Fit]) -> MaxBatchRow:
     batch, refuted = search.fits, list[int]()
     if batch is None:
         text = "is predicted to exceed the limit, so it was not run"
         reason = f"the smallest batch, {search.quantum}, {text}"
-        return _row(line, search, limit, "predicted oom", reason)
-    while True:
-        fit = prove(with_batch(line.cell, batch))
-        if fit["status"] != "oom":
-            break
+        return _row(line, search, limit, status="predicted oom", reason=reason)
+    while (fit := prove(with_batch(line.cell, batch)))["status"] == "oom":
         refuted.append(batch)
-        smaller = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
-        if not smaller or len(refuted) == _TRIES:
+        batch = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
+        if not batch or len(refuted) == _TRIES:
             break
-        batch = smaller
     found = batch if fit["status"] == "ok" else None
     return _row(line, search, limit, **fit, batch=found, refuted=refuted)
 
 
-def _row(
-    line: Line,
-    search: Search,
-    limit: Limit,
-    status: Outcome,
-    reason: str,
-    peak_bytes: int | None = None,
-    batch: int | None = None,
-    refuted: Sequence[int] = (),
-) -> MaxBatchRow:
+def _row(line: Line, search: Search, limit: Limit, **found: Any) -> MaxBatchRow:
+    """Return the row of a search, with what was `found`: at least its status and reason."""
     workload, options, mesh, implementation = key_of(line.cell)
-    too_large = min([*refuted, *filter(None, [search.too_large])], default=None)
+    known = {"batch": None, "refuted": [], "peak_bytes": None, **found}
+    too_large = min([*known["refuted"], *filter(None, [search.too_large])], default=None)
     next_bytes = search.known.get(too_large or 0, math.inf)
-    return MaxBatchRow(
-        implementation=implementation, workload=workload, mesh=mesh, options=options,
-        limit_bytes=limit.bytes, limit_is=limit.words,
-        batch=batch, predicted_bytes=search.known.get(batch or 0),
-        next_batch=too_large, next_bytes=next_bytes if math.isfinite(next_bytes) else None,
-        compilations=search.asked, status=status, reason=reason, refuted=list(refuted),
-        peak_bytes=peak_bytes, contents=line.contents,
-    )  # fmt: skip
+    row = {
+        "implementation": implementation, "workload": workload, "mesh": mesh, "options": options,
+        "limit_bytes": limit.bytes, "limit_is": limit.words,
+        "predicted_bytes": search.known.get(known["batch"] or 0),
+        "next_batch": too_large, "next_bytes": next_bytes if math.isfinite(next_bytes) else None,
+        "compilations": len(search.fitted), "contents": line.contents, **known,
+    }  # fmt: skip
+    return cast("MaxBatchRow", row)
 
 
 def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
-    """Return the memory that the compiler planned for each measured cell.
-
-    None if the cell's files, versions or device have changed since; it is then compiled again.
-    """
+    """Return the bytes that the compiler planned for each cell; None if the cell has changed."""
     planned: dict[Cell, float | None] = {}
     for row in measured:
         cell, memory = Cell.of(row), row.get("memory")
@@ -299,15 +272,8 @@ def _key(cell: Cell, contents: Contents) -> str | None:
         return None
 
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "fit")
-TIMEOUT_S = 900.0
-
-
 def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
-    """Run some steps of a cell on its mesh, on this machine.
-
-    The cell has a single process and no variant; the catalogue names its files and the platform.
-    """
+    """Run some steps of a cell with one process and no variant on its mesh, on this machine."""
     before = host_memory.read_counters()
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)

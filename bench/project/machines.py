@@ -55,26 +55,19 @@ class Placement:
             )
 
     def route(self, axes: Sequence[str]) -> Route:
-        """Return the links of collectives along mesh axes, all groups communicating at once.
-
-        Raises:
-          HardwareError: the sheet has no figures for the links.
-          KeyError: the mesh lacks an axis.
-        """
+        """Return links along axes, all groups communicating at once; may raise HardwareError."""
         sizes = dict(self.mesh.axes)
         if math.prod(sizes[name] for name in axes) == 1:
             return Route()
-        hardware = self.hardware
+        hardware, links = self.hardware, self.hardware.domain
         overhead = hardware.overhead_s.value if hardware.overhead_s else 0.0
         if hardware.torus is not None:
             slices = math.prod(self.outer[name] for name in axes)
             return Route(self._rings(hardware.torus, axes), self._between(slices), overhead)
-        if hardware.domain is None:
-            raise HardwareError(
-                f"{hardware.name}: its sheet has no figures for links between chips"
-            )
+        if links is None:
+            reason = "its sheet has no figures for links between chips"
+            raise HardwareError(f"{hardware.name}: {reason}")
         inside, domains = self._counts(axes)
-        links = hardware.domain
         switch = Switch(inside, links.bandwidth.value, links.latency_s.value)
         return Route(switch, self._between(domains), overhead)
 
@@ -87,15 +80,13 @@ class Placement:
     def _counts(self, axes: Sequence[str]) -> tuple[int, int]:
         """Return a group's members in one domain, and the number of domains that it spans.
 
-        Raises:
-          HardwareError: a group has different numbers of members in its domains.
+        Raises HardwareError if a group has different numbers of members in its domains.
         """
-        names = [name for name, _ in self.mesh.axes]
-        ids = np.arange(self.mesh.size).reshape([size for _, size in self.mesh.axes])
-        order = [names.index(name) for name in names if name not in axes]
-        order += [names.index(name) for name in names if name in axes]
+        names, sizes = zip(*self.mesh.axes, strict=True)
+        order = np.argsort([name in axes for name in names], kind="stable")
         members = math.prod(dict(self.mesh.axes)[name] for name in axes)
-        homes = ids.transpose(order).reshape(-1, members) // self.shape[0]
+        ids = np.arange(self.mesh.size).reshape(sizes).transpose(order)
+        homes = ids.reshape(-1, members) // self.shape[0]
         patterns = np.unique(homes - homes[:, :1], axis=0)
         counts = {tuple(np.unique(row, return_counts=True)[1].tolist()) for row in patterns}
         if len(counts) > 1 or len(set(next(iter(counts)))) > 1:
@@ -114,15 +105,10 @@ class Placement:
             own = [piece for name in axes for piece in self.pieces[name] if piece.along == along]
             for piece in _joined(own):
                 whole = piece.members * piece.stride == length
-                rings.append(
-                    Ring(
-                        piece.members,
-                        wraps[along] and whole,
-                        # Groups located between its members share the same links.
-                        torus.link_bandwidth.value / piece.stride,
-                        torus.hop_latency_s.value * piece.stride,
-                    )
-                )
+                # Groups located between its members share the same links.
+                bandwidth = torus.link_bandwidth.value / piece.stride
+                latency_s = torus.hop_latency_s.value * piece.stride
+                rings.append(Ring(piece.members, wraps[along] and whole, bandwidth, latency_s))
         return tuple(rings)
 
 
@@ -131,10 +117,8 @@ def place(hardware: Hardware, mesh: MeshShape) -> Placement:
 
     A job uses an equal number of chips in each domain: 64 of 72 for a mesh of 128. On a torus it
     uses the slice with as many chips as the mesh, or else several of the largest slices whose size
-    divides the mesh's.
-
-    Raises:
-      HardwareError: there is no such slice, or the sheet has no figures for the links.
+    divides the mesh's. Raises HardwareError if there is no such slice, or if the sheet has no
+    figures for the links.
     """
     if hardware.torus is None:
         limit = hardware.domain.chips.value if hardware.domain else 1
@@ -238,10 +222,8 @@ class Machine:
 def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
     """Return a machine with as many chips of a hardware sheet as the mesh has devices.
 
-    Products reach the share of the published peak that others have measured in bfloat16.
-
-    Raises:
-      HardwareError: no peak is published for this precision, or the chips cannot form the mesh.
+    Products reach the share of the published peak that others have measured in bfloat16. Raises
+    HardwareError if no peak is published for this precision, or the chips cannot form the mesh.
     """
     peak = hardware.peak(precision)
     if peak is None:

@@ -47,14 +47,12 @@ def error(calibrated: Calibrated) -> str:
     errors = [trial.ratio - 1 for trial in calibrated.tried]
     half = numbers.percent(statistics.median(map(abs, errors)))
     spread = calibrated.calibration.spread
+    known = f"unknown: it takes three meshes, not {groups}" if spread is None else factor(spread)
     return (
         "Each mesh was left out and predicted from the others: half of these predictions are "
         f"within {half} of the measured step times, and their errors range from "
         f"{numbers.signed_percent(min(errors))} to {numbers.signed_percent(max(errors))}. "
-    ) + (
-        f"The 95 % interval of a prediction is unknown: it takes three meshes, not {groups}."
-        if spread is None
-        else f"The 95 % interval of a prediction is {factor(spread)}."
+        f"The 95 % interval of a prediction is {known}."
     )
 
 
@@ -66,9 +64,9 @@ def factor(spread: float) -> str:
 def hardware(sheet: Hardware) -> str:
     """Describe the measurements and assumptions behind predictions for a chip that is not here."""
     calibrated = published_results.elsewhere(sheet.name)
-    own = published_results.measured_on(sheet.name)
-    basis = f"{own} published models on this chip, each left out in turn"
-    if not own:
+    if own := published_results.measured_on(sheet.name):
+        basis = f"{own} published models on this chip, each left out in turn"
+    else:
         basis = (
             f"published models on other {published_results.kind(sheet.name)}s, because too few are "
             f"on this chip, and on the errors for {len(calibrated.errors)} chips, each predicted "
@@ -121,7 +119,6 @@ def formulae(projection: Projection) -> list[str]:
                 f"By a formula from {curve.first}={first} and {second}, whose figures at {checked} "
                 f"differ from those of the compiled programs {off}"
             )
-        names[text].append(
-            f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
-        )
+        about = f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
+        names[text].append(about)
     return [f"{text}: {'; '.join(own)}." for text, own in names.items()]

@@ -29,8 +29,7 @@ def fastest(points: Sequence[Point]) -> list[Point]:
     found = []
     for _, own in sorted(groups.items()):
         times = [p.fitting.best_s if p.fitting else math.inf for p in own]
-        best = min(times)
-        if math.isfinite(best):
+        if math.isfinite(best := min(times)):
             alike = sum(seconds <= 1.005 * best for seconds in times) - 1
             found.append(replace(own[times.index(best)], alike=alike))
         else:
@@ -51,10 +50,7 @@ def of_prediction(get: Callable[[Prediction], Any]) -> Callable[[Any], Any]:
 
 STEP = Column("step_s", "Step time", "predicted", "s", value=of_prediction(lambda p: p.best_s))
 INTERVAL = Column(
-    "interval",
-    "95 % interval",
-    format="s",
-    value=of_prediction(lambda p: Figure(sentences.interval(p))),
+    "interval", "95 % interval", "", "s", of_prediction(lambda p: Figure(sentences.interval(p)))
 )
 MFU = Column("mfu", "MFU", format="percent", value=of_prediction(lambda p: p.mfu))
 BOUND = Column("bound", "Bound by", value=of_prediction(sentences.bound))
@@ -159,15 +155,11 @@ def cross_validation(projection: Projection) -> list[Table]:
         mesh = row.cell.block.mesh
         return mesh.size, str(mesh), row.cell.implementation
 
-    return [
-        Table(
-            subject,
-            MEASURED,
-            sorted(own.tried, key=order),
-            facts=[sentences.calibration(own.calibration), sentences.error(own)],
-        )
-        for subject, own in projection.here.items()
-    ]
+    tables = []
+    for subject, own in projection.here.items():
+        facts = [sentences.calibration(own.calibration), sentences.error(own)]
+        tables.append(Table(subject, MEASURED, sorted(own.tried, key=order), facts))
+    return tables
 
 
 PUBLISHED = (

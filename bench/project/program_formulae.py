@@ -92,10 +92,7 @@ class Curve:
 
 
 def step_elsewhere(cell: Cell, precision: str | None) -> Cell:
-    """Return a run's cell for other hardware: in the plain environment, and in one process.
-
-    A `precision` of None keeps the cell's own.
-    """
+    """Return a run's cell in the plain environment and one process; None keeps its precision."""
     options = cell.block.options
     options = replace(options, precision=precision or options.precision, variant="", processes=1)
     return replace(cell, block=replace(cell.block, options=options))
@@ -131,10 +128,9 @@ class Formula:
     def at(self, cell: Cell) -> Program:
         """Return the program of a cell of the curve.
 
-        Raises:
-          ValueError: a figure would be negative, or so small that its error where it was checked
-            exceeds TOLERANCE of it; or a shard would hold a single sample although none did where
-            the formula was checked: arrays then lose a dimension, and other operations fuse.
+        Raises ValueError if a figure would be negative, or so small that its error where it was
+        checked exceeds TOLERANCE of it; or if a shard would hold a single sample although none did
+        where the formula was checked: arrays then lose a dimension, and other operations fuse.
         """
         axis, smallest, largest = self.curve.first, self.programs[0], self.programs[-1]
         size = cell.block.mesh.axis(axis)
@@ -176,11 +172,9 @@ class Formula:
 def along(
     curves: Sequence[Curve], chips: Sequence[int], read: Read
 ) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
-    """Return the programs of distinct curves on ascending numbers of chips.
+    """Return the programs of distinct curves on ascending numbers of chips, and their formulae.
 
-    Returns:
-      Programs, or the reasons why there are none, by curve and number of chips; and the formulae of
-      curves, or the reasons why they have none.
+    Where there is no program or no formula, a reason stands in its place.
     """
     cells = {
         curve: {count: cell for count in chips if (cell := curve.cell(count)) is not None}
@@ -196,12 +190,11 @@ def along(
             known.update(zip(missing, read(missing), strict=True))
 
     # No check covers sizes below those that determine a formula.
-    least = {curve: rungs[0].block.mesh.size for curve, rungs in ladders.items() if rungs}
+    below = {
+        curve: rungs[0].block.mesh.size if rungs else math.inf for curve, rungs in ladders.items()
+    }
     direct = [
-        cell
-        for curve, own in cells.items()
-        for count, cell in own.items()
-        if count < least.get(curve, math.inf)
+        cell for curve in curves for count, cell in cells[curve].items() if count < below[curve]
     ]
     compile_all(itertools.chain(direct, *ladders.values()))
     formulae = {
@@ -228,7 +221,6 @@ def along(
 
 
 def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | str:
-    """Return the formula of compiled programs, or the reason why there is none."""
     unread = [one.reason for one in compiled if isinstance(one, Unread)]
     try:
         return unread[0] if unread else fit(curve, cast("Sequence[Program]", compiled))
@@ -237,12 +229,10 @@ def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | st
 
 
 def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
-    """Return the formula of a curve's compiled programs, of which at least three are required.
+    """Return the formula of a curve's compiled programs.
 
-    The two smallest determine the constants, and the formula is checked against the others.
-
-    Raises:
-      ValueError: there are fewer, or they do not follow the formula.
+    The two smallest determine the constants, and the formula is checked against the others. Raises
+    ValueError if there are fewer than three, or if they do not follow the formula.
     """
     axis = curve.first
     first, *larger = ordered = sorted(programs, key=lambda program: program.mesh.size)
@@ -254,26 +244,23 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
         _same_structure(first, program, axis)
     values = [_values(program) for program in ordered]
     terms = {name: _term(sizes, (values[0][name], values[1][name])) for name in values[0]}
-    compiled = {
-        (size, name): value
-        for size, own in zip(sizes[2:], values[2:], strict=True)
-        for name, value in own.items()
-    }
-    predicted = {(size, name): _value(terms[name], size) for size, name in compiled}
-    off = {at: abs(predicted[at] - value) for at, value in compiled.items()}
-    errors = {
-        at: gap and (gap / compiled[at] if compiled[at] else math.inf) for at, gap in off.items()
-    }
-    worst = max(errors, key=lambda at: errors[at])
-    if errors[worst] > TOLERANCE:
-        others = sum(error > TOLERANCE for error in errors.values()) - 1
+    off: dict[tuple[int, str], float] = {}
+    errors: list[tuple[float, str]] = []
+    for size, own in zip(sizes[2:], values[2:], strict=True):
+        for name, value in own.items():
+            predicted = _value(terms[name], size)
+            off[size, name] = gap = abs(predicted - value)
+            told = f"at {axis}={size}, {name} is {value:.6g} as compiled, and {predicted:.6g}"
+            errors.append((gap and (gap / value if value else math.inf), told))
+    error, told = max(errors, key=lambda each: each[0])
+    if error > TOLERANCE:
+        others = sum(each > TOLERANCE for each, _ in errors) - 1
         more = f"; {others} other figures are off as well" if others else ""
         raise ValueError(
-            f"{first.cell.name}: at {axis}={worst[0]}, {worst[1]} is {compiled[worst]:.6g} as "
-            f"compiled, and {predicted[worst]:.6g} by the formula from {axis}={sizes[0]} and "
+            f"{first.cell.name}: {told} by the formula from {axis}={sizes[0]} and "
             f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}"
         )
-    return Formula(curve, tuple(ordered), terms, off, errors[worst])
+    return Formula(curve, tuple(ordered), terms, off, error)
 
 
 def _rows(cell: Cell) -> int:
@@ -288,11 +275,9 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
         {_name(row): row for row in program.communication} for program in (first, other)
     )
     at = f"{first.cell.name}: at {axis}={large}"
-    if different := sorted(rows.keys() ^ others.keys()):
-        listed = "; ".join(different)
-        raise ValueError(
-            f"{at} and {axis}={small}, the communication differs: only one has {listed}"
-        )
+    if different := "; ".join(sorted(rows.keys() ^ others.keys())):
+        what = f"the communication differs: only one has {different}"
+        raise ValueError(f"{at} and {axis}={small}, {what}")
     for name, row in rows.items():
         if not row["axes"]:
             raise ValueError(f"{at}, a collective is along no axis of the mesh: {name}")
@@ -308,7 +293,6 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
 
 
 def _values(program: Program) -> dict[str, float]:
-    """Return a program's figures by name."""
     own = {name: float(getattr(program, name)) for name in _FIGURES}
     return own | {_name(row): float(row["payload_bytes"]) for row in program.communication}
 

@@ -4,6 +4,7 @@ The run contributes its cells' times, its measured ceilings, and the figures of 
 same steps on other meshes come from `bench.project.program_formulae`: compiled, or by formula.
 """
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,6 @@ from bench.project.step_model import Prediction, on_sheet, work
 from bench.records import store
 from bench.records.cells import PRECISIONS, Cell, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.rows import Ceilings, CellRow
 
 MOST_CHIPS = 65_536
 
@@ -46,8 +46,7 @@ class Request:
 def sheets(text: str) -> list[Hardware]:
     """Return the hardware sheets of a list of names such as `h100-sxm,tpu-v5p`, each once.
 
-    Raises:
-      BadInput: a sheet does not exist; the message lists those that do.
+    Raises BadInput, with those that exist, if one does not.
     """
     found, faults = [], []
     for name in dict.fromkeys(_words(text)):
@@ -63,8 +62,7 @@ def sheets(text: str) -> list[Hardware]:
 def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
     """Return the numbers of a list such as `8,16,24` or `8..65536` (doubling), sorted, each once.
 
-    Raises:
-      BadInput: the text is not such a list, or a number is not from 1 to `most`.
+    Raises BadInput if the text is not such a list, or if a number is not from 1 to `most`.
     """
     counts: set[int] = set()
     faults = []
@@ -136,11 +134,6 @@ class Point:
         return self.curve.subject, self.curve.mesh, self.curve.batch, self.hardware
 
     @property
-    def fits(self) -> bool:
-        """Whether there is a prediction that fits."""
-        return self.fitting is not None
-
-    @property
     def fitting(self) -> Prediction | None:
         """The prediction, unless the step is known to exceed the memory."""
         exceeds = self.prediction is not None and self.prediction.fits is False
@@ -170,9 +163,8 @@ class Projection:
 def project(run: store.Run, request: Request, read: Read) -> Projection:
     """Calibrate this machine by a run, and predict the run's steps on other hardware.
 
-    Raises:
-      BadInput: the run has no launches or ceilings, no timed cell is selected, or hardware has no
-        published peak for the precision.
+    Raises BadInput if the run has no launches or ceilings, no timed cell is selected, or hardware
+    has no published peak for the precision.
     """
     cells = cell_table.build(run).cells
     ceilings = peaks.ceilings(run.block_rows)
@@ -202,41 +194,26 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
             continue
         if request.select(row["cell"]):
             programs.append(program)
-        observed = _observation(row, program, ceilings, times)
-        if isinstance(observed, Unread):
-            unread.append(observed)
-        else:
+        if row["block"] not in ceilings:
+            reason = "the run failed to measure its machine's ceilings"
+            unread.append(Unread(program.cell, reason))
+            continue
+        try:
+            step = work(program, of_ceilings(ceilings[row["block"]], program.mesh))
+            observed = Observation(step, times[row["cell"]], str(program.mesh))
             observations[program.cell.block.subject].append(observed)
+        except HardwareError as error:
+            unread.append(Unread(program.cell, str(error)))
     curves = list(dict.fromkeys(_curves(programs, request)))
     by_chips, formulae = program_formulae.along(curves, request.chips, read)
     return Projection(
         run=name,
         scaling=request.scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
-        points=_with_efficiency(
-            [
-                point
-                for sheet in request.hardware
-                for curve, of_curve in by_chips.items()
-                for point in _points(curve, sheet, of_curve)
-            ]
-        ),
+        points=_with_efficiency([*_points(request.hardware, by_chips)]),
         formulae=formulae,
         unread=unread,
     )
-
-
-def _observation(
-    row: CellRow, program: Program, ceilings: dict[str, Ceilings], times: dict[str, float]
-) -> Observation | Unread:
-    own = ceilings.get(row["block"])
-    if own is None:
-        return Unread(program.cell, "the run failed to measure its machine's ceilings")
-    try:
-        step = work(program, of_ceilings(own, program.mesh))
-    except HardwareError as error:
-        return Unread(program.cell, str(error))
-    return Observation(step, times[row["cell"]], str(program.mesh))
 
 
 def _curves(programs: Sequence[Program], request: Request) -> Iterator[Curve]:
@@ -253,15 +230,14 @@ def _curves(programs: Sequence[Program], request: Request) -> Iterator[Curve]:
 
 
 def _points(
-    curve: Curve, sheet: Hardware, programs: Mapping[int, Program | str]
+    sheets: Sequence[Hardware], programs: Mapping[Curve, Mapping[int, Program | str]]
 ) -> Iterator[Point]:
-    calibration = published_results.elsewhere(sheet.name).calibration
-    for chips, program in programs.items():
-        prediction = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
-        if isinstance(prediction, str):
-            yield Point(curve, sheet.name, chips, reason=prediction)
-        else:
-            yield Point(curve, sheet.name, chips, prediction)
+    for sheet, (curve, by_chips) in itertools.product(sheets, programs.items()):
+        calibration = published_results.elsewhere(sheet.name).calibration
+        for chips, program in by_chips.items():
+            found = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
+            prediction, reason = (None, found) if isinstance(found, str) else (found, "")
+            yield Point(curve, sheet.name, chips, prediction, reason=reason)
 
 
 def _with_efficiency(points: Sequence[Point]) -> list[Point]:

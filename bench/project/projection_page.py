@@ -38,18 +38,8 @@ def build(
 ) -> Path:
     """Write projection.html, .md, predictions.csv, .parquet and plots/ into a folder.
 
-    Args:
-      projection: the predictions.
-      charts: the projection's charts.
-      hardware: the requested sheets.
-      folder: created if necessary.
-      arguments: those of the command, which the page shows.
-
-    Returns:
-      The page.
-
-    Raises:
-      OSError: nothing can be written there.
+    Returns the page, which shows the command's `arguments` and the requested sheets. Raises OSError
+    if nothing can be written there.
     """
     plots = folder / "plots"
     # An earlier call may have left plots of other hardware.

@@ -25,17 +25,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from bench.project.calibration import (
-    LEAST_GROUPS,
-    Calibrated,
-    Observation,
-    Trial,
-    calibrate,
-    spread,
-)
+from bench.project import calibration
+from bench.project.calibration import Calibrated, Observation, Trial, calibrate
 from bench.project.compiled_programs import Program
 from bench.project.hardware import Part, hardware
-from bench.project.machines import Machine, of_sheet
+from bench.project.machines import of_sheet
 from bench.project.step_model import FORWARD, work
 from bench.records.cells import FULL, Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
@@ -86,16 +80,14 @@ class Transformer(Part):
         Parameters are sharded over `fsdp` and `model`, the batch over `data` and `fsdp`. The memory
         is unknown, so the program has that of its state.
         """
-        again = FORWARD[""] / FORWARD[FULL] if self.remat else 1
+        remat = FULL if self.remat else ""
         state = STATE_BYTES * self.parameters / (mesh.axis("fsdp") * mesh.axis("model"))
         batch = round(tokens * mesh.size / max(self.sequence, 1))
-        options = StepOptions(
-            "bf16", microbatches=self.microbatches, remat=FULL if self.remat else ""
-        )
+        options = StepOptions("bf16", microbatches=self.microbatches, remat=remat)
         block = Block("transformer", f"{self.parameters:.3g}", mesh, batch, options)
         return Program(
             Cell(block, self.step),
-            flops=self.flops * tokens * again,
+            flops=self.flops * tokens * (FORWARD[""] / FORWARD[remat]),
             accessed_bytes=None,
             memory_bytes=state,
             state_bytes=state,
@@ -182,15 +174,9 @@ class Published(Transformer):
             # The program has its framework's collectives, one per block: nothing combines them.
             machine = replace(of_sheet(hardware(self.hardware), mesh, "bf16"), combines=False)
             step = work(self.program(mesh, self.tokens), machine)
-            observed.append(Observation(step, self._seconds(row, machine), group))
+            rate = row.tokens_per_s or (row.mfu or 0.0) * (machine.peak or 0.0) / self.flops
+            observed.append(Observation(step, self.tokens / rate, group))
         return observed
-
-    def _seconds(self, row: Row, machine: Machine) -> float:
-        if row.tokens_per_s is not None:
-            return self.tokens / row.tokens_per_s
-        if row.mfu is None or machine.peak is None:
-            raise ValueError(f"{self.name}: neither tokens per second nor an MFU of a known peak")
-        return self.tokens * self.flops / (row.mfu * machine.peak)
 
 
 class LeftOut(Part):
@@ -222,21 +208,18 @@ class Comparison:
 def published() -> tuple[list[Published], list[LeftOut]]:
     """Return the published results, and those that cannot be predicted."""
     content = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
-    return (
-        [Published(**entry) for entry in content["published"]],
-        [LeftOut(**entry) for entry in content["left_out"]],
-    )
+    left_out = [LeftOut(**entry) for entry in content["left_out"]]
+    return [Published(**entry) for entry in content["published"]], left_out
 
 
 @functools.cache
 def elsewhere(name: str) -> Calibrated:
     """Return the calibration of a chip that is not here, from results on it or on its kind."""
     if measured_on(name):
-        own = [entry for entry in published()[0] if entry.hardware == name]
+        own = (entry for entry in published()[0] if entry.hardware == name)
         return calibrate([one for entry in own for one in entry.observations(entry.name)])
-    kinds = _kinds()
-    tried = tuple(trial for calibrated in kinds.values() for trial in calibrated.tried)
-    return replace(kinds[kind(name)], tried=tried)
+    tried = tuple(trial for calibrated in _kinds().values() for trial in calibrated.tried)
+    return replace(_kinds()[kind(name)], tried=tried)
 
 
 @functools.cache
@@ -256,7 +239,7 @@ def kind(name: str) -> str:
 def measured_on(name: str) -> int:
     """Return the number of published models that calibrate a chip; 0 if other chips do."""
     own = sum(entry.hardware == name for entry in published()[0])
-    return own if own >= LEAST_GROUPS else 0
+    return own if own >= calibration.LEAST_GROUPS else 0
 
 
 def compare() -> list[Comparison]:
@@ -267,7 +250,8 @@ def compare() -> list[Comparison]:
         own = [trial for trial in calibrated.tried if trial.cell.implementation == entry.step]
         first = min(own, key=lambda trial: trial.cell.block.mesh.size)
         group = first.observation.group
-        width = spread([error for name, error in calibrated.errors.items() if name != group])
+        errors = [error for name, error in calibrated.errors.items() if name != group]
+        width = calibration.spread(errors)
         for trial in own:
             within = width is not None and abs(math.log(trial.ratio)) <= width
             rows.append(Comparison(entry, trial, first, within))

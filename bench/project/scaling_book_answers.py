@@ -39,25 +39,18 @@ def answers() -> Iterator[Answer]:
             tokens = _fewest_tokens(_torus({axis: (16,) * count}), f"{axis}={16**count}")
             question = f"TPU v5p, {way} over {words}: tokens per chip {bound}"
             yield Answer(question, 2550 / count, tokens)
-    yield Answer(
-        f"TPU v5p, 16-way tensor parallel over one axis: feed-forward width {bound}",
-        16 * 2550,
-        _narrowest(16),
-    )
-    yield Answer(
+    question = f"TPU v5p, 16-way tensor parallel over one axis: feed-forward width {bound}"
+    yield Answer(question, 16 * 2550, _narrowest(16))
+    question = (
         "TPU v5p, FSDP over two axes and tensor parallel over the third, feed-forward width "
-        f"32,768: tokens per chip {bound}; the book allows axes of any length",
-        2550**2 / (2 * 32_768),
-        _fewest_mixed_tokens(32_768),
+        f"32,768: tokens per chip {bound}; the book allows axes of any length"
     )
+    yield Answer(question, 2550**2 / (2 * 32_768), _fewest_mixed_tokens(32_768))
+    left_out = "the book leaves out (n - 1) / n and latency"
     for book, mesh, where in ((2200, "data=8", "in a node"), (2475, "data=1024", "of 1,024")):
-        machine = of_sheet(hardware("h100-sxm"), MeshShape.parse(mesh), "bf16")
-        yield Answer(
-            f"H100, data parallel {where}: tokens per GPU {bound}; the book leaves out "
-            "(n - 1) / n and latency",
-            book,
-            _fewest_tokens(_at_peak(machine), mesh),
-        )
+        machine = _at_peak(of_sheet(hardware("h100-sxm"), MeshShape.parse(mesh), "bf16"))
+        question = f"H100, data parallel {where}: tokens per GPU {bound}; {left_out}"
+        yield Answer(question, book, _fewest_tokens(machine, mesh))
 
 
 def _at_peak(machine: Machine) -> Machine:
@@ -113,9 +106,5 @@ def _fewest_mixed_tokens(width: int) -> float:
     Both axes communicate at the same time, hidden behind compute, as the book assumes.
     """
     feasible = itertools.takewhile(lambda ways: _narrowest(ways) <= width, itertools.count(2))
-    return min(
-        _fewest_tokens(
-            _torus({"fsdp": (16, 16), "model": (ways,)}), f"fsdp=256,model={ways}", width
-        )
-        for ways in feasible
-    )
+    tori = ((ways, _torus({"fsdp": (16, 16), "model": (ways,)})) for ways in feasible)
+    return min(_fewest_tokens(torus, f"fsdp=256,model={ways}", width) for ways, torus in tori)

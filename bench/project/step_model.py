@@ -35,11 +35,15 @@ from bench.records.cells import FULL
 from bench.records.mesh import BATCH_AXES
 from bench.records.step_programs import Communication
 
-GRADIENT_AXES = (*BATCH_AXES, "context")
-"""Axes over which gradients are summed."""
+_PARAMETER_AXES = ("data", "fsdp")
+"""Axes along which parameters are gathered."""
 
-PARAMETER_AXES = ("data", "fsdp")
-"""Axes along which parameters are gathered; all-gathers along other axes are waited for."""
+HIDEABLE = {
+    "all-reduce": (*BATCH_AXES, "context"),  # over which gradients are summed
+    "reduce-scatter": _PARAMETER_AXES,
+    "all-gather": _PARAMETER_AXES,
+}
+"""Axes along which collectives can be hidden, by kind; all others are waited for."""
 
 COMBINED_BYTES = 30 * 2**20
 """Size up to which XLA combines independent collectives of one kind: the default of
@@ -213,8 +217,7 @@ class Prediction:
 def work(program: Program, machine: Machine) -> Work:
     """Divide a program's step into its parts, on a machine with the program's mesh.
 
-    Raises:
-      HardwareError: the machine has no links for a collective, or their figures are unknown.
+    Raises HardwareError if the machine has no links for a collective, or has no figures for them.
     """
     collectives = tuple(_collectives(program, machine))
     hideable = [one for one in collectives if one.hideable]
@@ -266,11 +269,7 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
     for row in program.communication:
         kind, axes, payload = row["kind"], tuple(row["axes"]), row["payload_bytes"]
         route = machine.route(axes or every)
-        hideable = (
-            bool(axes)
-            and set(axes).issubset(GRADIENT_AXES if kind == "all-reduce" else PARAMETER_AXES)
-            and kind in ("all-reduce", "reduce-scatter", "all-gather")
-        )
+        hideable = bool(axes) and set(axes).issubset(HIDEABLE.get(kind, ()))
         count = row["count"]
         separate = cost(kind, payload / count, route)
         # Collectives that can be hidden are independent of one another, so can be combined.

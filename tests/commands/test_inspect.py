@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.commands.exits import BAD_INPUT
-from bench.measure.array_layout import read_layout
+from bench.measure.catalogue import read_layout
 from bench.present.layout_drawing import show
 
 CELL = "gpt2-tiny/data=2,model=2/b8/fp32,microbatches=2/tensor_parallel_spmd"

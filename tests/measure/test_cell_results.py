@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import synthetic
 
-from bench.measure.cell_results import cell_results
+from bench.measure.engine import cell_results
 from bench.records import store
 
 

@@ -323,7 +323,7 @@ def test_what_an_earlier_launch_said_is_not_heard(cluster: Cluster) -> None:
         connection.send_bytes(json.dumps(message).encode())
     assert process.code(10) == 0
     assert heard == ["new", None]
-    assert process.tail() == ["bye"]
+    assert process.ended()["tail"] == ["bye"]
     process.kill()  # what has ended is not asked to
     found.close()
     assert json.loads(connection.recv_bytes()) == {"end": True}

@@ -46,7 +46,7 @@ def found(project: Path, block: Block = BLOCK, **changed: object) -> dict[str, s
     }
     variants = [Variant("fast", {"XLA_FLAGS": str(changed.pop("flags", ""))})]
     same = cast("Catalogue", catalogue | changed)
-    return entry_keys(Contents(same, variants), same, variants, block, ["mine"])
+    return entry_keys(Contents(same, variants), block, ["mine"])
 
 
 def test_all_that_a_proof_depends_on_is_in_its_key(

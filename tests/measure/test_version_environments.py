@@ -145,7 +145,7 @@ def test_a_base_is_a_foreign_file_for_the_other_python():
     path = ROOT / "implementations" / "pmap.py"
     origins = {"pmap": Origin(path, Repository(path.parent, "", "", dirty=False))}
     environment = Environment(Path("/env/bin/python"), {"jax": "0.10.2"})
-    bases = VersionBases("jax==0.10.2", 0, origins, (), (), environment=environment)
+    bases = VersionBases("jax==0.10.2", origins, (), (), environment=environment)
     with bases.checked_out() as files:
         traits = traits_of(Path(files["pmap@base"]["path"]))
         words = ["/env/bin/python", "-m", "bench.worker.foreign.jax_child", str(path)]

@@ -9,8 +9,7 @@ from bench.measure.catalogue import file_faults
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options, add_options, flag, help_page, read_options
-from bench.plan.presets import PRESET_TABLE, PRESETS, REGRESS, UPGRADE
-from bench.plan.step_classes import EXACT
+from bench.plan.presets import EXACT, PRESET_TABLE, PRESETS, REGRESS, UPGRADE
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
 from tests.fakes.catalogue import catalogue

@@ -9,7 +9,7 @@ import pytest
 
 from bench.plan.content_keys import read_files
 from bench.project import compiled_programs
-from bench.project.compiled_programs import CompileCache
+from bench.project.compiled_programs import entry_names
 from bench.records import user_cache
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -18,10 +18,9 @@ from bench.records.paths import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.records.messages import Catalogue, CompiledAnswer
+    from bench.records.messages import Catalogue
 
 CELL = Cell(Block("model", "tiny", MeshShape.parse("data=2"), 8, StepOptions()), "mine")
-ANSWER: CompiledAnswer = {"row": None, "reason": "too many", "lack": "unsupported"}
 
 
 @pytest.fixture(autouse=True)
@@ -30,12 +29,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(user_cache, "user_cache_path", lambda name: tmp_path / "cache" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    for name in ("mine.py", "model.py"):
-        (tmp_path / name).touch()
+    for file in ("mine.py", "model.py"):
+        (tmp_path / file).touch()
     return tmp_path
 
 
-def answers(folder: Path, platform: str = "cpu") -> CompileCache:
+def name(folder: Path, platform: str = "cpu") -> str:
+    """The name of the cell's answer in the cache."""
     found: dict[str, Any] = {
         "platform": platform,
         "device_kind": "x",
@@ -43,16 +43,15 @@ def answers(folder: Path, platform: str = "cpu") -> CompileCache:
         "implementations": [{"name": "mine", "path": str(folder / "mine.py")}],
         "workloads": [{"name": "model", "path": str(folder / "model.py")}],
     }
-    return CompileCache(cast("Catalogue", found), platform)
+    return entry_names(cast("Catalogue", found), platform)(CELL)
 
 
-def test_an_answer_is_found_again_for_its_cell_alone(folder: Path) -> None:
-    assert answers(folder).read(CELL) is None
-    answers(folder).write(CELL, ANSWER)
-    assert answers(folder).read(CELL) == ANSWER
-    assert answers(folder, "gpu").read(CELL) is None
+def test_an_answer_is_of_its_cell_platform_and_files_alone(folder: Path) -> None:
+    before = name(folder)
+    assert name(folder) == before
+    assert name(folder, "gpu") != before
     (folder / "mine.py").write_text("# another\n")
-    assert answers(folder).read(CELL) is None
+    assert name(folder) != before
 
 
 def test_files_are_those_that_compile_and_read() -> None:
@@ -83,17 +82,17 @@ def test_files_are_those_that_compile_and_read() -> None:
     ],
 )
 def test_a_file_counts_if_it_is_one_of_them(folder: Path, file: str, counts: bool) -> None:
-    before = answers(folder).name(CELL)
+    before = name(folder)
     own = folder / file
     own.parent.mkdir(parents=True)
     shutil.copy(ROOT / file, own)
-    assert answers(folder).name(CELL) == before, "the same content"
+    assert name(folder) == before, "the same content"
     own.write_text(own.read_text("utf-8") + "# another\n", "utf-8")
-    assert (answers(folder).name(CELL) != before) == counts
+    assert (name(folder) != before) == counts
 
 
 @pytest.mark.parametrize(
-    ("name", "platforms"),
+    ("variable", "platforms"),
     [
         ("JAX_ENABLE_X64", {"cpu", "gpu"}),
         ("JAX_USE_SHARDY_PARTITIONER", {"cpu", "gpu"}),
@@ -108,13 +107,13 @@ def test_a_file_counts_if_it_is_one_of_them(folder: Path, file: str, counts: boo
     ],
 )
 def test_a_variable_counts_if_it_changes_what_is_compiled(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, platforms: set[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str, platforms: set[str]
 ) -> None:
     for platform in ("cpu", "gpu"):
         paths = []
         for value in ("1", "3"):
-            monkeypatch.setenv(name, value)
-            paths.append(answers(folder, platform).name(CELL))
-        monkeypatch.delenv(name)
-        paths.append(answers(folder, platform).name(CELL))
+            monkeypatch.setenv(variable, value)
+            paths.append(name(folder, platform))
+        monkeypatch.delenv(variable)
+        paths.append(name(folder, platform))
         assert len(set(paths)) == (3 if platform in platforms else 1)

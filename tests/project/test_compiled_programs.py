@@ -228,10 +228,13 @@ def test_accelerators_are_for_one_child_at_a_time(catalogue, children, monkeypat
     assert children.asked == [["jit_spmd", "zero1"]]
 
 
-def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(catalogue, children):
+def test_who_ends_a_child_or_takes_too_long_is_named_and_the_others_are_asked(
+    catalogue, children, monkeypatch
+):
+    monkeypatch.setattr(compiled_programs, "TIMEOUT_S", 1)
     children.endings += [Answer(f"{LINE}\n", ["a", "killed here"], -9), Answer("", (), None)]
     wanted = [cell(batch=8), cell(batch=16), cell(batch=32), cell(batch=64)]
-    found = programs(wanted, catalogue=catalogue, timeout_s=1)
+    found = programs(wanted, catalogue=catalogue)
     assert isinstance(found[0], Program)
     assert isinstance(found[3], Program)
     assert [own.reason for own in found[1:3]] == [

@@ -31,7 +31,6 @@ from bench.project import compiled_programs as compiling
 from bench.project import (
     curve_charts,
     mesh_ranking,
-    plan_page,
     prediction_sentences,
     prediction_tables,
     program_formulae,
@@ -410,7 +409,7 @@ def test_a_plan_ranks_what_fits_and_strikes_out_the_rest(tmp_path) -> None:
     ((reason, cells),) = found.unsupported.items()
     assert reason == "mesh axis pipe is not supported"
     assert "small on pipe=2,data=2" in cells
-    made = plan_page.build(found, tmp_path / "plan")
+    made = mesh_ranking.build(found, tmp_path / "plan")
     for path in (made, made.with_suffix(".md")):
         text = path.read_text("utf-8")
         assert "<s>large</s>" in text
@@ -649,7 +648,7 @@ def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:
     )
     assert prediction_tables.remarks(points) == [said]
     assert prediction_tables.remarks([p for p in points if p.chips == 8]) == []
-    assert prediction_sentences.SMALL not in plan_page.remarks(planned({"small": 1 * GB}))
+    assert prediction_sentences.SMALL not in mesh_ranking.remarks(planned({"small": 1 * GB}))
 
 
 def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:

@@ -42,35 +42,21 @@ class Hello(TypedDict):
     """Versions of packages, and the commit of the checkout (empty outside of git)."""
 
 
-class Ended(TypedDict):
-    """The end of a worker on the host of a follower."""
-
-    ended: int
-    """Exit code, negative for a signal."""
-    tail: list[str]
-    """The last lines of its stderr."""
-    killed_by_kernel: bool | None
-
-
 def hello(config: DistributedConfig) -> Hello:
     """Describe this process."""
+    versions = {name: version(name) for name in _PACKAGES}
+    versions["lockstep"] = describe_code()["commit"] or ""
     return Hello(
         rank=config.rank,
         processes=config.world_size,
         host=host_id(),
         cores=sorted(cores()),
-        versions={
-            **{name: version(name) for name in _PACKAGES},
-            "lockstep": describe_code()["commit"] or "",
-        },
+        versions=versions,
     )
 
 
 def follow(member: Membership) -> int:
-    """Obey the leader until it ends the run, and return the exit code of this process.
-
-    Raises ClusterError if the leader cannot be reached.
-    """
+    """Obey the leader until it ends the run; return the exit code, or raise ClusterError."""
     with _connect(member) as connection:
         # The leader receives these signals as well, and shuts the run down.
         for number in (signal.SIGINT, *TERMINATION):
@@ -83,7 +69,11 @@ def _connect(member: Membership) -> Connection[Any, Any]:
     until = time.monotonic() + COME_S
     while True:
         try:
-            return _authenticated(address, member.token)
+            connection: Connection[Any, Any] = Client(address)
+            if not connection.poll(COME_S):
+                raise TimeoutError("the process that listens there does not answer")
+            answer_challenge(connection, member.token)
+            deliver_challenge(connection, member.token)
         except AuthenticationError:
             raise ClusterError(f"{member.config.coordinator} belongs to another run") from None
         except (EOFError, OSError) as error:
@@ -93,15 +83,8 @@ def _connect(member: Membership) -> Connection[Any, Any]:
                     f"within {COME_S:g} s: {error}"
                 ) from error
             time.sleep(_POLL_S)
-
-
-def _authenticated(address: tuple[str, int], token: bytes) -> Connection[Any, Any]:
-    connection: Connection[Any, Any] = Client(address)
-    if not connection.poll(COME_S):
-        raise TimeoutError("the process that listens there does not answer")
-    answer_challenge(connection, token)
-    deliver_challenge(connection, token)
-    return connection
+        else:
+            return connection
 
 
 class _Follower:
@@ -135,14 +118,11 @@ class _Follower:
                 self._process.kill()
 
     def _report_end(self) -> None:
-        process = self._process
-        if process is None or (code := process.code(0)) is None:
-            return
-        process.kill()  # also kills processes that outlive it, and waits for the last lines
-        killed_by_kernel = process.killed_by_kernel()
-        ended = Ended(ended=code, tail=process.tail(), killed_by_kernel=killed_by_kernel)
-        self._send({"attempt": self._attempt, **ended})
-        self._process = None
+        if self._process is not None and self._process.code(0) is not None:
+            # It also kills processes that outlive it, and waits for the last lines.
+            self._process.kill()
+            self._send({"attempt": self._attempt, **self._process.ended()})
+            self._process = None
 
     def _forward(self, line: str | None) -> None:
         if line is not None:

@@ -14,10 +14,10 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, cast
 
-from bench.measure.cluster.follower import Ended, Hello, hello
+from bench.measure.cluster.follower import Hello, hello
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
 from bench.measure.hosts import Hosts, Order, StartOrder, start_process
-from bench.measure.processes.group import Process, free_port
+from bench.measure.processes.group import Ended, Process, free_port
 from bench.measure.processes.guarded import Hear
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.messages import Catalogue
@@ -62,12 +62,8 @@ class Leader(Hosts):
         devices = catalogue["device_count"]
         if catalogue["platform"] != "cpu":
             devices = max(1, devices // len(self._on_host_of(0, self.processes))) * self.processes
-        return {
-            **catalogue,
-            "processes": self.processes,
-            "usable_cores": len(cores),
-            "device_count": devices,
-        }
+        more = {"processes": self.processes, "usable_cores": len(cores), "device_count": devices}
+        return cast("Catalogue", {**catalogue, **more})
 
     def coordinator(self) -> str:
         """Return a free port of this host, with the address that the followers use."""
@@ -125,9 +121,8 @@ class Leader(Hosts):
                 # A new host name, such as that of a pod, takes a while to resolve.
                 unknown = isinstance(error, socket.gaierror)
                 if not unknown or time.monotonic() > began + _PATIENCE_S:
-                    raise ClusterError(
-                        f"rank 0 cannot listen at {self.config.coordinator}: {error.strerror}"
-                    ) from error
+                    where = f"rank 0 cannot listen at {self.config.coordinator}"
+                    raise ClusterError(f"{where}: {error.strerror}") from error
             time.sleep(0.5)
 
     def _admit(self, accepted: socket.socket, token: bytes) -> None:
@@ -147,9 +142,8 @@ class Leader(Hosts):
             self._hellos[rank], self._links[rank] = arrived, link
             return
         link.send({"end": True})
-        fault = "and so did another process"
-        if processes != self.processes:
-            fault = f"but rank 0 expects {self.processes} processes"
+        other = f"but rank 0 expects {self.processes} processes"
+        fault = other if processes != self.processes else "and so did another process"
         raise ClusterError(f"a process connected as rank {rank} of {processes}, {fault}")
 
     def _check_versions(self) -> None:
@@ -228,13 +222,9 @@ class RemoteProcess(Process):
         """Wait for its exit code, negative for a signal; None if it is still running."""
         return self._ended["ended"] if self._over.wait(timeout_s) else None
 
-    def tail(self) -> list[str]:
-        """Return the last lines of its stderr."""
-        return self._ended["tail"]
-
-    def killed_by_kernel(self) -> bool | None:
-        """Return whether the kernel killed a process of the host for memory; None if unknown."""
-        return self._ended["killed_by_kernel"]
+    def ended(self) -> Ended:
+        """Describe the end of a process that has ended."""
+        return self._ended
 
     def kill(self) -> None:
         """Kill it and everything that it started."""

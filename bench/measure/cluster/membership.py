@@ -43,14 +43,10 @@ class Membership:
 def membership(how: str) -> Membership:
     """Determine this process's place in a run.
 
-    Args:
-      how: `auto` (the variables MASTER_ADDR, WORLD_SIZE and RANK if they are set, otherwise jax's
-        own detection), `env` (these variables only), or the path of a TOML file of a
-        DistributedConfig, whose ranks are replaced by the variables that are set.
-
-    Raises:
-      ClusterError: the place cannot be determined.
-      BadInput: the variables or the file are wrong.
+    `how` is `auto` (the variables MASTER_ADDR, WORLD_SIZE and RANK if they are set, otherwise jax's
+    own detection), `env` (these variables only), or the path of a TOML file of a DistributedConfig,
+    whose ranks are replaced by the variables that are set. Raises ClusterError if the place cannot
+    be determined, and BadInput if the variables or the file are wrong.
     """
     if how == "auto" and not {"MASTER_ADDR", "WORLD_SIZE", "RANK"} <= os.environ.keys():
         return _detected()
@@ -77,37 +73,27 @@ def _read(path: Path) -> DistributedConfig:
 
 def _detected() -> Membership:
     """Use jax's own detection, in a child process."""
-    # Every process listens, because none knows its rank before the detection.
-    server, token = _listen(), secrets.token_hex(16)
-    address, port = server.getsockname()
-    try:
-        meeting = _meet({"address": address, "port": port, "token": token})
-    except ClusterError:
-        server.close()
-        raise
-    config = DistributedConfig(
-        enabled=True,
-        world_size=meeting["processes"],
-        rank=meeting["rank"],
-        master_addr=meeting["address"],
-        master_port=meeting["port"],
-    )
-    token = meeting["token"]
-    if config.is_main_process():
-        return Membership(config, token.encode(), server)
-    server.close()
-    return Membership(config, token.encode())
-
-
-def _listen() -> socket.socket:
-    """Listen on the address of this host's own name, as gloo does."""
     name = socket.gethostname()
     try:
-        return socket.create_server((name, 0), backlog=_BACKLOG)
+        # Every process listens, as none knows its rank yet, and at this host's name, as gloo does.
+        server = socket.create_server((name, 0), backlog=_BACKLOG)
     except OSError as error:
         raise ClusterError(
             f"--distributed auto: cannot listen at this host's own name, {name}: {error.strerror}"
         ) from error
+    address, port = server.getsockname()
+    try:
+        meeting = _meet({"address": address, "port": port, "token": secrets.token_hex(16)})
+    except ClusterError:
+        server.close()
+        raise
+    host, port = meeting["address"], meeting["port"]
+    ranks = {"world_size": meeting["processes"], "rank": meeting["rank"]}
+    config = DistributedConfig(enabled=True, master_addr=host, master_port=port, **ranks)
+    if config.is_main_process():
+        return Membership(config, meeting["token"].encode(), server)
+    server.close()
+    return Membership(config, meeting["token"].encode())
 
 
 def _meet(own: dict[str, str | int]) -> Meeting:

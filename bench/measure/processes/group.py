@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import psutil
 
@@ -28,6 +28,17 @@ _LEAVE_S = 60.0
 """Time that a process may take to exit once its output is closed, or once rank 0 has exited."""
 
 
+class Ended(TypedDict):
+    """The end of a worker process."""
+
+    ended: int
+    """Exit code, negative for a signal."""
+    tail: list[str]
+    """The last lines of its stderr."""
+    killed_by_kernel: bool | None
+    """Whether the kernel killed a process of the host for memory; None if unknown."""
+
+
 class Process(Protocol):
     """A worker process on this host or another one."""
 
@@ -41,8 +52,8 @@ class Process(Protocol):
         """Return whether a signal such as SIGSTOP has stopped it; False if that is unknown."""
         return False
 
-    def tail(self) -> list[str]:
-        """Return the last lines of its stderr."""
+    def ended(self) -> Ended:
+        """Describe the end of a process that has ended."""
 
     def turn(self) -> tuple[str, float]:
         """Return the arm whose turn it is, or was at the end, and the seconds of that turn.
@@ -50,9 +61,6 @@ class Process(Protocol):
         Only rank 0, which is never remote, is asked: all processes take the same turns.
         """
         return "", 0.0
-
-    def killed_by_kernel(self) -> bool | None:
-        """Return whether the kernel killed a process of the host for memory; None if unknown."""
 
     def kill(self) -> None:
         """Kill it and everything that it started."""
@@ -221,9 +229,10 @@ class LocalProcess(Guarded):
         """Return the arm whose turn it is, or was at the end, and the seconds of that turn."""
         return self._turns.read()
 
-    def killed_by_kernel(self) -> bool | None:
-        """Return whether the kernel killed a process of the host for memory; None if unknown."""
-        return killed_by_kernel(self._oom_kills, read_counters())
+    def ended(self) -> Ended:
+        """Describe the end of a process that has ended."""
+        by_kernel = killed_by_kernel(self._oom_kills, read_counters())
+        return Ended(ended=self.code(0) or 0, tail=self.tail(), killed_by_kernel=by_kernel)
 
     def kill(self) -> None:
         """Kill it and everything that it started."""

@@ -23,11 +23,7 @@ _LINE_CHARACTERS = 1 << 16
 
 
 class Guarded(Guard):
-    """A process in a session of its own, with a guard; a context that ends both.
-
-    `environment` is its whole environment, `hear` is called from another thread, and `options` are
-    further arguments of subprocess.Popen.
-    """
+    """A process with a Guard, and with pipes; `hear` is called from another thread."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], hear: Hear, **options: Any
@@ -117,10 +113,9 @@ class Answer:
 
 
 class Child(Guarded):
-    """A child process that gets a question, its whole input, on stdin; a context that ends it.
+    """A child process that gets a question, its whole input; a context that ends it.
 
-    `receive` is called from another thread with every line of its stdout. The rest is as for
-    Guarded.
+    `receive` is called from another thread with every line of its stdout.
     """
 
     def __init__(
@@ -162,10 +157,6 @@ def ask(
     timeout_s: float,
     **options: Any,
 ) -> Answer:
-    """Start a child, write the question to its stdin, and wait until it ends.
-
-    The child is killed once its stdout has been silent for `timeout_s` seconds. `options` are
-    further arguments of subprocess.Popen.
-    """
+    """Start a Child, wait until it ends, and kill it once it is silent for `timeout_s` seconds."""
     with Child(command, question, environment, **options) as child:
         return child.answer(timeout_s)

@@ -6,6 +6,7 @@ memory.oom_control (version 1). The counters rise before the signal is sent. A s
 workers that only seem to hang.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,15 +30,9 @@ Counters = Mapping[str, int]
 
 def read_counters(root: Path = Path("/")) -> Counters:
     """Read all available counters; there are none on other systems and in some containers."""
-    counters = {}
-    for path in (root / "proc/vmstat", *_group_files(root)):
-        try:
-            count = _COUNT.search(path.read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-        if count:
-            counters[str(path)] = int(count[1])
-    return counters
+    paths = (root / "proc/vmstat", *_group_files(root))
+    found = {str(path): _COUNT.search(_text(path)) for path in paths}
+    return {path: int(count[1]) for path, count in found.items() if count}
 
 
 def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
@@ -50,13 +45,9 @@ def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
 
 def _group_files(root: Path) -> list[Path]:
     """List the paths where the counters of this process's control group may be mounted."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
     mounted = root / "sys/fs/cgroup"
     files = []
-    for line in lines:
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             folder, name = mounted, "memory.events"
@@ -72,7 +63,8 @@ def _group_files(root: Path) -> list[Path]:
 def describe_shortage(pressure: Path = PRESSURE) -> str:
     """Describe a shortage of memory; empty if there is none."""
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    stalled = _stalled(pressure)
+    found = re.search(r"^some .*avg60=([\d.]+)", _text(pressure), re.MULTILINE)
+    stalled = float(found[1]) if found else 0.0
     if memory.available >= SHORT * memory.total and stalled < STALLED:
         return ""
     waited = f", and processes waited for it {stalled:.0f} % of the last minute" if stalled else ""
@@ -83,9 +75,8 @@ def describe_shortage(pressure: Path = PRESSURE) -> str:
     )
 
 
-def _stalled(pressure: Path) -> float:
-    try:
-        found = re.search(r"^some .*avg60=([\d.]+)", pressure.read_text("ascii"), re.MULTILINE)
-    except (OSError, ValueError):
-        return 0.0
-    return float(found[1]) if found else 0.0
+def _text(path: Path) -> str:
+    """Return the content of a file; empty if there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8")
+    return ""
