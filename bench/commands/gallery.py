@@ -13,7 +13,7 @@ def gallery() -> None:
     folder there is listed.
     """
     from bench.present.gallery import index
-    from bench.present.gallery.entries import EntryError
+    from bench.present.gallery.index import EntryError
 
     if not REPORTS.is_dir():
         refuse(f"there is no folder {REPORTS}/ here")

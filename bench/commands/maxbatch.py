@@ -55,7 +55,7 @@ def maxbatch(
     from rich.console import Console
 
     from bench.plan.content_keys import Contents
-    from bench.present import largest_batch_table
+    from bench.present import run_tables
     from bench.project import largest_fit
 
     with refusing(OSError):
@@ -87,7 +87,7 @@ def maxbatch(
                 largest_batches.write(folder, [row])
             except OSError as error:
                 refuse(f"{(folder / largest_batches.FILE).as_posix()} cannot be written: {error}")
-            typer.echo(largest_batch_table.line(row))
+            typer.echo(run_tables.largest_line(row))
             rows.append(row)
     except KeyboardInterrupt:
         typer.echo(
@@ -96,7 +96,7 @@ def maxbatch(
             err=True,
         )
         raise
-    largest_batch_table.show(Console(highlight=False), sorted(rows, key=largest_batches.key))
+    run_tables.show_largest(Console(highlight=False), sorted(rows, key=largest_batches.key))
     typer.echo(
         f"stored: {(folder / largest_batches.FILE).as_posix()} (`{typed('report')} {run}` shows it)"
     )

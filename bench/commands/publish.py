@@ -16,7 +16,7 @@ def publish(run: str) -> None:
     machine is refused.
     """
     from bench.present.gallery import index, published_run
-    from bench.present.gallery.entries import EntryError
+    from bench.present.gallery.index import EntryError
 
     with refusing(published_run.PublishError, EntryError):
         folder = published_run.publish(store.load(find_run(run)), REPORTS)

@@ -83,7 +83,6 @@ _COLUMNS = (
 
 
 def _plot(ledger: Ledger, curve: Sequence[float]) -> Plot:
-    """Draw the record as a line, and kept challengers as points."""
     rows = [{"number": 0, "record": 1.0, "kept": False}]
     rows += [
         {"number": one["number"], "record": best, "kept": one.get("decision") == "keep"}

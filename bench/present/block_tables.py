@@ -27,14 +27,11 @@ def _facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
     yield _floor(block)
     yield f"Differences within {numbers.percent(block.margin)} count as the same."
     yield from program_sentences.facts(block)
-    errors = _known(block, "proof_error")
-    if errors:
+    if errors := _known(block, "proof_error"):
         yield f"The proof's largest error was {numbers.percent(max(errors))} of what is allowed."
-    flops = _known(block, "model_flops")
-    if flops:
+    if flops := _known(block, "model_flops"):
         yield f"Model FLOPs: {numbers.si(flops[0], 'FLOP')} per step."
-    published = peaks.peak(manifest["device_kind"], block.block.options.precision)
-    if published:
+    if published := peaks.peak(manifest["device_kind"], block.block.options.precision):
         yield (
             f"Peak: {numbers.si(published.flops, 'FLOP/s')} per device ({published.note}; "
             f"{published.source})."
@@ -56,11 +53,9 @@ def _known(block: Comparison, figure: str) -> list[float]:
 
 
 def _disturbances(block: Comparison) -> Iterator[str]:
-    """Yield sentences on order effects, drift and the host."""
     if block.order:
         yield f"Effects of the order of turns: {order(block)}."
-    moving = {name: effect for name, effect in block.drifts.items() if effect.sure}
-    if moving:
+    if moving := {name: effect for name, effect in block.drifts.items() if effect.sure}:
         parts = [f"{name} {numbers.percent(effect.size)}" for name, effect in moving.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."
     elif block.drifts:

@@ -131,8 +131,7 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"In {listing(false)}, the baseline and its own copy come out as different programs. "
             "Differences of that size are errors of the method there."
         )
-    wide = [(width, b) for floor, b in floors if (width := floor_width(floor)) > b.margin]
-    if wide:
+    if wide := [(width, b) for floor, b in floors if (width := floor_width(floor)) > b.margin]:
         worst, where = max(wide, key=itemgetter(0))
         where_wide = f"In {len(wide)} of {len(blocks)} blocks, two" if len(blocks) > 1 else "Two"
         said["Wide noise floor"] = (
@@ -159,7 +158,6 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
 
 
 def _of_rounds(blocks: Sequence[Comparison]) -> dict[str, str]:
-    """Return disturbances that occurred while the blocks were timed."""
     said: dict[str, str] = {}
     moving = [
         (abs(effect.size), name, block)
@@ -215,8 +213,7 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
             f"of requesting them, up to {numbers.si(asking, 's')}; operations, and for other "
             "frameworks memory and communication, are unknown."
         )
-        narrow = sorted({name for name, one in others if not one.get("float64", True)})
-        if narrow:
+        if narrow := sorted({name for name, one in others if not one.get("float64", True)}):
             said["Processes of their own"] += (
                 f" {listing(narrow)} cannot compute in float64: proved only in the timed dtypes."
             )
@@ -318,7 +315,6 @@ def _divided_proofs(cells: pd.DataFrame) -> str:
 
 
 def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:
-    """Return the failures of requested phases other than timing."""
     said: dict[str, str] = {}
     cells, config = content.cells, manifest["config"]
     if proof := config.get("functions"):

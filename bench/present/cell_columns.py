@@ -9,8 +9,8 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
 from bench.present.bounds import outward, sure_of
-from bench.present.cause_sentences import Reason
 from bench.present.columns import Column, Table, between, formatted, missing
+from bench.present.trace_tables import Reason
 from bench.records import numbers
 from bench.records.rows import Manifest
 
@@ -262,8 +262,3 @@ def energy(cells: Sequence[Row]) -> Table:
         "Energy", [IMPLEMENTATION, PLACE, *ENERGY], known, [fact],
         name="energy", cell=lambda cell: cell["cell"],
     )  # fmt: skip
-
-
-def all_cells(cells: Sequence[Row], run: str) -> Table:
-    """Return the table of all cells of a run."""
-    return Table("All cells", COLUMNS, cells, name=f"{run}-cells", cell=lambda cell: cell["cell"])

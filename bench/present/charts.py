@@ -1,7 +1,7 @@
 """Descriptions of a report's charts: their words, and the look of their series.
 
 specs.json describes each in Vega-Lite, including what follows from its rows: orders, guides, ends
-of axes. plots/<kind>.py supplies the rows of a printed chart, and web/charts/<kind>.js those of the
+of axes. plots/kinds.py supplies the rows of a printed chart, and web/charts/<kind>.js those of the
 page's chart, which gets `for_page` as JSON.
 """
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 import pandas as pd
 from rich.console import Console, RenderableType
@@ -67,13 +66,10 @@ def print_summary(console: Console, run: Run, found: Tables) -> None:
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
     """Yield the answer for each subject; if there are few blocks, the statements about each."""
-    subjects = [list(same) for _, same in groupby(every, key=lambda each: each.comparison.subject)]
-    for own in subjects[:MOST]:
+    subjects = sentences.by_subject(every)
+    for subject, own in subjects[:MOST]:
         first, *others = {each.comparison.block.batch for each in own}
-        yield Text(
-            own[0].comparison.subject if others else f"{own[0].comparison.subject}, batch {first}",
-            "bold",
-        )
+        yield Text(subject if others else f"{subject}, batch {first}", "bold")
         for sentence in sentences.advice(own) if len(own) > 1 else ():
             yield Padding(Text(sentence), (0, 0, 0, 2))
         if len(own) == 1 or len(every) <= FEW_BLOCKS:

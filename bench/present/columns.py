@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from bench.analyse.ratio_intervals import Ratio
 from bench.records import numbers
 from bench.records.statuses import STATUSES
 
@@ -32,6 +33,14 @@ with a plus before it, `+s`, positive values get a sign as well. `si` means no u
 DIGITS = 7
 """Significant digits of numbers in the page's data. The page shows three or four: with fewer here,
 rounding twice could change the last one."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value as text, with a qualifier that is shown smaller."""
+
+    main: str
+    note: str = ""
 
 
 def missing(value: Any) -> bool:
@@ -60,6 +69,14 @@ def between(low: Any, high: Any, name: str) -> str:
     return numbers.range_si(low, high, name)
 
 
+def ratio_figure(ratio: Ratio | None, *notes: str) -> Figure | None:
+    """Return a ratio with its interval, followed by notes."""
+    if ratio is None:
+        return None
+    interval = between(ratio.low, ratio.high, "ratio") or "no interval"
+    return Figure(numbers.ratio(ratio.value), ", ".join([interval, *notes]))
+
+
 def shortened(values: Iterable[Any], digits: int = DIGITS) -> list[Any]:
     """Return values for JSON: numbers rounded to significant digits, None where there is none."""
     return [
@@ -70,14 +87,6 @@ def shortened(values: Iterable[Any], digits: int = DIGITS) -> list[Any]:
         else None
         for value in values
     ]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A value as text, with a qualifier that is shown smaller."""
-
-    main: str
-    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,140 @@
 """A comparison of two runs as an HTML page, a Markdown page, a CSV file and on a terminal."""
 
 import shlex
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from bench.analyse.run_changes import Compared, compare
-from bench.present import comparison_sentences, comparison_tables, terminal
-from bench.present.columns import Column, Table, item
+from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import floor_width
+from bench.analyse.run_changes import Change, Compared, Row, compare, compile_s
+from bench.present import comparison_sentences, terminal
+from bench.present.bounds import sure
+from bench.present.columns import Column, Figure, Table, formatted, item, ratio_figure
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
 from bench.present.terminal import plain
 from bench.records import files, numbers
-from bench.records.statuses import CHANGE_STYLES
+from bench.records.statuses import CHANGE_STYLES, STATUSES
 from bench.records.store import Run
+
+
+def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str:
+    return separator.join(formatted(side[column], unit) for side in (change.a, change.b))
+
+
+CHANGES = (
+    Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
+    Column("step_s", "Step time", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
+    Column("step", "B over A", "step time, 95 %", "ratio", lambda c: ratio_figure(c.step)),
+    Column("ratio", "To baseline", "A, B", "ratio",
+           value=lambda c: Figure(_sides(c, "ratio", "ratio"))),
+    Column("against_baseline", "B over A", "to baseline, 95 %", "ratio",
+           value=lambda c: ratio_figure(c.against_baseline)),
+    Column("verdict", "Verdict", value=lambda c: c.verdict.word,
+           detail=lambda c: f"{sure(c.verdict.low, c.verdict.high)}, "
+           + ("against the baseline" if c.source == "baseline" else "step times")),
+    Column("compile", "Compile", "B over A", "ratio", optional=True,
+           detail=lambda c: " to ".join(numbers.seconds(compile_s(side)) for side in (c.a, c.b))),
+    Column("memory", "Memory", "B over A", "ratio", optional=True,
+           detail=lambda c: _sides(c, "memory_bytes", "bytes", " to ")),
+)  # fmt: skip
+"""Columns of a table of `Change`. In most runs, compile times and memory do not change."""
+
+SHORT = (
+    Column("implementation", "Implementation"),
+    Column("step", "Step time", format="ratio", value=lambda c: ratio_figure(c.step)),
+    Column("against_baseline", "To baseline", format="ratio",
+           value=lambda c: ratio_figure(c.against_baseline)),
+    Column("verdict", "Verdict",
+           value=lambda c: c.verdict.word + " *" * (c.source == "step time")),
+    Column("compile", "Compile", format="ratio", optional=True),
+    Column("memory", "Memory", format="ratio", optional=True),
+)  # fmt: skip
+"""The columns that fit on a terminal, all of them B over A; verdicts on step times have a star."""
+
+
+class Group(NamedTuple):
+    """Cells that share one remark."""
+
+    a: str
+    """How they ended in A, or the run that alone has them."""
+    b: str
+    """How they ended in B, or what the other run lacks."""
+    number: int
+    """Number of cells."""
+    cells: list[str]
+    """One line per block: `block: implementation, implementation`."""
+
+
+CELLS = Column(
+    "cells",
+    "Cells",
+    value=lambda group: Figure(numbers.count(group.number, "cell"), "; ".join(group.cells)),
+)
+
+
+def blocks(compared: Compared) -> list[Table]:
+    """Return a table for every block with cells that can be compared."""
+    tables = []
+    for one, other in compared.blocks:
+        if changes := [change for change in compared.changes if change.block == one.name]:
+            facts = [_baseline(one, other), _floors(one, other)]
+            tables.append(Table(f"{one.subject}, {one.place}", CHANGES, changes, facts))
+    return tables
+
+
+def _baseline(one: Comparison, other: Comparison) -> str:
+    if one.baseline == other.baseline:
+        return f"Baseline in both: {one.baseline}."
+    return f"Baselines differ: {one.baseline or 'none'} in A, {other.baseline or 'none'} in B."
+
+
+def _floors(one: Comparison, other: Comparison) -> str:
+    widths = [
+        "unknown" if floor is None else f"up to {numbers.percent(floor_width(floor))}"
+        for floor in (one.floor, other.floor)
+    ]
+    return f"Noise floor of the ratios to the baseline: {widths[0]} in A, {widths[1]} in B."
+
+
+def endings(compared: Compared) -> list[Group]:
+    """Group the cells that ended differently by how they ended."""
+    groups: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+    for a, b in compared.ended:
+        groups[_ending(a), _ending(b)].append((a["block"], a["implementation"]))
+    return [Group(a, b, len(cells), _lines(cells)) for (a, b), cells in groups.items()]
+
+
+def absences(compared: Compared) -> list[Group]:
+    """Group the cells of only one run by what the other lacks."""
+    return [
+        Group(run, absence, len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
+        for (run, absence), cells in compared.only.items()
+    ]
+
+
+def _named(cell: Row) -> str:
+    ended = "" if cell["status"] == "ok" else f" ({_ending(cell)})"
+    return f"{cell['implementation']}{ended}"
+
+
+def _ending(cell: Row) -> str:
+    label = STATUSES[cell["status"]].label
+    return f"{label}: {cell['reason']}" if cell["reason"] else label
+
+
+def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
+    blocks: defaultdict[str, list[str]] = defaultdict(list)
+    for block, implementation in cells:
+        blocks[block].append(implementation)
+    return [f"{block}: {', '.join(names)}" for block, names in blocks.items()]
+
 
 SHOWN = 8
 """Blocks, or reasons, that a list on a terminal shows; the page shows all."""
@@ -26,11 +143,7 @@ SHOWN = 8
 def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
     """Compare run B with run A, and write `compare.html`, `.md` and `.csv` into a folder.
 
-    Args:
-      a: the run to compare with.
-      b: the run to compare.
-      output: the folder; it is created if missing.
-      margin: relative difference of step times that is negligible; None for the runs' own.
+    `margin` is the relative difference of step times that is negligible; None for the runs' own.
 
     Raises:
       OSError: the folder cannot be written.
@@ -52,7 +165,7 @@ def content(compared: Compared) -> dict[str, Any]:
     ]
     sides = Column("a", "A"), Column("b", "B")
     name = Column("name", "", detail=lambda row: item(row, "kind"))
-    absent = Column("a", "Only in"), Column("b", "Because"), comparison_tables.CELLS
+    absent = Column("a", "Only in"), Column("b", "Because"), CELLS
     command = ("python", "-m", "bench", "compare", a["run"], b["run"])
     return {
         "a": a["run"],
@@ -63,16 +176,14 @@ def content(compared: Compared) -> dict[str, Any]:
         "basis": comparison_sentences.basis(compared),
         "runs": Table("The two runs, and everything recorded that differs", (name, *sides), facts),
         "caveats": comparison_sentences.caveats(compared),
-        "blocks": comparison_tables.blocks(compared),
+        "blocks": blocks(compared),
         "endings": Table(
-            "Cells that ended differently, with the reasons",
-            (*sides, comparison_tables.CELLS),
-            comparison_tables.endings(compared),
+            "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
         ),
         "missing": Table(
             "Cells that only one of the runs has, and what the other lacks",
             absent,
-            comparison_tables.missing(compared),
+            absences(compared),
         ),
         "command": shlex.join([*command, "--margin", f"{100 * compared.margin:g}"]),
     }
@@ -91,19 +202,18 @@ def show(console: Console, compared: Compared) -> None:
             console.print(plain(f"  {each.name}: {each.a} -> {each.b}"))
         console.print(plain(comparison_sentences.APART), style="dim")
         console.print(Text("\nB over A (95 %)", style="bold"))
-        for block in comparison_tables.blocks(compared):
-            brief = replace(block, columns=comparison_tables.SHORT, facts=())
+        for block in blocks(compared):
+            brief = replace(block, columns=SHORT, facts=())
             terminal.show(console, brief, notes=True, styles=CHANGE_STYLES)
         if any(change.source == "step time" for change in compared.changes):
             console.print(Text("* on step times, which are not paired", style="dim"))
         if any(change.compile for change in compared.changes):
             console.print(Text("Compile: one first call in each run, so no verdict", style="dim"))
-    for group in comparison_tables.endings(compared):
+    for group in endings(compared):
         console.print(Text("\nended differently", style="yellow"))
         _list(console, (f"A {group.a}", f"B {group.b}"))
         _list(console, group.cells)
-    missing = comparison_tables.missing(compared)
-    if missing:
+    if missing := absences(compared):
         console.print(Text("\nin one run only", style="yellow"))
         _list(console, [f"{g.a}: {numbers.count(g.number, 'cell')}; {g.b}" for g in missing])
     for caveat in comparison_sentences.caveats(compared):

@@ -5,7 +5,7 @@ from collections import Counter
 from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.analyse.run_changes import Compared, Kind
 from bench.present.caveats import Caveat, damage
-from bench.present.sentences import counted, listing
+from bench.present.sentences import counted, ends, listing
 from bench.records import numbers
 from bench.records.statuses import VERDICT_STYLES
 
@@ -131,8 +131,7 @@ def _of_changes(compared: Compared) -> dict[str, str]:
     if any(change.source == "baseline" for change in changes):
         baselines = {(one.name, one.baseline) for one, _ in compared.blocks}
         steps = [c.step.value for c in changes if (c.block, c.implementation) in baselines]
-        ends = dict.fromkeys(map(numbers.ratio, (min(steps), max(steps)))) if steps else ()
-        times = f" Its step times in B are {' to '.join(ends)} times those in A." if ends else ""
+        times = f" Its step times in B are {ends(steps)} times those in A." if steps else ""
         said["Cannot detect a change of the baseline"] = (
             "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
             f"changed, every other implementation appears to have changed instead.{times}"
@@ -145,8 +144,7 @@ def _of_changes(compared: Compared) -> dict[str, str]:
     if others:
         said["No common baseline"] = f"Only step times are compared in {listing(others)}."
     # An unknown number is NaN, for which the comparison with 0 is false.
-    blocks = {c.block for c in changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}
-    if blocks:
+    if blocks := {c.block for c in changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}:
         said["Not the same work"] = (
             f"A step of {listing(sorted(blocks))} has another number of model FLOPs in B than in "
             "A, so the step times measure different work."

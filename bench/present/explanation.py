@@ -14,9 +14,9 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.phase_costs import ablation_shares
 from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
-from bench.present.cause_sentences import called, only_one_transposes, reason, signed
 from bench.present.charts import PARTS
 from bench.present.terminal import table
+from bench.present.trace_tables import called, only_one_transposes, reason, signed
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
 from bench.records.trace_rows import TraceRow
@@ -180,8 +180,7 @@ def _what(cause: Cause) -> Text:
         text.append(f" {ops[0]}" + (f" and {len(ops) - 1} more" if ops[1:] else ""), style="dim")
     if cause.key.category not in {"collective", "control"}:
         text.append(f" {' '.join(cause.key.sizes)}", style="dim")
-    side = only_one_transposes(cause)
-    if side:
+    if side := only_one_transposes(cause):
         text.append(f" (transposes in {side.upper()} only)", style="yellow")
     elif bool(cause.a.ops) != bool(cause.b.ops):
         text.append(f" (in {'A' if cause.a.ops else 'B'} only)")

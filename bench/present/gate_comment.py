@@ -18,8 +18,7 @@ from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import bounds, program_sentences, sentences, terminal
-from bench.present.columns import Column, Figure, Table
-from bench.present.comparison_tables import ratio_figure
+from bench.present.columns import Column, Figure, Table, ratio_figure
 from bench.present.rendering import environment
 from bench.present.run_environment import chips
 from bench.records import files, numbers, printable
@@ -71,8 +70,7 @@ def markdown(outcome: Outcome) -> str:
 
 def show(outcome: Outcome, console: Console) -> None:
     """Print the cases that matter, then the outcome and the compared revisions."""
-    matters = [case for case in outcome.cases if case.word not in QUIET]
-    if matters:
+    if matters := [case for case in outcome.cases if case.word not in QUIET]:
         terminal.show(console, _table(matters, _plain), notes=True, styles=CHANGE_STYLES)
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
@@ -175,8 +173,7 @@ def _reading(outcome: Outcome) -> Iterator[str]:
         f"probability of any wrong verdict above is at most {100 * ALPHA:g} %. Both use the head's "
         "workload, proof and clock."
     )
-    floors = {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}
-    if floors:
+    if floors := {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}:
         worst = max(floors, key=lambda block: floors[block])
         rest = "" if len(floors) == 1 else f", the noisiest of {len(floors)} blocks"
         yield (

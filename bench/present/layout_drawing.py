@@ -65,7 +65,6 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def _starts(array: ArrayLayout) -> list[list[int]]:
-    """First indices of the shards along each dimension."""
     dimensions = range(len(array["shape"]))
     return [sorted({part["index"][d][0] for part in array["parts"]}) for d in dimensions]
 
@@ -88,7 +87,8 @@ def _drawing(array: ArrayLayout) -> Table:
     across = divided[-1] if divided[-1] == len(starts) - 1 or len(divided) > 1 else None
     down = next((d for d in reversed(divided) if d != across), None)
     # Of the other dimensions, the first shard is drawn.
-    drawn = [_drawn(own) if d in (down, across) else own[:1] for d, own in enumerate(starts)]
+    some = [own if len(own) <= _MOST else [*own[: _MOST - 2], None, own[-1]] for own in starts]
+    drawn = [own if d in (down, across) else own[:1] for d, own in enumerate(some)]
     holders: dict[tuple[int | None, ...], str] = {
         tuple(start for start, _ in part["index"]): " ".join(map(str, part["devices"]))
         for part in array["parts"]
@@ -96,12 +96,6 @@ def _drawing(array: ArrayLayout) -> Table:
     texts = [holders.get(shard, "...") for shard in product(*drawn)]
     columns = len(drawn[across]) if across is not None else 1
     return _grid([texts[at : at + columns] for at in range(0, len(texts), columns)])
-
-
-def _drawn(starts: Sequence[int]) -> list[int | None]:
-    if len(starts) <= _MOST:
-        return list(starts)
-    return [*starts[: _MOST - 2], None, starts[-1]]
 
 
 def _totals(layout: Inspection) -> Table:

@@ -14,8 +14,7 @@ def show(console: Console, machine: Machine) -> None:
     """Print the hardware, what can be measured on it, and recommended changes."""
     console.print(Text("This machine", style="bold"))
     console.print(terminal.table("", "", rows=_here(machine), header=False))
-    rows = [(f"GPU {n}", _board(board)) for n, board in enumerate(machine["gpus"]["boards"])]
-    if rows:
+    if rows := [(f"GPU {n}", _board(board)) for n, board in enumerate(machine["gpus"]["boards"])]:
         console.print(terminal.table("", "", rows=rows, header=False))
     console.print(Text("\nLockstep can measure", style="bold"))
     marks = [(name, why or "yes") for name, why in machine["measures"].items()]

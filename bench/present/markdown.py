@@ -73,7 +73,6 @@ def render(page: Mapping[str, Any]) -> str:
 def _summary(
     found: Tables, manifest: Manifest, noted: Sequence[Caveat], endings: Table
 ) -> dict[str, Any]:
-    """Return a summary that fits into a comment."""
     every = sentences.summaries(found)
     counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure]
@@ -93,7 +92,6 @@ def _summary(
 
 
 def _failure(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells that were wrong or failed for one reason."""
     reason = " ".join(row["reason"].split())
     if len(reason) > REASON:
         reason = f"{reason[: REASON - 1]}\N{HORIZONTAL ELLIPSIS}"
@@ -160,7 +158,6 @@ def _general(
     charts: Sequence[PrintedChart],
     manifest: Manifest,
 ) -> list[Markup]:
-    """Render the tables of a whole subject."""
     subject = blocks[0].subject
     effects = block_ratios.option_effects(found.comparisons)
     effects = [effect for effect in effects if effect.block.subject == subject]

@@ -5,20 +5,13 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from bench.analyse.cell_table import Tables
-from bench.present import (
-    page_data,
-    placing_table,
-    run_environment,
-    run_tables,
-    sentences,
-)
+from bench.present import page_data, placing_table, run_environment, run_tables, sentences
 from bench.present.caveats import caveats
 from bench.present.charts import CHARTS
 from bench.present.plots import vega_plot
@@ -26,7 +19,7 @@ from bench.present.predicted_curves import Projected
 from bench.present.rendering import environment, reading_guide, stylesheet
 from bench.records import numbers
 from bench.records.rows import Manifest
-from bench.records.statuses import STATUSES
+from bench.records.statuses import FAILURES, STATUSES
 
 WEB = Path(__file__).with_name("web")
 
@@ -57,10 +50,9 @@ def content(
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     predicted = projected.charts if projected else []
     data = page_data.build(found, manifest) | {"predicted": [asdict(each) for each in predicted]}
-    subjects = [
-        (name, list(own))
-        for name, own in groupby(sentences.summaries(found), lambda each: each.comparison.subject)
-    ]
+    subjects = sentences.by_subject(sentences.summaries(found))
+    names = numbers.count(len(data["implementations"]), "implementation")
+    situations = numbers.count(len(found.comparisons), "situation")
     # Everything here is either our own or escaped for its context.
     style = Markup(stylesheet() + _read("page.css"))  # noqa: S704
     # No string of the library may close the element that contains it.
@@ -70,7 +62,7 @@ def content(
     return {
         "run": manifest["run"],
         "question": run_environment.question(manifest),
-        "counts": _counts(found),
+        "counts": f"{names} in {situations} (workload and mesh)" if len(cells) else "",
         "tally": sentences.tally(cells),
         "started": run_environment.started(manifest),
         "subjects": [
@@ -80,11 +72,7 @@ def content(
         "shown": [(name, own[:FIRST]) for name, own in subjects],
         "folded": [(name, own[FIRST:]) for name, own in subjects if own[FIRST:]],
         "matrix": placing_table.make(found),
-        "failures": [
-            (ended[name], status.label)
-            for name, status in STATUSES.items()
-            if ended[name] and status.failure
-        ],
+        "failures": [(ended[name], STATUSES[name].label) for name in FAILURES if ended[name]],
         "caveats": caveats(found, manifest),
         "machine": run_environment.machine(manifest),
         "environment": run_environment.environment(manifest, found),
@@ -104,18 +92,12 @@ def content(
 
 def _policy(style: str, *scripts: str) -> str:
     """Content-Security-Policy: nothing is fetched, and only the page's own scripts run."""
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, *scripts))
+    own, *code = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
-        f"default-src 'none'; script-src {' '.join(map(_source, scripts))}; "
-        f"style-src {_source(style)}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(code)}; style-src {own}; base-uri 'none'; "
+        "form-action 'none'"
     )
-
-
-def _counts(found: Tables) -> str:
-    """Return `11 implementations in 10 situations`; empty before any cell has ended."""
-    if not len(found.cells):
-        return ""
-    names = numbers.count(found.cells["implementation"].nunique(), "implementation")
-    return f"{names} in {numbers.count(len(found.comparisons), 'situation')} (workload and mesh)"
 
 
 def _marked(text: str, names: list[str]) -> Markup:
@@ -132,9 +114,3 @@ def _marked(text: str, names: list[str]) -> Markup:
 
 def _read(name: str) -> str:
     return (WEB / name).read_text("utf-8")
-
-
-def _source(text: str) -> str:
-    """Return the hash by which a Content-Security-Policy identifies an inline element."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

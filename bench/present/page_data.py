@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, zip_longest
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,11 @@ from bench.analyse.causes import means, parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
-from bench.present import (
-    block_tables,
-    cell_columns,
-    charts,
-    phase_tables,
-    run_tables,
-    trace_tables,
-)
-from bench.present.cause_sentences import called
+from bench.present import block_tables, cell_columns, charts, phase_tables, run_tables, trace_tables
 from bench.present.cell_columns import Row
-from bench.present.columns import packed, shortened
+from bench.present.columns import Table, packed, shortened
 from bench.present.plots.plot_plan import sample
+from bench.present.trace_tables import called
 from bench.records import printable
 from bench.records.arms import implementation_of
 from bench.records.paths import as_typed
@@ -100,6 +94,8 @@ class _PageData:
         found, cells = self.found, list(self.cells.values())
         causes, spent = _spent(found.traces)
         steps = drawn_steps(found)
+        named = f"{self.manifest['run']}-cells"
+        every = Table("All cells", cell_columns.COLUMNS, cells, name=named, cell=itemgetter("cell"))
         tables = (
             run_tables.losses(self.trainings),
             run_tables.variants(block_ratios.option_effects(found.comparisons), self.manifest),
@@ -119,7 +115,7 @@ class _PageData:
             "subjects": self.subjects,
             "blocks": self._blocks(),
             "cells": {
-                **cell_columns.all_cells(cells, self.manifest["run"]).for_page(self.of_cell),
+                **every.for_page(self.of_cell),
                 "figures": self._figures(cells),
             },
             "tables": [table.for_page(self.of_cell) for table in tables if table],
@@ -165,9 +161,10 @@ class _PageData:
                 "ratios": _ratios(block, self.arms),
                 "launch": [int(block.rounds.attempt[place]) for place in rounds],
                 "samples": {
-                    str(self.arms.get(arm, "twin")): _samples(block, arm, rounds)
+                    str(self.arms.get(arm, "twin")): shortened(micros[rounds].tolist(), 5)
                     for arm in block.rounds.arms
                     if implementation_of(arm) == arm
+                    for micros in [1e6 * block.rounds.seconds(arm)]
                 },
             })  # fmt: skip
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
@@ -267,11 +264,6 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
         ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
         found[f"{arms[arm]}/{arms[other]}"] = shortened([value, *ends], 5)
     return found
-
-
-def _samples(block: Comparison, arm: str, rounds: Sequence[int]) -> list[float | None]:
-    """Return microseconds per step in each of these rounds."""
-    return shortened((1e6 * block.rounds.seconds(arm)[list(rounds)]).tolist(), 5)
 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:

@@ -13,11 +13,11 @@ import numpy as np
 from bench.analyse import phase_costs
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.loss_curves import EARLY, Curve, Training
+from bench.analyse.loss_curves import EARLY, Training
 from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
-from bench.present.sentences import counted
+from bench.present.sentences import counted, ends
 from bench.records import numbers
 from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, EXACT, IN_PARTS, INPUT_WAYS
 from bench.records.rows import Manifest
@@ -94,7 +94,7 @@ def input_sentences(rows: Rows) -> list[str]:
         verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
         wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
         said.append(
-            f"Input {way}: {_ends(ratios, numbers.ratio)} of the step time on a resident batch "
+            f"Input {way}: {ends(ratios, numbers.ratio)} of the step time on a resident batch "
             f"({verdicts}); a step waits {wait} for it, the median of "
             f"{numbers.count(len(measured), 'cell')}."
         )
@@ -196,13 +196,11 @@ def checkpoint_sentences(rows: Rows) -> list[str]:
     for mode in CHECKPOINT_MODES:
         saves = [row["blocking_s"] for row in rows if row["what"] == f"save, {mode}"]
         if saves:
-            parts.append(f"{mode} saves block training for {_ends(saves, time)}")
-    restores = [row["total_s"] for row in rows if row["what"].startswith("restore")]
-    if restores:
-        parts.append(f"restores take {_ends(restores, time)}")
+            parts.append(f"{mode} saves block training for {ends(saves, time)}")
+    if restores := [row["total_s"] for row in rows if row["what"].startswith("restore")]:
+        parts.append(f"restores take {ends(restores, time)}")
     said = [f"Checkpoints: {', '.join(parts)}."] if parts else []
-    failed = [row for row in rows if row["reason"]]
-    if failed:
+    if failed := [row for row in rows if row["reason"]]:
         cells = numbers.count(len(failed), "cell")
         said.append(f"There is no checkpoint of {cells}: {failed[0]['reason']}")
     return said
@@ -226,18 +224,14 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
     if curve.beyond:
         text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
     itself = [
-        f"{numbers.scientific(each.largest)} {_YARDSTICKS[each.arm]}{_cut_off(each, where)}"
+        f"{numbers.scientific(each.largest)} {_YARDSTICKS[each.arm]}"
+        + (f" (of {numbers.count(ended, 'step')})" if ended < where.steps else "")
         for each in where.yardsticks
         if each.largest is not None
+        for ended in [len(each.losses)]
     ]
     rounding = f" Rounding alone takes the reference {' and '.join(itself)}." if itself else ""
     return f"{text}).{rounding}"
-
-
-def _cut_off(curve: Curve, training: Training) -> str:
-    """Return the number of steps of a curve that ended before the longest one."""
-    steps = len(curve.losses)
-    return "" if steps == training.steps else f" (of {numbers.count(steps, 'step')})"
 
 
 def parted_losses(trainings: Iterable[Training]) -> str:
@@ -271,8 +265,3 @@ def unfinished_losses(trainings: Sequence[Training], manifest: Manifest) -> str:
         f"{numbers.count(len(missing), 'loss curve')} ended before the last step, for "
         f"instance {name}: {reason}. The times are not affected."
     )
-
-
-def _ends(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Return the smallest and the largest value as text: once if they read the same."""
-    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))

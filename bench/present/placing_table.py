@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 from operator import truediv
 from typing import Any, NamedTuple
 
@@ -89,9 +88,7 @@ def make(found: Tables) -> PlacingTable | None:
         return None
     names = {block.name for block in shown}
     subjects, situations = [], []
-    for subject, same in groupby(
-        sentences.summaries(found), key=lambda each: each.comparison.subject
-    ):
+    for subject, same in sentences.by_subject(sentences.summaries(found)):
         own = [each for each in same if each.compared]
         columns = [each for each in own if each.comparison.name in names]
         batches = {each.comparison.block.batch for each in own}

@@ -3,9 +3,8 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
@@ -14,7 +13,8 @@ from bench.analyse.comparisons import Comparison
 from bench.present import sentences
 from bench.present.charts import CHARTS
 from bench.present.columns import Table
-from bench.present.plots.plot_plan import Plan, Subject
+from bench.present.plots.kinds import plans
+from bench.present.plots.plot_plan import Subject
 from bench.present.plots.vega_plot import Plot, compose
 from bench.records.paths import as_typed
 
@@ -31,8 +31,6 @@ class PrintedChart:
 
     kind: str
     title: str
-    label: str
-    """Its alternative text."""
     caption: str
     plot: Plot
     table: Table | None = None
@@ -64,22 +62,8 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
         blocks.setdefault(block.subject, []).append(block)
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
-    cells = found.cells
-    subjects = {
-        name: Subject(
-            slug=re.sub(r"[^\w-]", "-", name.replace(", ", "-")),
-            blocks=own,
-            cells=cells[cells["block"].isin([block.name for block in own])],
-            curves=[curve for curve in found.curves if curve.subject == name],
-            traces=found.traces,
-            implementations=sorted(cells["implementation"].unique()),
-            panels=most,
-            machine=machine,
-        )
-        for name, own in blocks.items()
-    }
+    planned = {name: plans(Subject.of(found, own, most)) for name, own in blocks.items()}
     approximate = {name for own in found.comparisons for name in own.approximate}
-    planned = {name: list(_plans(subject)) for name, subject in subjects.items()}
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
     for rank in zip_longest(*planned.values()):
@@ -91,24 +75,19 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
                 missing.setdefault(subject, []).append(kind)
                 continue
             room -= plan.panels
-            data, title = subjects[subject], plan.title or CHARTS[kind].title
-            spec, note, table = plan.make()
-            slug = plan.slug or f"{kind}-{data.slug}"
-            plot = compose(slug, _marked(spec, approximate), title, data.subtitle)
-            label = f"{title}, {subject}"
-            chosen[subject].append(PrintedChart(kind, title, label, note, plot, table))
-    return Figures(chosen, {subject: _left_out(kinds) for subject, kinds in missing.items()})
+            title = plan.title or CHARTS[kind].title
+            slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
+            spec = _marked(plan.spec, approximate)
+            plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
+            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table))
+    return Figures(chosen, {subject: _left_out(left) for subject, left in missing.items()})
 
 
-def _plans(subject: Subject) -> Iterator[tuple[str, Plan]]:
-    """Yield the plots of a subject with their kinds, those to be drawn first before the others."""
-    plans = [
-        (kind, plan)
-        for kind, chart in CHARTS.items()
-        if chart.printed
-        for plan in import_module(f"bench.present.plots.{kind}").plan(subject)
-    ]
-    yield from sorted(plans, key=lambda offer: offer[1].later)
+def _subtitle(blocks: Sequence[Comparison], machine: str) -> str:
+    """Return the text that makes a figure understandable outside of the report."""
+    baselines = ", ".join(dict.fromkeys(block.baseline for block in blocks if block.baseline))
+    parts = (blocks[0].subject, f"baseline {baselines}" if baselines else "", machine)
+    return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
 
 def _marked(part: Any, approximate: Container[str]) -> Any:
@@ -120,10 +99,10 @@ def _marked(part: Any, approximate: Container[str]) -> Any:
     return sentences.named(part, part in approximate) if isinstance(part, str) else part
 
 
-def _left_out(kinds: Sequence[str]) -> str:
+def _left_out(left: Sequence[str]) -> str:
     names = [
         CHARTS[kind].heading.lower() + (f" ({count} plots)" if count > 1 else "")
-        for kind, count in Counter(kinds).items()
+        for kind, count in Counter(left).items()
     ]
     return (
         f"Not drawn, because a report has room for {PANELS} panels: {sentences.listing(names)}. "

@@ -79,12 +79,9 @@ def changes(
 ) -> Iterator[str]:
     """Yield the figures in which a cell differs from another, and the most different source lines.
 
-    Cells that are proved to run the same program differ in nothing.
-
-    Args:
-      rows: rows of Tables.cells: the cell's own, and the other's.
-      word: name of the other in a sentence.
-      programs: stored ones, by cell.
+    Cells that are proved to run the same program differ in nothing. `rows` are those of
+    Tables.cells: the cell's own, and the other's, which a sentence calls `word`. `programs` are by
+    cell.
     """
     new, old = rows
     if relation(new, old) == "same":

@@ -67,8 +67,7 @@ def stylesheet() -> str:
 def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
     """Return the terms of a report with their explanations in Markdown.
 
-    Args:
-      present: whether the run has `traces` and `losses`, which some entries need.
+    `present` says whether the run has `traces` and `losses`, which some entries need.
     """
     text = as_typed(Path(__file__).with_name("reading_guide.toml").read_text("utf-8"))
     return [
@@ -84,7 +83,6 @@ def image(svg: str) -> str:
 
 
 def _contents(page: str) -> list[tuple[str, Markup]]:
-    """Return ids and headings of a page's sections."""
     found = re.findall(r'<section id="(.+?)">\s*<h2>(.+?)</h2>', page)
     return [(name, Markup(heading)) for name, heading in found]  # noqa: S704 (is escaped)
 

@@ -42,8 +42,7 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     for chart in drawn.charts:
         chart.plot.write(plots)
     about = f"{run_environment.machine(run.manifest)}; {run_environment.started(run.manifest)}"
-    picture = placing_table.picture(found, run_environment.question(run.manifest), about)
-    if picture:
+    if picture := placing_table.picture(found, run_environment.question(run.manifest), about):
         picture.write(directory)
     content = markdown.content(found, run.manifest, drawn, predicted)
     files.write(directory / "report.md", markdown.render(content))
@@ -53,7 +52,6 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
 
 
 def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
-    """Return the tables of a run by file name."""
     frames = {"cells": found.cells, "samples": run.samples, "blocks": run.blocks}
     if found.traces:
         traces = found.traces.values()

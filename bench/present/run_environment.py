@@ -1,7 +1,6 @@
 """The environment of a run, as names and values, and in one line."""
 
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -105,22 +104,20 @@ def energy(found: Tables) -> str:
     parts = []
     if known:
         longest = max(meter["period_s"] for meter in known)
-        kinds = sorted({_kinds(meter["counted"]) for meter in known})
+        counts = [Counter[str](meter["counted"]) for meter in known]
+        kinds = sorted({
+            " and ".join(numbers.count(count, kind) for kind, count in sorted(own.items()))
+            for own in counts
+        })  # fmt: skip
         parts.append(
             f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; the "
             f"counters advance every {numbers.si(longest, 's')}"
         )
-        unsure = _unsure(found)
-        if unsure:
+        if unsure := _unsure(found):
             parts.append(unsure)
     if reasons:
         parts.append(f"{'elsewhere ' if known else ''}unknown: {'; '.join(reasons)}")
     return "; ".join(parts)
-
-
-def _kinds(counted: Iterable[str]) -> str:
-    counts = Counter(counted)
-    return " and ".join(numbers.count(count, kind) for kind, count in sorted(counts.items()))
 
 
 def _unsure(found: Tables) -> str:

@@ -1,11 +1,13 @@
-"""Further tables of a run: variants, processes, largest batches, losses and failed cells."""
+"""Further tables of a run: blocks, variants, processes, largest batches, losses, failed cells."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
 
 from bench.analyse import loss_curves, turn_details
 from bench.analyse.block_ratios import Effect
@@ -13,15 +15,14 @@ from bench.analyse.causes import busiest
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling
-from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE
+from bench.present import terminal
+from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE, Row
 from bench.present.columns import Column, Figure, Table, between, formatted, missing
 from bench.records import numbers
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 from bench.records.trace_rows import TraceRow
-
-Row = dict[str, Any]
 
 _COSTS = {"compile_total_s", "memory_bytes"}
 
@@ -130,6 +131,41 @@ def largest(rows: Sequence[MaxBatchRow]) -> Table:
 def _refuted(row: MaxBatchRow) -> str:
     batches = ", ".join(map(str, row["refuted"]))
     return f"{batches} was predicted to fit, but ran out of memory" if batches else ""
+
+
+_LARGEST = (
+    IMPLEMENTATION,
+    Column("mesh", "Mesh"),
+    Column("batch", "Largest", format="count",
+           value=lambda row: Figure(str(row["batch"] or row["status"]))),
+    Column("predicted_bytes", "Predicted", format="bytes"),
+    Column("peak_bytes", "Measured", format="bytes"),
+    Column("next_batch", "Too large", format="count"),
+)  # fmt: skip
+"""Columns of `largest` that fit on a terminal."""
+
+
+def largest_line(row: MaxBatchRow) -> str:
+    """Return the row's cell and outcome."""
+    cell = row["workload"], row["mesh"], row["options"], row["implementation"]
+    return f"{'/'.join(cell)}: {largest_words(row)}"
+
+
+def largest_words(row: MaxBatchRow) -> str:
+    """Return the largest batch, or why there is none."""
+    if row["batch"] is None:
+        return f"{row['status']}: {row['reason']}"
+    less = f"; {row['refuted'][0]} was predicted and ran out of memory" if row["refuted"] else ""
+    return f"{row['batch']}, which ran{less}"
+
+
+def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
+    """Print a table of 80 columns for each workload with its options and limit."""
+    for (workload, options, limit, source), own in groupby(
+        rows, key=itemgetter("workload", "options", "limit_bytes", "limit_is")
+    ):
+        title = f"{workload}, {options}: {numbers.bytes_(limit)} per device, {source}"
+        terminal.show(console, Table(title, _LARGEST, list(own)))
 
 
 def losses(trainings: Sequence[Training]) -> Table:

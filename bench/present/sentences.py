@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Self
@@ -15,8 +15,8 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import bounds
-from bench.present.cause_sentences import reason
 from bench.present.columns import Figure
+from bench.present.trace_tables import reason
 from bench.records import numbers
 from bench.records.statuses import STATUSES, VERDICT_STYLES
 from bench.records.trace_rows import TraceRow
@@ -169,6 +169,12 @@ def summaries(content: Tables) -> list[Summary]:
     return [Summary(block, content.traces) for block in content.comparisons]
 
 
+def by_subject(every: Iterable[Summary]) -> list[tuple[str, list[Summary]]]:
+    """Return summaries by subject: a workload with its options."""
+    grouped = groupby(every, key=lambda each: each.comparison.subject)
+    return [(subject, list(own)) for subject, own in grouped]
+
+
 def advice(own: Sequence[Summary]) -> list[str]:
     """Return the answer for one subject, as one sentence for each group of blocks that share it.
 
@@ -232,7 +238,7 @@ def approximate(own: Sequence[Summary]) -> list[str]:
         return []
     baselines = listing(sorted({each.comparison.baseline for each in own} - {""}))
     times = [
-        f"{name} {' to '.join(dict.fromkeys(map(numbers.ratio, (min(known), max(known)))))}"
+        f"{name} {ends(known)}"
         for name, known in sorted(found.items(), key=lambda item: min(item[1]))
     ]
     said = "Approximate steps are ranked separately. Times relative to"
@@ -264,9 +270,8 @@ def _avoid(best: str, place: Summary, at: str) -> str:
 
 
 def answers(every: Sequence[Summary]) -> dict[str, list[str]]:
-    """Return the answers of `advice` by subject: a workload with its options."""
-    subjects = groupby(every, key=lambda each: each.comparison.subject)
-    return {subject: advice(list(own)) for subject, own in subjects}
+    """Return the answers of `advice` by subject."""
+    return {subject: advice(own) for subject, own in by_subject(every)}
 
 
 def headline(every: Sequence[Summary]) -> str:
@@ -317,6 +322,11 @@ def counted(words: Iterable[str], order: Iterable[str]) -> str:
     """Return `3 ok, 1 wrong`: how often each word occurs, in this order."""
     counts = Counter(words)
     return ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
+
+
+def ends(values: Collection[float], text: Callable[[float], str] = numbers.ratio) -> str:
+    """Return the smallest and the largest value as text: once if they read the same."""
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
 
 
 def named(implementation: str, approximate: bool) -> str:

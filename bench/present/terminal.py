@@ -44,12 +44,9 @@ def table(
 ) -> Table:
     """Return a table without lines; `table.add_row` adds rows.
 
-    Args:
-      headings: names of columns: `name` for text, which is folded if there is no room, `>name` for
-        numbers, which are right-aligned and never folded; or rich's own columns.
-      rows: a cell for each heading.
-      gap: spaces between columns.
-      header: whether to show the headings.
+    A heading is one of rich's columns, or a name: `name` for text, which is folded if there is no
+    room, `>name` for numbers, which are right-aligned and never folded. `gap` is the number of
+    spaces between columns.
     """
     shown = Table(
         *map(_column, headings), box=None, pad_edge=False, padding=(0, gap, 0, 0),
@@ -77,11 +74,8 @@ def show(
 ) -> None:
     """Print a table with its facts and remarks; repeated row names are left out.
 
-    Args:
-      console: where to print.
-      content: the table.
-      notes: whether to show the qualifiers of figures, in brackets on the same line.
-      styles: styles of figures, by their first word.
+    With `notes`, the qualifiers of figures follow in brackets. `styles` are those of figures, by
+    their first word.
     """
     headings = (
         Column(
@@ -127,13 +121,9 @@ def activity(console: Console, text: str) -> Iterator[None]:
 def counter(console: Console, doing: str, done: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress: a bar and the time left on a terminal, a few lines elsewhere.
 
-    Args:
-      console: where to show it.
-      doing: the activity: `compiling steps`.
-      done: text of a line with two placeholders: `compiled {} of {} steps`.
-
-    Yields:
-      A function to call with the number that is done, and the total.
+    `doing` is the activity, `compiling steps`, and `done` the text of a line, with two
+    placeholders: `compiled {} of {} steps`. Yields a function to call with the number that is done,
+    and the total.
     """
     if not live(console):
 

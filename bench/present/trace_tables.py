@@ -1,11 +1,15 @@
-"""Breakdown of traced steps in tables, and sentences on why one step takes longer."""
+"""What traces explain: sentences on why one step takes longer than another, and tables."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from bench.analyse.causes import (
     Attribution,
+    Cause,
+    Key,
     baseline_cell,
     means,
     oversubscription,
@@ -14,11 +18,145 @@ from bench.analyse.causes import (
     stragglers,
 )
 from bench.analyse.comparisons import Comparison
-from bench.present.cause_sentences import Reason, reason
 from bench.present.charts import PARTS
 from bench.present.columns import Column, Table, missing
 from bench.records import numbers
 from bench.records.trace_rows import TraceRow
+
+_CATEGORIES = {
+    "matmul": "matrix products",
+    "elementwise": "elementwise operations",
+    "layout": "copies and transpositions",
+    "control": "loops and branches themselves",
+    "unknown": "operations of unknown programs",
+    "dispatch": "waiting for a launch or its inputs",
+    "wait": "waiting for other devices in collectives",
+    "idle": "idle",
+}
+_PHASES = {
+    "forward": " in the forward pass",
+    "backward": " in the backward pass",
+    "recomputed": " recomputed",
+    "update": " in the update",
+    "other": " outside passes and update",
+}
+_MOST = 3
+"""Causes that a sentence names, among those in its direction."""
+
+_WORTH_NAMING = 0.05
+"""Share of the difference from which on a cause is named; in the opposite direction, twice that."""
+
+
+class Theme(NamedTuple):
+    """Causes of one kind, taken together."""
+
+    category: str
+    phase: str
+    kind: str
+    """Kind of a collective: `all-reduce`."""
+    transposes: str
+    """`a` or `b` if only its operations change an array's layout."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a step of cell A takes more or less time than a step of cell B."""
+
+    sentence: str
+    main: str = ""
+    """The main cause in a few words; empty if the traces do not show the difference."""
+    seconds: float = 0.0
+    """Seconds by which the main cause takes longer in A."""
+
+
+def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
+    """Put an attribution of A's and B's traces into words.
+
+    `timed_ratio` is the step time of A over that of B with a wait after every step, as in traces,
+    but without a profiler.
+    """
+    share = found.explained if (found.untraced > 1) == (timed_ratio > 1) else 0.0
+    more = "more" if timed_ratio > 1 else "less"
+    amount = numbers.percent(abs(timed_ratio - 1))
+    start = f"With a wait after every step, {a} takes {amount} {more} time than {b}"
+    themes = [item for item in _themes(found.causes).items() if item[0].category != "idle"]
+    themes.sort(key=lambda item: -abs(_sum(item[1])))
+    parts = [(item, _sum(item[1]) / found.whole if share else 0.0) for item in themes]
+    along = [item for item, part in parts if part >= _WORTH_NAMING][:_MOST]
+    against = [item for item, part in parts if part <= -2 * _WORTH_NAMING][:1]
+    if not along:
+        untraced, traced = map(numbers.signed_percent, (found.untraced - 1, found.gap))
+        text = f"(the difference was {untraced} just before tracing, and {traced} in the trace)"
+        return Reason(f"{start}, but the traces do not show why {text}.")
+    text = f"{start}. The main causes: {'; '.join(_phrase(a, b, *item) for item in along)}."
+    if against:
+        text += f" This is partly offset by {_phrase(a, b, *against[0])}."
+    explained = numbers.percent(round(share, 3))
+    text += (
+        f" Together with all smaller causes, this explains {explained} of the difference, which "
+        f"was {numbers.signed_percent(found.untraced - 1)} just before tracing."
+    )
+    theme, causes = along[0]
+    main = called(causes[0].key) + (" that transpose" if theme.transposes else "")
+    return Reason(text, main, _sum(causes))
+
+
+def called(key: Key) -> str:
+    """Name the operations of a key: `matrix products in the backward pass`."""
+    if key.category == "collective":
+        return f"moving data in {key.sizes[0]}s"
+    return _CATEGORIES[key.category] + _PHASES.get(key.phase, "")
+
+
+def signed(seconds: float) -> str:
+    """Write a difference of times with its sign."""
+    return numbers.signed(seconds, numbers.si(seconds, "s"))
+
+
+def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:
+    found: defaultdict[Theme, list[Cause]] = defaultdict(list)
+    for cause in causes:
+        key = cause.key
+        kind = key.sizes[0] if key.category == "collective" else ""
+        found[Theme(key.category, key.phase, kind, only_one_transposes(cause))].append(cause)
+    return dict(found)
+
+
+def only_one_transposes(cause: Cause) -> str:
+    """Return the only side, `a` or `b`, with operations that change the layout; else empty.
+
+    Also empty if only one side has operations at all.
+    """
+    if not (cause.a.ops and cause.b.ops) or cause.a.transposes == cause.b.transposes:
+        return ""
+    return "a" if cause.a.transposes else "b"
+
+
+def _sum(causes: Iterable[Cause]) -> float:
+    return sum(cause.difference for cause in causes)
+
+
+def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
+    text = called(causes[0].key)
+    if theme.transposes:
+        one, other = (a, b) if theme.transposes == "a" else (b, a)
+        text += f", which transpose in {one} but not in {other}"
+    largest = sorted(causes, key=lambda cause: -abs(cause.difference))[:2]
+    ops = [(cause.a.ops or cause.b.ops)[:1] for cause in largest]
+    named = " and ".join(op for own in ops for op in own)
+    where = _places(list(dict.fromkeys(c.key.source for c in largest if c.key.source)))
+    return f"{text} ({signed(_sum(causes))}{f', {named}' if named else ''}{where})"
+
+
+def _places(sources: list[str]) -> str:
+    """Return ` at transform.py:283 and :290`: a repeated file is named once."""
+    if not sources:
+        return ""
+    first, *others = sources
+    file = first.rpartition(":")[0]
+    same = [other.removeprefix(file) for other in others]
+    return f" at {' and '.join([first, *same])}"
+
 
 TENSORBOARD = "http://localhost:6006"
 """Default address at which `nox -s tensorboard` serves traces."""
@@ -87,7 +225,6 @@ def _share(part: str) -> Any:
 
 
 def _slowest(trace: TraceRow) -> dict[str, Any]:
-    """Return the device that computes longest, and its relative excess over the mean."""
     seconds = stragglers(trace)
     if len(seconds) == 1:
         return {"slowest": None, "excess": None}

@@ -18,8 +18,8 @@ from bench.__main__ import app
 from bench.analyse.causes import Key, attribute, means, oversubscription, stragglers
 from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
-from bench.present.cause_sentences import reason, signed
 from bench.present.explanation import show
+from bench.present.trace_tables import reason, signed
 from bench.records import numbers, store
 from tests import synthetic
 

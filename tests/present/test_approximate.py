@@ -19,6 +19,7 @@ from bench.present import (
     report_files,
     sentences,
 )
+from bench.present.columns import Table
 from bench.records import store
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def test_the_matrix_sets_them_beside_the_fastest_exact_step(found: Tables) -> No
 
 def test_every_list_marks_them(run: store.Run, found: Tables) -> None:
     cells = cell_columns.rows(found, run.manifest)
-    table = cell_columns.all_cells(list(cells.values()), "r")
+    table = Table("All cells", cell_columns.COLUMNS, list(cells.values()))
     notes = {name.main: name.note for name, *_ in table.body}
     assert notes["sparse"] == "approximate"
     assert notes["fast"] == ""

@@ -34,8 +34,8 @@ from bench.present import (
     report_files,
 )
 from bench.present import page as pages
-from bench.present.cause_sentences import signed
 from bench.present.plots import vega_plot
+from bench.present.trace_tables import signed
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
 from bench.records.paths import ROOT

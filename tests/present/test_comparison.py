@@ -24,7 +24,6 @@ from bench.commands.exits import BAD_INPUT
 from bench.present import (
     comparison_report,
     comparison_sentences,
-    comparison_tables,
     rendering,
 )
 from bench.records import store
@@ -210,7 +209,7 @@ def test_cells_in_one_run_only_say_what_the_other_lacks(tmp_path: Path) -> None:
     )
     found = compared(tmp_path, a, b)
     assert [change.cell for change in found.changes] == ["mlp-base/data=2/b64/fp32/jit_spmd"]
-    lacking = {(m.a, m.b): m.cells for m in comparison_tables.missing(found)}
+    lacking = {(m.a, m.b): m.cells for m in comparison_report.absences(found)}
     assert lacking == {
         ("A", "B has no implementation old"): [
             "mlp-base/data=1/b64/fp32: old",
@@ -240,7 +239,7 @@ def test_cells_that_ended_differently_are_listed_with_reasons(tmp_path: Path) ->
         endings={**a.endings, ("nnx_jit", 2): ("wrong", "gradients 2 times too large")},
     )
     found = compared(tmp_path, a, b)
-    (ending,) = comparison_tables.endings(found)
+    (ending,) = comparison_report.endings(found)
     assert (ending.a, ending.b) == ("ok", "wrong: gradients 2 times too large")
     assert ending.cells == [f"{w}/data=2/b64/fp32: nnx_jit" for w in ("linear-base", "mlp-base")]
     assert "2 cells ended differently. 4 without a time in either." in comparison_sentences.tally(

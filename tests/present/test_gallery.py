@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from bench.__main__ import app
 from bench.analyse import change_points
 from bench.commands import exits
-from bench.present.gallery import entries, history_tables, index, published_run
+from bench.present.gallery import index, published_run, sparklines
 from bench.records import store
 from bench.records.paths import ROOT
 from bench.records.step_programs import Operation, packed
@@ -236,7 +236,7 @@ def test_outside_of_git_every_folder_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     synthetic.write(tmp_path, PLAN, "one")
     (tmp_path / "notes").mkdir()
-    assert [entry.folder for entry in entries.find(tmp_path)] == ["one"]
+    assert [entry.folder for entry in index.find(tmp_path)] == ["one"]
 
 
 def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_path, monkeypatch):
@@ -251,7 +251,7 @@ def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_p
 
         plan = replace(PLAN, devices=(1, 2) if name == "largest" else (2,))
         synthetic.rewrite(synthetic.write(tmp_path, plan, name), "manifest", start)
-    found = entries.find(tmp_path)
+    found = index.find(tmp_path)
     assert [entry.folder for entry in found] == ["largest", "next", "middle", "newest"]
     facts = found[-1].facts
     assert [fact.partition(":")[0] for fact in facts][:2] == ["Cells", "Verdicts"]
@@ -288,7 +288,7 @@ def test_histories_show_what_changed_and_with_what(tmp_path, monkeypatch):
         assert "2026-10-01 to 2026-10-12" in text
     assert page.count('<svg class="spark"') == 1, "the baseline has no ratio"
     assert page.count("<circle") == 2, "the change, and the newest"
-    (bars,) = re.findall(f"[{history_tables.BARS}]{{2,}}", markdown)
+    (bars,) = re.findall(f"[{sparklines.BARS}]{{2,}}", markdown)
     assert len(bars) == 12
     assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
     assert "<svg" not in markdown
@@ -313,8 +313,8 @@ def test_self_tests_and_faults_have_sections_of_their_own(tmp_path, monkeypatch)
     for name in ("selftest_2-core-cpu_2026-11-21", "faults_2-core-cpu_2026-11-26"):
         shutil.copytree(ROOT / "reports" / name, tmp_path / name)
     synthetic.write(tmp_path, PLAN, "run")
-    found = entries.find(tmp_path)
-    assert [entry.kind for entry in found] == [entries.RUNS, entries.SELFTESTS, entries.FAULTS]
+    found = index.find(tmp_path)
+    assert [entry.kind for entry in found] == [index.RUNS, index.SELFTESTS, index.FAULTS]
     figures = json.loads((tmp_path / found[1].folder / "figures.json").read_text())
     met = sum(target["met"] for target in figures["targets"])
     assert found[1].headline == f"{met} of {len(figures['targets'])} targets met."
@@ -345,8 +345,8 @@ def test_results_that_have_changed_are_not_shown(file, tmp_path, monkeypatch):
     shutil.copytree(folder, tmp_path / folder.name)
     path = tmp_path / folder.name / file
     path.write_text(path.read_text().replace("1", "2", 1))
-    with pytest.raises(entries.EntryError, match=rf"{file} is damaged: differs from what was"):
-        entries.find(tmp_path)
+    with pytest.raises(index.EntryError, match=rf"{file} is damaged: differs from what was"):
+        index.find(tmp_path)
 
 
 def test_stored_text_is_escaped(tmp_path, monkeypatch):

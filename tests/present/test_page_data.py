@@ -15,7 +15,7 @@ from pages import column, unpacked
 from bench.analyse import cell_table
 from bench.analyse.causes import attribute
 from bench.present import cell_columns, page_data
-from bench.present.cause_sentences import called
+from bench.present.trace_tables import called
 from bench.records import store
 from bench.records.step_programs import Operation, expanded
 from bench.records.step_programs import unpacked as of_program

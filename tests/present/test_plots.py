@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +16,7 @@ import synthetic
 from bench.analyse import causes, cell_table, scaling_curves
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts, placing_table, print_plots
-from bench.present.plots import (
-    breakdown,
-    heatmap,
-    plot_plan,
-    ratios,
-    roofline,
-    scaling,
-    vega_plot,
-)
+from bench.present.plots import kinds, plot_plan, vega_plot
 from bench.present.plots.vega_plot import Plot
 from bench.records import store
 from bench.records.paths import ROOT
@@ -79,29 +70,20 @@ def panels(spec: dict[str, Any]) -> int:
 
 def subject(found: Tables) -> plot_plan.Subject:
     """The only subject of a run."""
-    return plot_plan.Subject(
-        slug="mlp",
-        blocks=found.comparisons,
-        cells=found.cells,
-        curves=scaling_curves.find(found.cells),
-        traces=found.traces,
-        implementations=sorted(found.cells["implementation"].unique()),
-        panels=12,
-        machine="2 CPU cores",
-    )
+    return plot_plan.Subject.of(found, found.comparisons, panels=12)
 
 
 def rows(spec: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(spec["data"]["values"])
 
 
-def spec_of(module: Any, found: Tables) -> Any:
+def spec_of(kind: Any, found: Tables) -> Any:
     """What the first plan of a kind draws."""
-    return next(iter(module.plan(subject(found)))).make().spec
+    return next(kind(subject(found))).spec
 
 
 def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
-    spec = spec_of(ratios, found)
+    spec = spec_of(kinds.ratios, found)
     shown = rows(spec).set_index(["place", "name"])
     cells = found.cells[found.cells["ratio"].notna()]
     assert len(shown) == len(cells)
@@ -123,7 +105,7 @@ def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
 
 def test_scaling_shows_times_efficiency_and_guides(found: Tables) -> None:
     (curve, *_) = scaling_curves.find(found.cells)
-    time, share = spec_of(scaling, found)["hconcat"]
+    time, share = spec_of(kinds.scaling, found)["hconcat"]
     shown = rows(time).set_index(["name", "x"])
     for point in curve.points.to_dict("records"):
         row = shown.loc[(point["implementation"], point["devices"])]
@@ -139,7 +121,7 @@ def test_scaling_shows_times_efficiency_and_guides(found: Tables) -> None:
 
 
 def test_heatmap_has_every_ratio_and_status(found: Tables) -> None:
-    spec = spec_of(heatmap, found)
+    spec = spec_of(kinds.heatmap, found)
     shown = rows(spec).set_index(["panel", "mesh", "line"]).sort_index()
     oom = shown.loc[("nnx_jit", "data=4")]
     assert set(oom["label"]) == {"oom"}
@@ -153,7 +135,7 @@ def test_heatmap_has_every_ratio_and_status(found: Tables) -> None:
 
 
 def test_breakdown_stacks_the_parts_of_traces(found: Tables) -> None:
-    shown = rows(spec_of(breakdown, found))
+    shown = rows(spec_of(kinds.breakdown, found))
     totals = shown.groupby(["place", "name"])["seconds"].sum()
     for block in found.comparisons:
         for cell in block.ranked:
@@ -232,7 +214,7 @@ def test_the_matrix_has_one_ramp_by_lightness_for_every_kind_of_sight(
 
 
 def test_roofline_has_cells_and_measured_roofs(found: Tables) -> None:
-    shown = rows(spec_of(roofline, found))
+    shown = rows(spec_of(kinds.roofline, found))
     cells = found.cells[found.cells["intensity"] > 0]
     assert sorted(shown["device_flops"]) == sorted(cells["device_flops"])
     for block in found.comparisons:
@@ -246,7 +228,7 @@ def test_rooflines_need_ceilings(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1,), rounds=6))
     synthetic.rewrite(directory, "blocks", lambda row: row.update(ceilings=None))
     bare = cell_table.build(store.load(directory))
-    assert not list(roofline.plan(subject(bare)))
+    assert not list(kinds.roofline(subject(bare)))
 
 
 def test_looks_are_unique() -> None:
@@ -339,25 +321,22 @@ def test_one_bound_holds_for_all_plots_of_a_run(
     assert not print_plots.draw(found, every=True).left_out
 
 
-def test_a_plot_without_room_is_not_made(
+def test_a_plot_without_room_is_not_drawn(
     found: Tables, specs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
-
-    def drawing(slug: str) -> plot_plan.Drawing:
-        made.append(slug)
-        return plot_plan.Drawing({"facet": {"field": "panel"}}, "a note")
-
-    def plan(_: Any) -> Any:
-        for slug, later in (("usual", False), ("without-room", True)):
-            yield plot_plan.Plan(3, partial(drawing, slug), later, slug, slug)
+    def ratios(_: Any) -> Any:
+        for title, later in (("without room", True), ("usual", False)):
+            spec = {"facet": {"field": "panel"}}
+            yield plot_plan.Plan(3, spec, "a note", title=title, slug=title, later=later)
 
     monkeypatch.setattr(print_plots, "PANELS", 5)
-    monkeypatch.setattr(ratios, "plan", plan)
+    monkeypatch.setattr(kinds, "ratios", ratios)
     assert print_plots.draw(found).charts[0].plot.slug == "usual"
-    assert made == ["usual"]
+    titles = [spec["title"]["text"] for spec in specs]
+    assert "usual" in titles
+    assert "without room" not in titles
     assert print_plots.draw(found, every=True)
-    assert made == ["usual", "usual", "without-room"]
+    assert "without room" in [spec["title"]["text"] for spec in specs]
 
 
 def test_subjects_share_the_room(

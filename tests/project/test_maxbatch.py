@@ -21,7 +21,7 @@ from bench.commands.maxbatch import bytes_of, limit_of
 from bench.commands.shared_options import load_run
 from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput
-from bench.present import largest_batch_table, page_data
+from bench.present import page_data, run_tables
 from bench.present.report_files import build
 from bench.project import compiled_programs
 from bench.project import largest_fit as largest
@@ -191,9 +191,7 @@ def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
     (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
     assert row["refuted"] == [400, 348]
     assert (row["batch"], row["next_batch"]) == (304, 348)
-    assert "304, which ran; 400 was predicted and ran out of memory" in largest_batch_table.line(
-        row
-    )
+    assert "304, which ran; 400 was predicted and ran out of memory" in run_tables.largest_line(row)
 
 
 @pytest.mark.parametrize(("known", "most"), [({8: 1_800, 16: 2_600}, 6), ({}, 9)])
@@ -215,7 +213,7 @@ def test_where_nothing_fits_nothing_is_run():
     (row,) = largest.largest([line()], largest.Limit(1_000, ""), read, lambda _: 1 / 0)
     assert (row["batch"], row["status"]) == (None, "predicted oom")
     assert (row["next_batch"], row["next_bytes"]) == (4, 1_400)
-    assert largest_batch_table.words(row) == (
+    assert run_tables.largest_words(row) == (
         "predicted oom: the smallest batch, 4, is predicted to exceed the limit, so it was not run"
     )
 
@@ -314,7 +312,7 @@ def test_a_report_has_them(tmp_path):
 def test_a_table_fits_a_terminal():
     found = largest.largest([line("a"), line("loop")], largest.Limit(41_000, "asked"), read, ran)
     text = io.StringIO()
-    largest_batch_table.show(Console(file=text, width=80), list(found))
+    run_tables.show_largest(Console(file=text, width=80), list(found))
     assert "mlp-tiny, fp32,microbatches=2: 40.0 KiB per device, asked" in text.getvalue().replace(
         numbers.NARROW, " "
     )

@@ -196,7 +196,7 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
     trace = content.traces[rows[0]["cell"]]
     parts = dict.fromkeys(("dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns"), 10)
     trace["steps"] = [{**step, **parts, "total_ns": 50} for step in trace["steps"]]
-    assert arms_beside.traced_shares(trace)["communication"] == pytest.approx(10 / 30)
+    assert phase_costs.traced_shares(trace)["communication"] == pytest.approx(10 / 30)
     said = phase_tables.ablation_sentence(rows[0])
     assert said.startswith(f"Of a step of {rows[0]['cell']}, by ablation: communication 31")
     table = phase_tables.ablations(rows)

@@ -5,14 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
-from markupsafe import Markup
-
 from bench.analyse import change_points
 from bench.analyse.cell_history import RESOLVED, Change, History
-from bench.analyse.ratio_intervals import Ratio
 from bench.present import run_environment
-from bench.present.columns import Column, Figure, Table, between
+from bench.present.columns import Column, Figure, Table, ratio_figure
+from bench.present.gallery.sparklines import sparkline
 from bench.records import numbers
 
 ABOUT = (
@@ -24,15 +21,6 @@ ABOUT = (
     f"{numbers.percent(change_points.ALPHA)} of the cells that did not change."
 )
 """How to read the tables."""
-
-LEAST = 0.04
-"""Range of log ratios that a sparkline spans at least, so that noise does not look large."""
-
-WIDTH, HEIGHT = 120, 26
-"""Size of a sparkline in pixels."""
-
-BARS = "▁▂▃▄▅▆▇█"
-"""Values of a sparkline as text."""
 
 _HASH = re.compile(r"\b([0-9a-f]{9})[0-9a-f]{7,}\b")
 
@@ -46,9 +34,11 @@ def tables(histories: Sequence[History], *, markdown: bool) -> list[Table]:
     columns = (
         Column("implementation", "Implementation", detail=lambda own: own.block.place),
         Column("runs", "Runs", value=_runs),
-        Column("trend", "Ratio", "oldest to newest", value=partial(_trend, markdown=markdown)),
+        Column("trend", "Ratio", "oldest to newest", value=partial(sparkline, markdown=markdown)),
         Column("ratio", "Newest", "to the baseline, 95 %", "ratio", _newest),
-        Column("latest", "Against the last run", "95 %", "ratio", lambda own: _figure(own.latest)),
+        Column(
+            "latest", "Against the last run", "95 %", "ratio", lambda own: ratio_figure(own.latest)
+        ),
         Column("changes", "Change points", value=_changes),
         Column("step_s", "Step time", "differs between runs", "s", _step),
     )
@@ -63,18 +53,11 @@ def _runs(history: History) -> Figure:
     return Figure(str(len(history.visits)), first if first == last else f"{first} to {last}")
 
 
-def _figure(ratio: Ratio | None, *notes: str) -> Figure | None:
-    if ratio is None:
-        return None
-    interval = between(ratio.low, ratio.high, "ratio") or "no interval"
-    return Figure(numbers.ratio(ratio.value), ", ".join([interval, *notes]))
-
-
 def _newest(history: History) -> Figure | None:
     if history.implementation == history.baseline:
         return Figure("baseline")
     rated = history.rated
-    return _figure(rated[-1][1], f"to {history.baseline}") if rated else None
+    return ratio_figure(rated[-1][1], f"to {history.baseline}") if rated else None
 
 
 def _step(history: History) -> Figure:
@@ -108,30 +91,3 @@ def _remarks(history: History) -> Iterator[str]:
 
 def _day(history: History, change: Change) -> str:
     return history.rated[change.place][0].run.manifest["started_at"][:10]
-
-
-def _trend(history: History, *, markdown: bool) -> Figure | None:
-    """Draw a line through the ratios, with their intervals, and dots at changes and at the end."""
-    rated = [ratio for _, ratio in history.rated]
-    if len(rated) < 2:  # noqa: PLR2004 (one point is not a line)
-        return None
-    ends = np.log([(r.value, r.low or r.value, r.high or r.value) for r in rated])
-    middle = (ends.min() + ends.max()) / 2
-    shares = 0.5 + (ends - middle) / max(np.ptp(ends), LEAST)
-    if markdown:
-        places = (shares[:, 0] * len(BARS)).astype(int).clip(max=len(BARS) - 1)
-        return Figure("".join(BARS[place] for place in places))
-    step, heights = WIDTH / (len(rated) - 1), HEIGHT * (1 - shares)
-    points = [(round(step * place, 1), *own) for place, own in enumerate(heights.round(1).tolist())]
-    marked = {*(change.place for change in history.changes), len(rated) - 1}
-    dots = "".join(
-        f'<circle cx="{x}" cy="{y}" r="3"/>' for x, y, *_ in (points[at] for at in sorted(marked))
-    )
-    bars = "".join(f"M{x} {low}V{high}" for x, _, low, high in points)
-    line = "L".join(f"{x} {y}" for x, y, *_ in points)
-    said = f"{numbers.ratio(rated[0].value)} to {numbers.ratio(rated[-1].value)}"
-    drawn = Markup(  # noqa: S704 (only numbers)
-        f'<svg class="spark" viewBox="-4 -4 {WIDTH + 8} {HEIGHT + 8}" role="img" '
-        f'aria-label="{said}"><path class="ends" d="{bars}"/><path d="M{line}"/>{dots}</svg>'
-    )
-    return Figure(drawn)

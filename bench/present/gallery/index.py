@@ -1,16 +1,147 @@
-"""The index of published runs: Markdown that GitHub shows, and a page."""
+"""The index of published runs: Markdown that GitHub shows, and a page.
 
-from collections.abc import Iterable, Sequence
+Its entries are read from the published folders.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from bench.analyse import cell_history
+from bench.analyse import cell_history, cell_table
+from bench.analyse.cell_table import Tables
+from bench.present import run_environment, sentences
 from bench.present.gallery import history_tables
-from bench.present.gallery.entries import KINDS, Entry, find
 from bench.present.rendering import render
-from bench.records import files
+from bench.records import files, numbers, store, trial_results
+from bench.records.git_files import tracked_folders
 
 MARKDOWN, PAGE = "README.md", "index.html"
+
+RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
+KINDS = {
+    RUNS: "Implementations whose steps were proved equal, timed and compared.",
+    SELFTESTS: "How well the suite detects planted differences between programs.",
+    FAULTS: "What each fault that was injected into a real run left behind.",
+}
+"""Sections of the index."""
+
+
+class EntryError(Exception):
+    """A published folder cannot be read; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One published folder."""
+
+    kind: str
+    """One of KINDS."""
+    folder: str
+    started: datetime
+    headline: str
+    made: str
+    """On which hardware, and when."""
+    facts: list[str] = field(default_factory=list)
+    timed: int = 0
+    """Cells with a time."""
+    page: str = "report.html"
+    """File name of the page."""
+    markdown: str = "report.md"
+    """File name of the Markdown version."""
+    picture: str = ""
+    """`share.svg`, if the report has one."""
+    dirty: bool = False
+    """Whether the working tree had uncommitted changes, so that the code is not the commit's."""
+    run: tuple[store.Run, Tables] | None = field(default=None, repr=False, compare=False)
+    """The stored run and its tables; None for trials of the suite itself."""
+
+
+def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
+    """Return a folder's published runs: clean commits first, then the largest, then the newest.
+
+    `also` are folders that are about to be added to git.
+
+    Raises:
+      EntryError: a folder cannot be read.
+    """
+    # Git tracks no trial runs. Without git, all folders count as published.
+    published: Iterable[str] | None = tracked_folders(reports)
+    if published is None:
+        published = [path.name for path in reports.iterdir() if path.is_dir()]
+    folders = [reports / name for name in sorted({*published, *also})]
+    entries = [entry for folder in folders for entry in _entries(folder)]
+    entries.sort(key=lambda entry: entry.started, reverse=True)
+    kinds = list(KINDS)
+    return sorted(entries, key=lambda one: (kinds.index(one.kind), one.dirty, -one.timed))
+
+
+def _entries(folder: Path) -> Iterator[Entry]:
+    readers = {
+        store.MANIFEST: _run,
+        trial_results.SELFTEST_MANIFEST: _selftest,
+        trial_results.FAULTS: _faults,
+    }
+    for name, read in readers.items():
+        if (folder / name).is_file():
+            try:
+                manifest, own = read(folder)
+                # Hardware and date: `2 cores of AMD EPYC, 2026-11-22 15:22 UTC`.
+                made = f"{run_environment.chips(manifest)}, {run_environment.started(manifest)}"
+                started = datetime.fromisoformat(manifest["started_at"])
+            except store.StoreError as error:
+                raise EntryError(str(error)) from error
+            except (OSError, ValueError, KeyError) as error:
+                raise EntryError(f"{folder.as_posix()} cannot be read: {error!r}") from error
+            yield Entry(folder=folder.name, started=started, made=made, **own)
+
+
+def _run(folder: Path) -> tuple[Any, dict[str, Any]]:
+    run = store.load(folder)
+    manifest, found = run.manifest, cell_table.build(run)
+    git = manifest["git"]
+    blocks, picture = found.comparisons, folder / "share.svg"
+    facts = {
+        "Cells": sentences.tally(found.cells),
+        "Verdicts": sentences.decisions(found.cells),
+        "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
+        "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
+        "Versions": ", ".join(f"{name} {number}" for name, number in manifest["versions"].items()),
+        "Commit": f"{git.get('commit')} with uncommitted changes" if git.get("dirty") else "",
+    }
+    return manifest, {
+        "kind": RUNS,
+        "dirty": bool(git.get("dirty")),
+        "timed": int((found.cells["status"] == "ok").sum()),
+        "headline": sentences.headline(sentences.summaries(found)),
+        "picture": picture.read_text("utf-8") if picture.is_file() else "",
+        "facts": [f"{name}: {value}" for name, value in facts.items() if value],
+        "run": (run, found),
+    }
+
+
+def _selftest(folder: Path) -> tuple[Any, dict[str, Any]]:
+    targets = trial_results.read(folder / trial_results.SELFTEST_FIGURES)["targets"]
+    met = sum(target["met"] for target in targets)
+    return trial_results.read(folder / trial_results.SELFTEST_MANIFEST), {
+        "kind": SELFTESTS,
+        "headline": f"{met} of {numbers.count(len(targets), 'target')} met.",
+        "facts": [
+            f"{'Met' if t['met'] else 'Missed'}: {t['promise']}: {t['measured']}" for t in targets
+        ],
+    }
+
+
+def _faults(folder: Path) -> tuple[Any, dict[str, Any]]:
+    results = trial_results.read_faults(folder)
+    return results, {
+        "kind": FAULTS,
+        "headline": f"{trial_results.summarize_faults(results)}.",
+        "page": trial_results.FAULTS_PAGE,
+        "markdown": trial_results.FAULTS_MARKDOWN,
+    }
 
 
 def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry]]:

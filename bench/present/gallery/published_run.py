@@ -69,8 +69,7 @@ def publish(run: store.Run, reports: Path) -> Path:
             path.unlink()
         if (folder / derived_files.PROJECTION / derived_files.SEALS).exists():
             derived_files.seal(folder / derived_files.PROJECTION)
-        reasons = [*_too_large(folder), *_private(folder)]
-        if reasons:
+        if reasons := [*_too_large(folder), *_private(folder)]:
             raise PublishError(*reasons)
         if target.exists():
             target.rename(Path(draft, "replaced"))

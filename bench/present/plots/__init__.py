@@ -1,4 +1,1 @@
-"""Printed plots as SVG and PNG: a module for each printed kind of bench.present.charts.CHARTS.
-
-Equal rows give equal bytes. Marks or dashes repeat every distinction made by colour.
-"""
+"""Printed plots, as SVG, PDF and PNG."""

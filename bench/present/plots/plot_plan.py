@@ -1,21 +1,18 @@
-"""The input of a kind of plot, and the plots that it offers to draw."""
+"""The data of a subject's plots, and the plots that could be drawn."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.scaling_curves import Scaling
-from bench.present import charts
-from bench.present.columns import Table, missing
+from bench.present.columns import Table
 from bench.records.trace_rows import TraceRow
-
-LINES = 120
-"""Limit on the lines of a plot over its panels: more would be unreadable on a page."""
 
 Item = TypeVar("Item")
 
@@ -24,7 +21,6 @@ Item = TypeVar("Item")
 class Subject:
     """A workload at one size with one set of options: the data of its plots."""
 
-    slug: str
     blocks: list[Comparison]
     cells: pd.DataFrame
     """The rows of these blocks in the tidy table."""
@@ -34,32 +30,18 @@ class Subject:
     """All implementations of the run, in order: they determine colours and marks."""
     panels: int
     """Limit on the panels of a plot."""
-    machine: str = ""
 
-    @property
-    def subtitle(self) -> str:
-        """The text that makes a figure understandable outside of the report."""
-        baselines = ", ".join(dict.fromkeys(b.baseline for b in self.blocks if b.baseline))
-        parts = [self.blocks[0].subject, f"baseline {baselines}" if baselines else "", self.machine]
-        return " \N{MIDDLE DOT} ".join(filter(None, parts))
-
-    def looks(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the looks of these implementations: see `charts.looks`."""
-        return charts.looks(names, self.implementations)
-
-    def some(self, items: Sequence[Item], what: str, lines: int = 1) -> tuple[list[Item], str]:
-        """Return as many items as a plot has room for panels, each with `lines`: see `some`."""
-        return some(items, max(1, min(self.panels, LINES // lines)), what)
-
-
-class Drawing(NamedTuple):
-    """The contents of a plot."""
-
-    spec: Mapping[str, Any]
-    """In Vega-Lite."""
-    note: str
-    table: Table | None = None
-    """The figures behind it; None where the report's other tables contain them."""
+    @classmethod
+    def of(cls, found: Tables, blocks: list[Comparison], panels: int) -> Self:
+        """Return the data of a subject, which has these blocks."""
+        return cls(
+            blocks=blocks,
+            cells=found.cells[found.cells["block"].isin([block.name for block in blocks])],
+            curves=[curve for curve in found.curves if curve.subject == blocks[0].subject],
+            traces=found.traces,
+            implementations=sorted(found.cells["implementation"].unique()),
+            panels=panels,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,23 +50,16 @@ class Plan:
 
     panels: int
     """Number of panels, the measure of drawing time."""
-    make: Callable[[], Drawing]
-    """Returns its contents; called only if there is room for it."""
-    later: bool = False
-    """Whether all other plots of the subject come first."""
+    spec: Mapping[str, Any]
+    """In Vega-Lite."""
+    note: str
+    table: Table | None = None
+    """The figures behind it; None where the report's other tables contain them."""
     title: str = ""
     """Its title, and its file name, where a subject has several plots of the kind."""
     slug: str = ""
-
-
-def row_of(block: Comparison, cell: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a row of a kind of chart about a cell, like `rowOf` in web/chart_groups.js."""
-    return {
-        "name": cell["implementation"],
-        "place": block.place,
-        "isBaseline": cell["implementation"] == block.baseline,
-        **{key: None if missing(cell[key]) else cell[key] for key in charts.CHARTS[kind].row},
-    }
+    later: bool = False
+    """Whether all other plots of the subject come first."""
 
 
 def sample(items: Sequence[Item], most: float) -> list[Item]:

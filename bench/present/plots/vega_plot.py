@@ -100,9 +100,7 @@ def panel_sizes(panels: int, most: int, labels: int = LABELS) -> dict[str, int]:
 def spec_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Vega-Lite specification of a kind of chart, like `specOf` in web/chart_style.js.
 
-    Args:
-      kind: a key of bench/present/specs.json.
-      values: replacements for `$name` there. A name without a value is left out.
+    The values replace `$name` in specs.json. A name without a value is left out.
     """
     spec = dict(SPECS[kind])
     parts = SPECS["common"] | spec.pop("values", {})
@@ -131,11 +129,8 @@ def time_and_share(
 ) -> dict[str, Any]:
     """Return two panels over devices: step times, on a logarithmic axis, and shares of the ideal.
 
-    Args:
-      kind: a key of bench/present/specs.json.
-      values: values of both panels.
-      time: those of the first one: `title`, `rows` and, if any, `guides`.
-      share: those of the second one.
+    `values` are those of both panels, `time` and `share` those of one: `title`, `rows` and
+    `guides`.
     """
     xs = sorted({row["x"] for row in (*time["rows"], *share["rows"]) if "x" in row})
     seconds = [row[key] for row in time["rows"] for key in ("value", "low", "high") if row[key]]
@@ -166,12 +161,8 @@ def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
             subtitle: str | Sequence[str]) -> Plot:  # fmt: skip
     """Render a specification; equal specifications always give equal bytes.
 
-    Args:
-      slug: file name.
-      spec: in Vega-Lite.
-      title: title of the whole figure, above its panels.
-      subtitle: what the figure needs to be understood alone: workload, baseline and machine;
-        several lines as a list.
+    The title of the whole figure is above its panels. The subtitle is what the figure needs to be
+    understood alone: workload, baseline and machine. Several lines are a list.
     """
     given = {"paper": "#ffffff", "font": "DejaVu Sans, Liberation Sans, sans-serif"}
     config = _filled(SPECS["common"]["config"], given, {})

@@ -54,30 +54,17 @@ const TIME_AXIS = { labelExpr: "format(datum.value, '~s') + 's'" };
 function bytesAxis(most) {
   const step = 2 ** Math.ceil(Math.log2(Math.max(most, 5) / 5));
   const values = Array.from({ length: Math.floor(most / step) + 1 }, (_, place) => place * step);
-  return { values, ...labelled(values, (value) => (value ? bytes(value) : "0")) };
-}
-
-/* An axis whose labels are texts formatted by the page. */
-function labelled(values, text) {
-  const texts = Object.fromEntries(values.map((value) => [value, text(value)]));
-  return { labelExpr: `(${JSON.stringify(texts)})[datum.value]` };
+  const texts = Object.fromEntries(values.map((value) => [value, value ? bytes(value) : "0"]));
+  return { values, labelExpr: `(${JSON.stringify(texts)})[datum.value]` };
 }
 
 /* Ticks of a logarithmic axis: at powers of ten, between them as well, or evenly spaced if even
    those are fewer than three. */
 function logTicks([low, high]) {
-  const first = Math.floor(Math.log10(low));
-  const powers = Array.from(
-    { length: Math.ceil(Math.log10(high)) - first + 1 },
-    (_, place) => 10 ** (first + place),
-  );
-  for (const steps of [[1], [1, 2, 5]]) {
-    const ticks = powers
-      .flatMap((power) => steps.map((step) => Number((power * step).toPrecision(3))))
-      .filter((tick) => tick >= low && tick <= high);
-    if (ticks.length >= 3) return ticks;
-  }
-  return evenTicks(low, high);
+  const every = DATA.specs.common.logTicks; // A power of ten, and twice and five times as much.
+  const within = (ticks) => ticks.filter((tick) => tick >= low && tick <= high);
+  const found = [within(every.filter((_, place) => place % 3 === 0)), within(every)];
+  return found.find(({ length }) => length >= 3) ?? evenTicks(low, high);
 }
 
 /* At most six evenly spaced round numbers. */

@@ -1,0 +1,216 @@
+"""The printed plots of a subject: a function for each printed kind of bench.present.charts.CHARTS.
+
+Equal rows give equal bytes. Marks or dashes repeat every distinction made by colour.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bench.analyse import causes
+from bench.analyse.comparisons import Comparison
+from bench.analyse.ratio_intervals import floor_width
+from bench.analyse.scaling_curves import Scaling
+from bench.present import charts, run_tables
+from bench.present.charts import CHARTS, PARTS
+from bench.present.columns import missing
+from bench.present.plots.plot_plan import Plan, Subject, some
+from bench.present.plots.vega_plot import LABELS, WIDTH, panel_sizes, spec_of, time_and_share
+from bench.records import numbers
+from bench.records.statuses import STATUSES
+
+LINES = 120
+"""Limit on the lines of a plot over its panels: more would be unreadable on a page."""
+
+SIDE = 6
+"""Limit on the batches, and on the meshes, of a heatmap."""
+
+_FIELDS_A_PANEL = 25
+"""Fields of a heatmap that take as much space as a panel of another plot."""
+
+Row = dict[str, Any]
+
+
+def plans(subject: Subject) -> list[tuple[str, Plan]]:
+    """Return all plots of a subject with their kinds, those to be drawn first before the others."""
+    kinds = ratios, scaling, breakdown, heatmap, roofline
+    found = [(kind.__name__, plan) for kind in kinds for plan in kind(subject)]
+    return sorted(found, key=lambda offer: offer[1].later)
+
+
+def ratios(subject: Subject) -> Iterator[Plan]:
+    """Plot ratios to the baseline with their intervals, in a panel for each block."""
+    panels = {
+        block.place: [
+            _row(block, cell, "ratios", floor=floor_width(block.floor) if block.floor else None)
+            for cell in block.ranked
+            if not missing(cell["ratio"])
+        ]
+        for block in subject.blocks
+    }
+    compared = {place: rows for place, rows in panels.items() if len(rows) > 1}
+    margin = subject.blocks[0].margin
+    yield from _faceted(subject, "ratios", compared, 3, margin=margin, legend=None)
+
+
+def breakdown(subject: Subject) -> Iterator[Plan]:
+    """Plot the parts of traced steps as stacked bars, in a panel for each block."""
+    panels = {
+        block.place: [
+            _row(block, cell, "breakdown", what=PARTS[part][0], number=number, seconds=spent[part])
+            for cell in block.ranked
+            if cell["cell"] in subject.traces
+            for spent in [causes.parts(subject.traces[cell["cell"]])]
+            for number, part in enumerate(PARTS)
+        ]
+        for block in subject.blocks
+    }
+    known = {row["what"] for rows in panels.values() for row in rows if row["seconds"] > 0}
+    shown = {title: colour for title, colour in PARTS.values() if title in known}
+    colours = list(shown.values())
+    yield from _faceted(
+        subject, "breakdown", panels, 2, parts=list(shown), partColours=colours, stack="zero"
+    )
+
+
+def roofline(subject: Subject) -> Iterator[Plan]:
+    """Plot compiled steps below the measured roofs, in a panel for each number of devices."""
+    panels: dict[str, list[Row]] = {}
+    for block in sorted(subject.blocks, key=lambda block: block.block.mesh.size):
+        if roofs := block.ceilings:
+            place = numbers.count(block.block.mesh.size, "device")
+            own = {"matmul": roofs["matmul_flops"], "bandwidth": roofs["memory_bytes"]}
+            panels.setdefault(place, []).extend(
+                _row(block, cell, "roofline", **own) | {"place": place}
+                for cell in block.ranked
+                if cell["intensity"] > 0 and cell["device_flops"] > 0
+            )
+    yield from _faceted(subject, "roofline", panels, 3, "meshes", labels=60, area=60)
+
+
+def scaling(subject: Subject) -> Iterator[Plan]:
+    """Plot each scaling curve, with quartiles: the first of each kind now, the others later."""
+    seen = set()
+    for curve in subject.curves:
+        spec, table = _scaling(curve, subject), run_tables.scaling(curve)
+        words, known = CHARTS["scaling"], len(curve.communication_bound)
+        remarks = [words.remarks["communication"]] if known else []
+        if curve.oversubscribed_from is not None:
+            remarks.append(words.remarks["oversubscribed"])
+        note = " ".join([words.note, *remarks])
+        yield Plan(2, spec, note, table, curve.title, curve.slug, later=curve.kind in seen)
+        seen.add(curve.kind)
+
+
+def heatmap(subject: Subject) -> Iterator[Plan]:
+    """Plot ratios over meshes and batches, in a panel for each implementation."""
+    cells, words = subject.cells, CHARTS["heatmap"]
+    all_meshes = list(cells.sort_values(["devices", "mesh"], kind="stable")["mesh"].unique())
+    all_batches = sorted(cells["batch"].unique())
+    others = cells[(cells["implementation"] != cells["baseline"]) & cells["ratio"].notna()]
+    typical = others.groupby("implementation")["ratio"].median().sort_values(kind="stable")
+    if len(all_meshes) < 2 or len(all_batches) < 2 or typical.empty:  # noqa: PLR2004
+        return
+    batches, no_batches = some(all_batches, SIDE, "batches")
+    meshes, no_meshes = some(all_meshes, SIDE, "meshes")
+    most = max(1, subject.panels * _FIELDS_A_PANEL // (len(meshes) * len(batches)))
+    names, no_names = some(list(typical.index), most, "implementations")
+    shown = cells.query("implementation in @names and mesh in @meshes and batch in @batches")
+    rows = list(map(_field, shown.to_dict("records")))
+    values = {
+        "rows": rows,
+        "panels": names,
+        "meshes": meshes,
+        "lines": sorted({row["line"] for row in rows}),
+        "columns": max(1, WIDTH // (62 * len(meshes) + 70)),
+        "yTitle": words.x,
+    }
+    note = f"{words.note} {words.remarks['untimed']}{no_batches}{no_meshes}{no_names}"
+    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, spec_of("heatmap", values), note)
+
+
+def _faceted(
+    subject: Subject,
+    kind: str,
+    panels: Mapping[str, Sequence[Row]],
+    beside: int,
+    what: str = "blocks",
+    *,
+    labels: int = LABELS,
+    **values: Any,
+) -> Iterator[Plan]:
+    """Yield a plot of the panels that have rows, by place, if any; `beside` of them fit in a row.
+
+    `labels` are the pixels beside the panels.
+    """
+    found = {place: rows for place, rows in panels.items() if rows}
+    if not found:
+        return
+    lines = max(len({row["name"] for row in rows}) for rows in found.values())
+    places, rest = some(list(found), max(1, min(subject.panels, LINES // lines)), what)
+    rows = [row for place in places for row in found[place]]
+    looks = charts.looks((row["name"] for row in rows), subject.implementations)
+    sizes = panel_sizes(len(places), beside, labels)
+    spec = spec_of(kind, {"rows": rows, "places": places, **looks, **sizes, **values})
+    note = CHARTS[kind].note.format(margin=numbers.percent(subject.blocks[0].margin))
+    yield Plan(len(places), spec, note + rest)
+
+
+def _row(block: Comparison, cell: Mapping[str, Any], kind: str, **more: Any) -> Row:
+    """Return a row of a kind of chart about a cell, like `rowOf` in web/chart_groups.js."""
+    return {
+        "name": cell["implementation"],
+        "place": block.place,
+        "isBaseline": cell["implementation"] == block.baseline,
+        **{key: None if missing(cell[key]) else cell[key] for key in CHARTS[kind].row},
+        **more,
+    }
+
+
+def _field(cell: Mapping[Any, Any]) -> Row:
+    ratio, status = cell["ratio"], cell["status"]
+    row = {"panel": cell["implementation"], "mesh": cell["mesh"], "line": int(cell["batch"])}
+    if missing(ratio):
+        return {**row, "label": "no ratio" if status == "ok" else STATUSES[status].short}
+    share = math.log(ratio, charts.FARTHEST_RATIO)
+    return {**row, "share": share, "label": numbers.ratio(ratio)}
+
+
+def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
+    words, start, ideal = CHARTS["scaling"], curve.oversubscribed_from, curve.ideal.tolist()
+    first, last = ideal[0][0], ideal[-1][0]
+    values = {
+        "xTitle": words.x,
+        "height": 210,
+        "labels": [],
+        "shade": [] if start is None else [{"x": max(start, first / 1.2), "to": last * 1.2}],
+        **charts.looks(curve.points["implementation"], subject.implementations),
+    }
+    communication = _guides(curve.communication_bound.tolist(), "communication")
+    time = {
+        "title": words.panels["step"],
+        "rows": _points(curve, "step", "_s"),
+        "guides": _guides(ideal, "ideal") + communication,
+    }
+    share = {
+        "title": words.panels["efficiency"],
+        "rows": _points(curve, "efficiency", ""),
+        "guides": _guides([(devices, 1.0) for devices, _ in ideal], "ideal"),
+    }
+    return time_and_share("curve", values, time, share)
+
+
+def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
+    columns = {"value": f"{key}{suffix}", "low": f"{key}_q1{suffix}", "high": f"{key}_q3{suffix}"}
+    return [
+        {
+            "name": point["implementation"],
+            "x": int(point["devices"]),
+            **{k: None if math.isnan(point[c]) else point[c] for k, c in columns.items()},
+        }
+        for point in curve.points.to_dict("records")
+    ]
+
+
+def _guides(points: Iterable[Sequence[float]], name: str) -> list[Row]:
+    return [{"x": x, "value": value, "guide": name} for x, value in points]
