@@ -77,24 +77,15 @@ def plan(
             if entry["error"] and entry["path"] in given:
                 raise BadInput([f"{entry['path']}: {entry['error']}"])
         name = _workload(workload, catalogue)
-        usable = [
-            entry["name"]
-            for entry in catalogue["implementations"]
-            if not entry["error"] and is_exact(entry)
-        ]
+        every = catalogue["implementations"]
+        usable = [entry["name"] for entry in every if not entry["error"] and is_exact(entry)]
         chosen = [implementation for implementation in usable if selected(implementation)]
         if not chosen:
             raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])
+        options = StepOptions(precision, microbatches, policy, scan_layers)
         with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
-            ranking = mesh_ranking.rank(
-                name,
-                batch,
-                StepOptions(precision, microbatches, policy, scan_layers),
-                sheet,
-                chips,
-                chosen,
-                lambda cells: programs(cells, catalogue, progress=progress),
-            )
+            read = partial(programs, catalogue=catalogue, progress=progress)
+            ranking = mesh_ranking.rank(name, batch, options, sheet, chips, chosen, read)
         if not ranking.ranked:
             reasons = (*ranking.refused, *ranking.unsupported)
             raise BadInput([f"{workload}: no mesh can be predicted", *reasons])
@@ -104,11 +95,7 @@ def plan(
 
 
 def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
-    """Look up a workload and its size.
-
-    Raises:
-      BadInput: there is no workload or size of that name.
-    """
+    """Look up a workload and its size; raises BadInput if there is none of that name."""
     known = {
         f"{entry['name']}-{size}": (entry["name"], size)
         for entry in catalogue["workloads"]

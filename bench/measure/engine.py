@@ -171,7 +171,6 @@ class Engine:
             yield
 
     def _read_contents(self) -> Contents:
-        """Read the current contents of the cells' files."""
         return Contents(self.catalogue, self.plan.variants, self._base_files)
 
     def _refuse_changed_files(self, block: Block, arms: Sequence[str]) -> None:
@@ -269,7 +268,6 @@ class Engine:
         return {**row, "key": contents.key(cell), "sources": contents.sources(cell)}
 
     def _checkpoint_folder(self, directory: Path) -> Path:
-        """Return the folder for measured checkpoints."""
         parent = self.options.checkpoint_dir
         folder = directory if parent is None else Path(parent)
         return folder.resolve() / f"checkpoints-{directory.name}"

@@ -59,17 +59,18 @@ def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[
     return environment
 
 
-def compiling_environment(devices: int) -> dict[str, str]:
-    """Return the environment of a process that compiles for virtual devices and runs nothing.
+def compiling_environment(platform: str, devices: int) -> dict[str, str]:
+    """Return the environment of a process that compiles and runs nothing.
 
-    LLVM's optimizations are disabled: they would take four fifths of the time, and the program is
-    read before LLVM generates machine code. The user's XLA_FLAGS are ignored, so that results do
-    not depend on them. The thread pool is as small as possible.
+    For virtual devices, LLVM's optimizations are disabled: they would take four fifths of the time,
+    and the program is read before LLVM generates machine code. The user's XLA_FLAGS are then
+    ignored, so that results do not depend on them. The thread pool is as small as possible.
     """
-    return worker_environment("cpu", devices) | {
-        "NPROC": "1",
-        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
-    }
+    environment = worker_environment(platform, devices)
+    if platform == "cpu":
+        flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+        environment |= {"NPROC": "1", "XLA_FLAGS": flags}
+    return environment
 
 
 def worker_cores(platform: str, devices: int, rank: int = 0, processes: int = 1) -> set[int] | None:

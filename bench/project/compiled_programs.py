@@ -21,7 +21,7 @@ from typing import Literal, cast
 
 import psutil
 
-from bench.measure.environment import compiling_environment, relevant_variables, worker_environment
+from bench.measure.environment import compiling_environment, relevant_variables
 from bench.measure.processes.guarded import Child
 from bench.plan.content_keys import Contents, digest, read_files
 from bench.plan.option_values import BadInput
@@ -105,13 +105,6 @@ ROOM = 2 << 30
 _devices = operator.attrgetter("block.mesh.size")
 
 
-def environment(platform: str, devices: int) -> dict[str, str]:
-    """Return the environment variables of a process that compiles."""
-    if platform == "cpu":
-        return compiling_environment(devices)
-    return worker_environment(platform, devices)
-
-
 def entry_names(catalogue: Catalogue, platform: str) -> Callable[[Cell], str]:
     """Return a function that names a cell's answer in the user's cache, by what it depends on.
 
@@ -120,7 +113,7 @@ def entry_names(catalogue: Catalogue, platform: str) -> Callable[[Cell], str]:
     contents = Contents(catalogue)
     variables = {
         name: value
-        for name, value in relevant_variables(environment(platform, devices=1)).items()
+        for name, value in relevant_variables(compiling_environment(platform, 1)).items()
         if not _RUNNING.match(name) and (platform != "cpu" or not _ACCELERATORS.match(name))
     }
     shared = [sorted(read_files(COMPILER).hashes.items()), variables]
@@ -168,7 +161,7 @@ def programs(
         return Child(
             COMMAND,
             "\n".join(map(json.dumps, requests)),
-            environment(platform, _devices(part[0])),
+            compiling_environment(platform, _devices(part[0])),
             lambda line: answered(part.popleft(), json.loads(line)),
         )
 

@@ -47,18 +47,18 @@ def error(calibrated: Calibrated) -> str:
     errors = [trial.ratio - 1 for trial in calibrated.tried]
     half = numbers.percent(statistics.median(map(abs, errors)))
     spread = calibrated.calibration.spread
-    known = f"unknown: it takes three meshes, not {groups}" if spread is None else factor(spread)
+    few = f": it takes three meshes, not {groups}" if spread is None else ""
     return (
         "Each mesh was left out and predicted from the others: half of these predictions are "
         f"within {half} of the measured step times, and their errors range from "
         f"{numbers.signed_percent(min(errors))} to {numbers.signed_percent(max(errors))}. "
-        f"The 95 % interval of a prediction is {known}."
+        f"The 95 % interval of a prediction is {factor(spread)}{few}."
     )
 
 
-def factor(spread: float) -> str:
-    """Return `a factor of 1.50 either way`, from a spread in logs."""
-    return f"a factor of {math.exp(spread):.2f} either way"
+def factor(spread: float | None) -> str:
+    """Return `a factor of 1.50 either way`, from a spread in logs, or `unknown`."""
+    return "unknown" if spread is None else f"a factor of {math.exp(spread):.2f} either way"
 
 
 def hardware(sheet: Hardware) -> str:
@@ -73,10 +73,9 @@ def hardware(sheet: Hardware) -> str:
             "from the others of its kind"
         )
     reach = sheet.achievable
-    spread = calibrated.calibration.spread
     return (
         f"{sheet.name}: the predictions rest on {basis}. The 95 % interval of step times is "
-        f"{'unknown' if spread is None else factor(spread)}. The chip's best matrix products reach "
+        f"{factor(calibrated.calibration.spread)}. The chip's best matrix products reach "
         f"{numbers.percent(reach.value)} of the peak "
         f"({'assumed: ' if reach.assumed else ''}{reach.says}). "
         f"{calibration(calibrated.calibration)} The model assumes that this step uses the chip as "

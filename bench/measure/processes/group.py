@@ -132,8 +132,7 @@ class Group(contextlib.ExitStack):
         for rank, line in self._read_lines():
             now = time.monotonic()
             if line is None:
-                end = self._end(rank)
-                if end is not None:
+                if (end := self._end(rank)) is not None:
                     return end
                 continue
             event = self._parse(line)
@@ -146,8 +145,7 @@ class Group(contextlib.ExitStack):
                     hear(rank, event)
             elif line.strip() and rank in self._talking:
                 return self._cut(rank, f"{FORGED} {readable(line)[:100]!r}")
-            late = overdue(now - last_event_at)
-            if late:
+            if late := overdue(now - last_event_at):
                 return self._cut(0, late)
         raise AssertionError("the lines of a process end with None")
 

@@ -36,9 +36,9 @@ _END = b"end"
 _SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 
 
-def marked(mark: str, variable: str = MARK) -> list[int]:
+def marked(mark: str) -> list[int]:
     """Find the processes that were started with the mark in their environment."""
-    wanted = f"{variable}={mark}".encode()
+    wanted = f"{MARK}={mark}".encode()
     return [pid for pid, text in _read_all("environ") if wanted in text.split(b"\0")]
 
 
