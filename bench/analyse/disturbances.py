@@ -90,7 +90,7 @@ def inflation(values: NDArray[np.float64]) -> float:
     """
     count = len(values)
     signs = np.sign(values - np.median(values))
-    power = max(signs @ signs, 1)  # no sign, no correlation
+    power = max(float(signs @ signs), 1.0)  # no sign, no correlation
     lags = range(1, int(math.cbrt(count) + 1e-9) + 1)
     correlations = [float(signs[lag:] @ signs[:-lag]) / power for lag in lags]
     weights = [1 - lag / (len(lags) + 1) for lag in lags]

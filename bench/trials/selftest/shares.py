@@ -129,31 +129,39 @@ def _rate(events: pd.Series[bool]) -> Rate:
 def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Describe a table of right and wrong verdicts; `keys` are headings of its first columns."""
     slowdowns = dict.fromkeys(name for each in found for name in each.found)
-    nothing = Rate(0, 0)
-    columns = [
-        *_keyed(keys),
-        Column("alarms", "Equal, any wrong", value=lambda s: s.alarms.text),
-        *(
-            Column(name, name, value=lambda s, name=name: s.found.get(name, nothing).text)
-            for name in slowdowns
-        ),
-        Column("wrong", "Slower, any wrong", value=lambda s: s.wrong.text),
-        Column("used_s", "Seconds used", value=lambda s: f"{s.used_s:.2f}"),
+    nothing = dict.fromkeys(slowdowns, Rate(0, 0))
+    rows = [
+        {
+            **each.keys,
+            **{name: rate.text for name, rate in (nothing | each.found).items()},
+            "alarms": each.alarms.text,
+            "wrong": each.wrong.text,
+            "used_s": f"{each.used_s:.2f}",
+        }
+        for each in found
     ]
-    return Table(title, columns, found, VERDICTS)
+    columns = [
+        *(Column(key, name) for key, name in keys.items()),
+        Column("alarms", "Equal, any wrong"),
+        *(Column(name, name, optional=True) for name in slowdowns),
+        Column("wrong", "Slower, any wrong"),
+        Column("used_s", "Seconds used"),
+    ]
+    return Table(title, columns, rows, VERDICTS)
 
 
 def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Describe a table of the intervals of equal arms; `keys` as in `verdicts`."""
+    rows = [
+        {**vars(each), **each.keys, "holds": each.holds.text, "whole_holds": each.whole_holds.text}
+        for each in found
+        if each.holds.of
+    ]
     columns = [
-        *_keyed(keys),
-        Column("holds", "As shown, holds 1", value=lambda s: s.holds.text),
-        Column("whole_holds", "From all rounds", value=lambda s: s.whole_holds.text),
+        *(Column(key, name) for key, name in keys.items()),
+        Column("holds", "As shown, holds 1"),
+        Column("whole_holds", "From all rounds"),
         Column("width", "Half-width", format="percent"),
         Column("verdict_width", "Verdict's half-width", format="percent"),
     ]
-    return Table(title, columns, [each for each in found if each.holds.of], INTERVALS)
-
-
-def _keyed(keys: Mapping[str, str]) -> list[Column]:
-    return [Column(key, name, value=lambda s, key=key: s.keys[key]) for key, name in keys.items()]
+    return Table(title, columns, rows, INTERVALS)
