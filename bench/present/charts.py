@@ -153,13 +153,8 @@ def for_page(implementations: Iterable[str]) -> dict[str, Any]:
         "specs": SPECS,
         "charts": {kind: asdict(chart) for kind, chart in CHARTS.items()},
         "looks": [
-            {
-                "colour": f"var(--c{each.colour})",
-                "shape": each.shape,
-                "letter": SHAPES[each.shape],
-                "dashes": each.dashes,
-            }
-            for each in looks_of(implementations).values()
+            look._asdict() | {"letter": SHAPES[look.shape]}
+            for look in looks_of(implementations).values()
         ],
         "parts": [
             {"key": key, "title": title, "colour": colour} for key, (title, colour) in PARTS.items()

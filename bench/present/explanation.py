@@ -15,8 +15,9 @@ from bench.analyse.phase_costs import ablation_shares
 from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
 from bench.present.charts import PARTS
+from bench.present.columns import formatted
 from bench.present.terminal import table
-from bench.present.trace_tables import called, only_one_transposes, reason, signed
+from bench.present.trace_tables import called, only_one_transposes, reason
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
 from bench.records.trace_rows import TraceRow
@@ -190,9 +191,9 @@ def _what(cause: Cause) -> Text:
 def _figures(a: float, b: float, gap: float) -> list[str]:
     """Return the seconds of both, their difference, and its share of the whole difference."""
     return [
-        numbers.si(a, "s") if a else numbers.MISSING,
-        numbers.si(b, "s") if b else numbers.MISSING,
-        signed(a - b),
+        formatted(a or None, "s"),
+        formatted(b or None, "s"),
+        formatted(a - b, "+s"),
         numbers.percent((a - b) / gap) if gap else numbers.MISSING,
     ]
 

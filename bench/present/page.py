@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def content(
     cells = found.cells
     ended = Counter(cells["status"]) if len(cells) else Counter[str]()
     predicted = projected.charts if projected else []
-    data = page_data.build(found, manifest) | {"predicted": [asdict(each) for each in predicted]}
+    data = page_data.build(found, manifest) | {"predicted": predicted}
     subjects = sentences.by_subject(sentences.summaries(found))
     names = numbers.count(len(data["implementations"]), "implementation")
     situations = numbers.count(len(found.comparisons), "situation")

@@ -15,23 +15,13 @@ MOST = 8
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A chart of predicted and measured curves."""
-
-    title: str
-    path: str
-    """Path of its image from the run's folder."""
-    spec: dict[str, Any]
-    """In Vega-Lite."""
-
-
-@dataclass(frozen=True)
 class Projected:
     """The part of a projection that a report shows."""
 
     page: str
     """Path from the run's folder."""
-    charts: list[Chart]
+    charts: list[dict[str, Any]]
+    """`title`, `spec` in Vega-Lite, and `path`, that of the image from the run's folder."""
     more: int
     """Number of charts that are not shown."""
 
@@ -48,8 +38,8 @@ def find(run_dir: Path) -> Projected | None:
         if not damaged & {path, path.with_suffix(".svg")}
     ]
     charts = [
-        Chart(path=path.with_suffix(".svg").relative_to(run_dir).as_posix(), **json.loads(text))
+        json.loads(path.read_text("utf-8"))
+        | {"path": path.with_suffix(".svg").relative_to(run_dir).as_posix()}
         for path in plots[:MOST]
-        for text in [path.read_text("utf-8")]
     ]
     return Projected(PAGE.as_posix(), charts, len(plots) - len(charts))

@@ -83,7 +83,7 @@ def image(svg: str) -> str:
 
 
 def _contents(page: str) -> list[tuple[str, Markup]]:
-    found = re.findall(r'<section id="(.+?)">\s*<h2>(.+?)</h2>', page)
+    found = re.findall(r'<section id="([^"]+)"[^>]*>\s*<h2[^>]*>(.+?)</h2>', page)
     return [(name, Markup(heading)) for name, heading in found]  # noqa: S704 (is escaped)
 
 

@@ -19,7 +19,7 @@ from bench.analyse.causes import (
 )
 from bench.analyse.comparisons import Comparison
 from bench.present.charts import PARTS
-from bench.present.columns import Column, Table, missing
+from bench.present.columns import Column, Table, formatted, missing
 from bench.records import numbers
 from bench.records.trace_rows import TraceRow
 
@@ -108,11 +108,6 @@ def called(key: Key) -> str:
     return _CATEGORIES[key.category] + _PHASES.get(key.phase, "")
 
 
-def signed(seconds: float) -> str:
-    """Write a difference of times with its sign."""
-    return numbers.signed(seconds, numbers.si(seconds, "s"))
-
-
 def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:
     found: defaultdict[Theme, list[Cause]] = defaultdict(list)
     for cause in causes:
@@ -145,7 +140,7 @@ def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
     ops = [(cause.a.ops or cause.b.ops)[:1] for cause in largest]
     named = " and ".join(op for own in ops for op in own)
     where = _places(list(dict.fromkeys(c.key.source for c in largest if c.key.source)))
-    return f"{text} ({signed(_sum(causes))}{f', {named}' if named else ''}{where})"
+    return f"{text} ({formatted(_sum(causes), '+s')}{f', {named}' if named else ''}{where})"
 
 
 def _places(sources: list[str]) -> str:

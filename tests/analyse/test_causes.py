@@ -18,8 +18,9 @@ from bench.__main__ import app
 from bench.analyse.causes import Key, attribute, means, oversubscription, stragglers
 from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
+from bench.present.columns import formatted
 from bench.present.explanation import show
-from bench.present.trace_tables import reason, signed
+from bench.present.trace_tables import reason
 from bench.records import numbers, store
 from tests import synthetic
 
@@ -363,5 +364,5 @@ def test_a_step_in_a_process_of_its_own_is_compared_without_its_trace(
 
 
 def test_differences_have_a_sign() -> None:
-    assert plain(signed(0.0152)) == "+15.2 ms"
-    assert plain(signed(-0.0152)) == "-15.2 ms"
+    assert plain(formatted(0.0152, "+s")) == "+15.2 ms"
+    assert plain(formatted(-0.0152, "+s")) == "-15.2 ms"

@@ -34,8 +34,8 @@ from bench.present import (
     report_files,
 )
 from bench.present import page as pages
+from bench.present.columns import formatted
 from bench.present.plots import vega_plot
-from bench.present.trace_tables import signed
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
 from bench.records.paths import ROOT
@@ -473,7 +473,7 @@ def test_looks_are_those_of_print(open_page) -> None:
     looks = charts.looks_of(data["implementations"])
     for name, shown in zip(data["implementations"], data["looks"], strict=True):
         look = looks[name]
-        assert (shown["colour"], shown["shape"]) == (f"var(--c{look.colour})", look.shape)
+        assert (shown["colour"], shown["shape"]) == (look.colour, look.shape)
         assert tuple(shown["dashes"]) == look.dashes
 
 
@@ -1017,10 +1017,10 @@ def test_any_two_cells_are_compared(open_page, directory: Path) -> None:
     explained = attribute(run.traces[a], run.traces[b])
     causes = [cause for cause in explained.causes if cause.key.category == "elementwise"]
     assert len(causes) == 1
-    assert signed(-causes[0].difference) in shown[0]
+    assert formatted(-causes[0].difference, "+s") in shown[0]
     assert "transposes in" not in shown[0], "in both"
     drawn = page.locator("#compare svg").text_content()
-    assert signed(-causes[0].difference) in drawn
+    assert formatted(-causes[0].difference, "+s") in drawn
     assert numbers.si(explained.traced_a, "s") in drawn
 
     page.get_by_label("B", exact=True).press("ArrowDown")

@@ -5,7 +5,7 @@ const CHARTS = DATA.charts;
 const PARTS = DATA.parts;
 const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its first and last tick.
 
-const colourOf = (number) => DATA.looks[number].colour;
+const colourOf = (number) => `var(--c${DATA.looks[number].colour})`;
 
 /* A part of bench/present/specs.json whose `$names` are replaced by values, or by other parts.
    Properties without a value are left out. */
@@ -35,14 +35,11 @@ const config = () => ({
 /* The looks of the implementations in rows. The page's list of implementations is the legend. */
 function looksOf(rows) {
   const names = unique(rows.map((row) => row.name).filter(known)).sort();
-  const range = (property) =>
-    names.map((name) => DATA.looks[IMPLEMENTATIONS.indexOf(name)][property]);
+  const numbers = names.map((name) => IMPLEMENTATIONS.indexOf(name));
+  const looks = numbers.map((number) => DATA.looks[number]);
   return {
-    names,
-    colours: range("colour"),
-    shapes: range("shape"),
-    dashed: range("dashes"),
-    legend: null,
+    ...{ names, colours: numbers.map(colourOf), shapes: looks.map(({ shape }) => shape) },
+    ...{ dashed: looks.map(({ dashes }) => dashes), legend: null },
   };
 }
 
