@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bench.analyse import cell_table
 from bench.analyse.cell_table import Tables
 from bench.present import run_environment, sentences
 from bench.records import numbers, store, trial_results
 from bench.records.git_files import tracked_folders
+from bench.records.trial_results import FaultResults
 
 RUNS, SELFTESTS, FAULTS = "Runs", "Self-tests", "Injected faults"
 KINDS = {
@@ -135,7 +136,7 @@ def _selftest(folder: Path) -> Entry:
 
 
 def _faults(folder: Path) -> Entry:
-    results = trial_results.read_faults(folder)
+    results = cast("FaultResults", trial_results.read(folder / trial_results.FAULTS))
     return Entry(
         kind=FAULTS,
         folder=folder.name,
