@@ -109,7 +109,7 @@ def test_equal_programs_pass(gate: Gate) -> None:
     assert not Path(base["worktree"]).exists()
     stored = gate.front.stored("r")
     assert set(stored.samples["arm"]) == set(job["implementations"])
-    keys = stored.cells.set_index("implementation")["key"]
+    keys = {row["implementation"]: row["key"] for row in stored.cell_rows}
     assert keys["mine"] == keys["mine@base"], "of the same content"
     assert stored.manifest["preset"] == "regress"
     told = stored.manifest["config"]["regress"]
@@ -584,7 +584,7 @@ def test_a_helper_that_became_slow_is_found(tmp_path: Path) -> None:
     assert first == "### Regression: slower in 1 of 1 comparison with `main`"
     assert "with uncommitted changes" in (folder / "regress.md").read_text()
     run = store.load(folder)
-    assert set(run.cells["implementation"]) == {"mine", "mine@base"}
-    assert set(run.cells["status"]) == {"ok"}
+    assert {row["implementation"] for row in run.cell_rows} == {"mine", "mine@base"}
+    assert {row["status"] for row in run.cell_rows} == {"ok"}
     assert "mine@base" in (folder / "report.html").read_text()
     assert git(repository, "worktree", "list").count("\n") == 0

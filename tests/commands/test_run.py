@@ -201,9 +201,9 @@ def test_x_stops_and_resume_measures_what_is_missing(front: Front) -> None:
 
 def outcome(run: store.Run) -> list[tuple]:
     """What two runs must agree in, whatever they measured."""
-    rows = run.cells.to_dict("records")
     return sorted(
-        (r["cell"], r["launch"], r["status"], r["key"], r["interleaved"] is False) for r in rows
+        (r["cell"], r["launch"], r["status"], r["key"], r.get("interleaved") is False)
+        for r in run.last_cell_rows
     )
 
 
@@ -225,7 +225,7 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
         front.environment["FAKE_KILL"] = place
         assert front(*command).code == -signal.SIGKILL
         stored = front.stored("r")
-        assert len(stored.blocks.groupby(["block", "launch"])) == launches
+        assert len({(row["block"], row["launch"]) for row in stored.block_rows}) == launches
         assert stored.damaged == [], "what was half-written is not a launch"
         assert list((front.folder / "reports/r" / store.LAUNCHES).glob("*.part"))
     del front.environment["FAKE_KILL"]
@@ -441,10 +441,10 @@ def test_launches_are_passes_over_all_blocks(front: Front) -> None:
     assert lines[-1].startswith("mlp-base/data=")
     assert " launch 2  3 ok, 2 of 2 decided" in lines[-1]
     stored = front.stored("r")
-    assert len(stored.cells) == 12
-    looks = [look for row in stored.blocks["looks"] for look in row]
+    assert len(stored.last_cell_rows) == 12
+    looks = [look for row in stored.block_rows for look in row["looks"]]
     assert all(look["alpha"] > 0 for look in looks)
-    assert set(stored.blocks["rounds"]) == {16}
+    assert {row["rounds"] for row in stored.block_rows} == {16}
     rows = front.benchmarks("r")
     assert len(rows) == 6
     assert all(row["stats"]["rounds"] == 32 for row in rows.values())
