@@ -109,7 +109,7 @@ def bytes_of(text: str) -> float:
     if match is None:
         raise BadInput([f"--memory: {text!r} has no number and unit, such as 16GiB or 80G"])
     number, unit = match.groups()
-    size = float(number) * (1024 if "i" in unit else 1000) ** ("KMGT".index(unit[0].upper()) + 1)
+    size = float(number) * (1024.0 if "i" in unit else 1e3) ** ("KMGT".index(unit[0].upper()) + 1)
     if size == 0:
         raise BadInput([f"--memory: {text} has to be above 0, such as 16GiB"])
     return size

@@ -296,8 +296,7 @@ class Stages:
     block: Callable[[Params, jax.Array], jax.Array]
     """Maps one block's parameters and its input to its output, of the same shape."""
     last: Callable[[Params, jax.Array, Batch], jax.Array]
-    """Maps the parameters outside the blocks, the last block's output and the batch to the mean
-    loss."""
+    """Maps parameters outside the blocks, the last block's output and the batch to the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)

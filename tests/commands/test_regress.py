@@ -576,9 +576,9 @@ def test_a_helper_that_became_slow_is_found(tmp_path: Path) -> None:
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert "Traceback" not in done.stdout + done.stderr
     folder = repository / "reports/r"
-    rows = store.load(folder).cells.set_index("implementation")
-    assert rows["key"].nunique() == 2
-    base, head = (rows["sources"][arm]["implementation"] for arm in ("mine@base", "mine"))
+    rows = {row["implementation"]: row for row in store.load(folder).cell_rows}
+    assert len({row["key"] for row in rows.values()}) == 2
+    base, head = (rows[arm]["sources"]["implementation"] for arm in ("mine@base", "mine"))
     assert [file for file in base if base[file] != head[file]] == ["steps/gradients.py"]
     first = (folder / "regress.md").read_text().splitlines()[0]
     assert first == "### Regression: slower in 1 of 1 comparison with `main`"
