@@ -15,7 +15,6 @@ from functools import partial
 
 import jax
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.layer_stacks import loss_of_shards
@@ -49,15 +48,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         """Return this device's term of the mean loss; the terms' gradients add up."""
         return of_shards(shards, batch) / shards_of_batch
 
-    def left(spec: P) -> tuple[str, ...]:
-        """Return the axes over which gradients must still be summed."""
-        return tuple(name for name in axes if name not in spec)
-
-    def loss_and_gradients(shards: Params, batch: Batch) -> tuple[jax.Array, Params]:
-        own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), shards, specs)
-        loss, grads = problem.over_microbatches(jax.value_and_grad(share_of_loss))(own, batch)
-        grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs)
-        return jax.lax.psum(loss, axes), grads
-
+    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, specs)
-    return shard_mapped_step(problem, mesh, state, axes, loss_and_gradients)
+    return shard_mapped_step(problem, mesh, state, axes, terms, axes)

@@ -9,8 +9,6 @@ divides evenly, with one all-reduce for its lookup and three of one number per t
 Over `data`, each device's gradients are all-reduced once.
 """
 
-from typing import Any
-
 import jax
 from jax.sharding import Mesh
 
@@ -41,12 +39,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
         return loss_fn(params, batch) / data_shards
 
-    def loss_and_gradients(params: Params, batch: Batch) -> Any:
-        # Mark parameters as varying over `data`, over which their gradients are summed below. Over
-        # `model`, shard_map tracks what devices share and sums gradients where needed.
-        own_params = jax.lax.pcast(params, "data", to="varying")
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        return jax.lax.psum(value_and_grad(own_params, batch), "data")
-
+    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, specs)
-    return shard_mapped_step(problem, mesh, state, "data", loss_and_gradients)
+    return shard_mapped_step(problem, mesh, state, "data", terms, ("data",))

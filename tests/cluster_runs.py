@@ -131,9 +131,9 @@ def stored(folder: Path) -> store.Run:
 def check(launches: Launches, folder: Path | None = None) -> store.Run:
     """All that was measured of SMALL went well, over two processes, and none is left of them."""
     run = stored(folder or launches.folder)
-    assert set(run.cells["status"]) == {"ok"}, launches.output
-    assert set(run.cells["processes"]) == {2}
-    assert len(run.samples) == 2 * 4 * len(run.cells)
+    assert {row["status"] for row in run.cell_rows} == {"ok"}, launches.output
+    assert {row["processes"] for row in run.cell_rows} == {2}
+    assert len(run.samples) == 2 * 4 * len(run.last_cell_rows)
     for span in ("throughput_ns", "latency_ns"):
         for times, longest in zip(run.samples[f"process_{span}"], run.samples[span], strict=True):
             assert len(times) == 2

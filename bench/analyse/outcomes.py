@@ -114,7 +114,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
         launches=max((c.launches for c in tables.comparisons), default=0),
         floors={c.name: c.floor for c in tables.comparisons if c.ranked},
         ended=ended,
-        programs={row["cell"]: row["program"] for row in run.cell_rows if "program" in row},
+        programs=run.programs,
     )
 
 

@@ -17,12 +17,11 @@ from bench.records.git_files import tracked_folders
 from bench.records.paths import REPORTS, typed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
     from pathlib import Path
 
     from bench.analyse.cell_table import Tables
     from bench.present.explanation import Explanation
-    from bench.records.step_programs import StepProgram
 
 _LISTED = 3
 """The most cells that a message names."""
@@ -50,7 +49,7 @@ def explain(
     console = Console(highlight=False)
     with refusing(OSError):
         stored = load_run(run) if run else newest_run(a, b)
-        programs, apart = programs_of(stored), cells_apart(stored)
+        programs, apart = stored.programs, cells_apart(stored)
         traces = {row["cell"]: row for row in stored.traces}
         known = {*programs, *traces, *apart}
         a, b = whole_name(a, known), whole_name(b, known)
@@ -79,17 +78,8 @@ def explain_cells(
 ) -> tuple[Explanation, Path]:
     """Compare the traces of two cells of a run, and store the causes as CSV and Parquet.
 
-    Args:
-      a: one cell's name.
-      b: the other's.
-      run: the run.
-      tables: the run's tables; made from the run if None.
-
-    Returns:
-      The explanation, and the CSV file: `explain_<a>_<b>.csv` in the run's folder.
-
-    Raises:
-      BadInput: both are the same cell, or the run lacks a trace or a time of one of them.
+    Returns the explanation, and the CSV file: `explain_<a>_<b>.csv` in the run's folder. BadInput
+    if both are the same cell, or the run lacks a trace or a time of one of them.
     """
     from bench.analyse import cell_table
     from bench.analyse.causes import attribute
@@ -98,7 +88,7 @@ def explain_cells(
 
     if a == b:
         raise BadInput(["name two different cells"])
-    traces, cells = {row["cell"]: row for row in run.traces}, {*run.cells["cell"]}
+    traces, cells = {row["cell"]: row for row in run.traces}, {row["cell"] for row in run.cell_rows}
     said = f"{run.directory} has no cell"
     faults = [_unknown(name, cells, said) for name in (a, b) if name not in cells] or [
         f"{name} has no trace in {run.directory}; record it with --profile"
@@ -116,11 +106,6 @@ def explain_cells(
     return explanation, run.directory / f"{name}.csv"
 
 
-def programs_of(run: store.Run) -> dict[str, StepProgram]:
-    """Return the stored programs of a run, by cell."""
-    return {row["cell"]: row["program"] for row in run.cell_rows if "program" in row}
-
-
 def cells_apart(run: store.Run) -> set[str]:
     """Return the run's cells whose steps ran in separate processes, where nothing is traced."""
     return {row["cell"] for row in run.cell_rows if "foreign" in row}
@@ -136,56 +121,40 @@ def newest_run(a: str, b: str) -> store.Run:
     """Load the newest stored run with traces of both cells, or else with their programs.
 
     Published runs may come from other machines, so they are used only if `--run` names them.
-
-    Raises:
-      BadInput: there is no such run.
+    BadInput if there is no such run.
     """
     published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
-    known: dict[str, None] = {}
-    untraced = None
-    for folder in _stored_folders():
-        if folder.name in published:
-            continue
-        try:
-            run = store.load(folder)
-        except store.StoreError:  # perhaps of another version; try the next one
-            continue
-        cells = [row["cell"] for row in run.traces]
-        if {whole_name(a, cells), whole_name(b, cells)} <= set(cells):
-            warn_of_damage(folder, run.damaged)
-            return run
-        known |= dict.fromkeys(cells)
-        names = {*programs_of(run), *cells_apart(run), *cells}
+    known = set[str]()
+    found = None
+    for run in store.newest(REPORTS, most=None, without=published):
+        traced = {row["cell"] for row in run.traces}
+        names = {*run.programs, *cells_apart(run), *traced}
+        if {whole_name(a, traced), whole_name(b, traced)} <= traced:
+            found = run
+            break
+        known |= traced
         both = {whole_name(a, names), whole_name(b, names)}
-        if untraced is None and len(both) > 1 and both <= names:
-            untraced = run
-    if untraced is not None:
-        warn_of_damage(untraced.directory, untraced.damaged)
-        return untraced
+        if found is None and len(both) > 1 and both <= names:
+            found = run
+    if found is not None:
+        warn_of_damage(found)
+        return found
     if not known:
         hint = " (--run NAME explains a published run)" if published else ""
         record = f"record some: {typed('run')} --profile"
         raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
     missing = [name for name in (a, b) if whole_name(name, known) not in known]
-    if not missing:
-        raise BadInput([f"no run in {REPORTS}/ has traces of both; only cells of one run compare"])
-    raise BadInput([_unknown(name, known) for name in missing])
+    raise BadInput(
+        [_unknown(name, known, f"no run in {REPORTS}/ has a trace of") for name in missing]
+        or [f"no run in {REPORTS}/ has traces of both; only cells of one run compare"]
+    )
 
 
-def _unknown(
-    name: str, known: Iterable[str], said: str = f"no run in {REPORTS}/ has a trace of"
-) -> str:
+def _unknown(name: str, known: Collection[str], said: str) -> str:
     """Say that a name is not that of one traced cell, and which names are the most similar."""
-    names = sorted(cell for cell in known if cell.endswith(f"/{name}")) or sorted(known)
-    several = names[0].endswith(f"/{name}")
-    near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0) or names[:_LISTED]
-    others = len(names) - len(near)
-    more = f", and {others} more" if others else ""
+    several = sorted(cell for cell in known if cell.endswith(f"/{name}"))
+    names = several or sorted(known)
+    near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0)
+    others = f", and {len(names) - len(near)} more" if len(names) > len(near) else ""
     fault = f"several cells end in {name}" if several else f"{said} {name}"
-    return f"{fault}; there are {', '.join(near)}{more}"
-
-
-def _stored_folders() -> list[Path]:
-    """Return the folders of stored runs, the newest first."""
-    folders = [path.parent for path in REPORTS.glob(f"*/{store.LAUNCHES}")]
-    return sorted(folders, key=lambda folder: -(folder / store.LAUNCHES).stat().st_mtime)
+    return f"{fault}; there are {', '.join(near)}{others}"

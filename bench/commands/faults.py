@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from bench.commands.exits import exit_codes, fail, refuse
-from bench.measure.run_folder import name_fault
+from bench.commands.shared_options import new_folder
 from bench.plan.option_values import BadInput, choice, collected
 from bench.records.host import usable_cores
-from bench.records.paths import REPORTS
 from bench.records.store import StoreError
 from bench.records.trial_results import as_expected, summarize_faults
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bench.trials.faults.fault_table import Fault
     from bench.trials.faults.observed_run import Outcome
 
@@ -64,8 +63,8 @@ def faults(
             console.print(f"{fault.name}  ({fault.kind}) {fault.how}", soft_wrap=True)
         return
     known = {fault.name: fault for fault in FAULTS}
-    folder = run or f"faults_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    wrong = [f"--run: {why}"] if (why := name_fault(folder)) else []
+    wrong: list[str] = []
+    folder = new_folder(wrong, run, "faults")
     for name in names or ():
         collected(wrong, choice(known), name, "fault")
     if wrong:
@@ -73,7 +72,7 @@ def faults(
     if right:
         if names:
             refuse("--right injects no faults, so name none")
-        _measure_right(right, limit, REPORTS / folder)
+        _measure_right(right, limit, folder)
 
     def done(fault: Fault, outcome: Outcome) -> None:
         word = fault_session.verdict(vars(outcome))
@@ -84,7 +83,7 @@ def faults(
             console.print(f"  {deviation}", soft_wrap=True, markup=False)
 
     results = fault_session.run([known[name] for name in names or known], jobs, done)
-    path = fault_session.build(REPORTS / folder, results)
+    path = fault_session.build(folder, results)
     show(console, fault_session.table(results, fault_session.SHORT))
     console.print(summarize_faults(results))
     typer.echo(f"faults: {path.as_posix()}")

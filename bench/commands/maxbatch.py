@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bench.commands.exits import refuse, refusing
-from bench.commands.shared_options import (
-    Files,
-    Keyword,
-    files_of,
-    warn_of_damage,
-)
+from bench.commands.shared_options import Files, Keyword, files_of, load_run
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, collected
@@ -28,9 +23,6 @@ if TYPE_CHECKING:
     from bench.project.largest_fit import Limit
     from bench.records.messages import Catalogue
     from bench.records.rows import CellRow
-
-_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 
 
 def maxbatch(
@@ -65,7 +57,7 @@ def maxbatch(
         limit_bytes = None if memory is None else collected(faults, bytes_of, memory)
         if faults:
             raise BadInput(faults)
-        cells = proved(folder, selected)
+        cells = proved(load_run(run), selected)
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         limit = limit_of(catalogue, limit_bytes)
         contents = Contents(catalogue)
@@ -102,43 +94,29 @@ def maxbatch(
     )
 
 
-def proved(folder: Path, selected: Callable[[str], bool]) -> list[CellRow]:
-    """Return the run's selected cells that are ok.
-
-    Raises:
-      BadInput: there are none.
-      StoreError: the run's folder cannot be read.
-    """
-    stored = store.load(folder)
-    warn_of_damage(folder, stored.damaged)
+def proved(stored: store.Run, selected: Callable[[str], bool]) -> list[CellRow]:
+    """Return the run's selected cells that are ok; BadInput if there are none."""
     rows = [row for row in stored.decisive() if row["status"] == "ok" and selected(row["cell"])]
     if not rows:
         lost = "; all launches are set aside, see the warnings" if stored.damaged else ""
-        raise BadInput([f"{folder.name}: no selected cell is ok{lost}"])
+        raise BadInput([f"{stored.directory.name}: no selected cell is ok{lost}"])
     return rows
 
 
 def bytes_of(text: str) -> float:
-    """Parse `16GiB` or `80G`; a number needs a unit, because `256` hardly means bytes.
-
-    Raises:
-      BadInput: the text is none of these, or 0.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]|[KMGT]i)B?", text)
+    """Parse `16GiB` or `80G`, but not 0; `256` needs a unit, because it hardly means bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(k|M|G|T|Ki|Mi|Gi|Ti)B?", text)
     if match is None:
         raise BadInput([f"--memory: {text!r} has no number and unit, such as 16GiB or 80G"])
-    size = float(match[1]) * _UNITS[match[2]]
+    number, unit = match.groups()
+    size = float(number) * (1024.0 if "i" in unit else 1e3) ** ("KMGT".index(unit[0].upper()) + 1)
     if size == 0:
         raise BadInput([f"--memory: {text} has to be above 0, such as 16GiB"])
     return size
 
 
 def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
-    """Return the memory limit of one device, and its source.
-
-    Raises:
-      BadInput: no limit was given and the device reports none.
-    """
+    """Return the memory limit of one device, and its source; BadInput if there is none."""
     from bench.project.largest_fit import Limit
 
     if limit_bytes is not None:

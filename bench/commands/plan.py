@@ -95,7 +95,7 @@ def plan(
 
 
 def _workload(text: str, catalogue: Catalogue) -> tuple[str, str]:
-    """Look up a workload and its size; raises BadInput if there is none of that name."""
+    """Look up a workload and its size; BadInput if there is none of that name."""
     known = {
         f"{entry['name']}-{size}": (entry["name"], size)
         for entry in catalogue["workloads"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -20,16 +19,15 @@ from bench.commands.exits import (
     refusing,
     termination_as_interrupt,
 )
-from bench.commands.explain import programs_of
 from bench.measure.catalogue import path_faults
 from bench.plan.content_keys import digest, read_files
 from bench.plan.matrix import name_of
 from bench.plan.option_values import BadInput
-from bench.plan.options import Options, add_options, read_options
+from bench.plan.options import Options, command_parser, read_options
 from bench.records import store
 from bench.records.attempts import Ledger
 from bench.records.files import NotStoredError, storing
-from bench.records.paths import PROGRAM, REPORTS, ROOT
+from bench.records.paths import REPORTS, ROOT
 
 if TYPE_CHECKING:
     from bench.measure.engine import Engine
@@ -49,30 +47,6 @@ EFFORT = ("launches", "rounds", "seconds", "margin", "budget", "cold", "timeout"
           "isolate")  # fmt: skip
 DEFAULTS = {"launches": "3", "rounds": "64", "seconds": "10", "margin": "2"}
 DEFAULT_BLOCK = {"workloads": ("mlp",), "meshes": ("data=1",)}
-
-TEXT = """\
-Prove each challenger, race it against the incumbent in interleaved rounds, and decide: keep (it is
-surely faster), discard (it is surely slower or the same within the margin, or its step is wrong or
-fails) or undecided. All attempts are kept in a ledger, and share one error however many there are:
-of what is kept, at most 1 % is expected to be wrong, by the rule LORD++ of online alpha-investing
-(Ramdas, Yang, Wainwright and Jordan 2017). Challengers of one command take turns together. The
-incumbent has to be the first one of the ledger or a challenger that it kept."""
-
-EXAMPLES = f"""\
-examples:
-  {PROGRAM} referee best.py candidate.py --workloads mlp --meshes data=2
-  {PROGRAM} referee best.py a.py b.py c.py --json --ledger attempts/mlp.jsonl
-
-The options that determine the block (the first line of the list) are remembered by the ledger.
-
-exit codes:
-  0    keep: at least one challenger is surely faster
-  1    discard: all are discarded
-  2    undecided: none is kept, and at least one is undecided
-  3    Lockstep itself failed
-  4    bad input: a missing or wrong incumbent, a damaged ledger, another block; nothing is decided
-  130  interrupted; these attempts are recorded as inconclusive
-"""
 
 
 class _Monitor:
@@ -100,7 +74,8 @@ class _Monitor:
 
 def referee(context: typer.Context) -> None:
     """Decide whether changed steps are faster than an incumbent. See `referee --help`."""
-    given = _parser().parse_args(context.args)
+    unused = {option.name for option in fields(Options)} - {*BLOCK, *EFFORT}
+    given = command_parser("referee", unused, OptionParser).parse_args(context.args)
     path = Path(given.ledger or REPORTS / "referee.jsonl")
     paths = [given.incumbent, *given.challengers]
     if faults := path_faults("implementations", _outside(paths)):
@@ -112,21 +87,6 @@ def referee(context: typer.Context) -> None:
         typer.echo("interrupted; these attempts are recorded as inconclusive", err=True)
         code = INTERRUPTED
     raise typer.Exit(code)
-
-
-def _parser() -> OptionParser:
-    parser = OptionParser(
-        prog=f"{PROGRAM} referee", description=TEXT, epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("incumbent", metavar="INCUMBENT.py")
-    parser.add_argument("challengers", metavar="CHALLENGER.py", nargs="+")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    ledger = "file of all attempts (default: reports/referee.jsonl)"
-    parser.add_argument("--ledger", metavar="FILE", help=ledger)
-    others = {option.name for option in fields(Options)} - {*BLOCK, *EFFORT}
-    add_options(parser.add_argument, without=others)
-    return parser
 
 
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
@@ -147,14 +107,12 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
         engine.measure({block: [incumbent, *tested]}, _Monitor(engine, tested))
         stored = store.load(engine.directory or REPORTS)
         fared = judge_attempts(stored, incumbent, tested, engine.schedule.sharing)
-        programs = programs_of(stored)
-    seconds, run_name = (
-        time.monotonic() - started,
-        engine.directory.name if engine.directory else "",
-    )
+        programs = stored.programs
+    seconds = round(time.monotonic() - started, 1)
+    run_name = engine.directory.name if engine.directory else ""
     for one in attempts:
         how = fared.get(one["name"]) or Fared("discard", IDENTICAL)
-        ledger.end(one["number"], {**how.row, "seconds": round(seconds, 1), "run": run_name})
+        ledger.end(one["number"], {**how.row, "seconds": seconds, "run": run_name})
     told = [
         attempt_record.diagnosis(fared[one["name"]], one["name"], incumbent, programs)
         if one["name"] in fared else []
@@ -178,12 +136,9 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
 
 
 def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Engine, list[str]]:
-    """Return the engine and the hash of every file, after all checks.
+    """Return the engine and the hash of every file; BadInput if anything is wrong.
 
     A hash covers a file and everything that it imports from the project or from its own folder.
-
-    Raises:
-      BadInput: anything is wrong.
     """
     from bench.analyse.outcomes import standings
     from bench.measure.hosts import Hosts

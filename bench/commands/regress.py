@@ -4,7 +4,6 @@ import typer
 
 from bench.commands import run
 from bench.commands.exits import refuse
-from bench.commands.run import run_pytest
 from bench.records.paths import typed
 
 SETTINGS = run.SETTINGS
@@ -12,12 +11,8 @@ SETTINGS = run.SETTINGS
 
 def regress(context: typer.Context) -> None:
     """Gate a change: compare the working tree with an earlier revision. See `regress --help`."""
-    from bench.plan.options import help_page
-
-    if {"-h", "--help"} & set(context.args):
-        typer.echo(help_page("regress"), nl=False)
-        return
+    run.answer_help(context)
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):
         refuse(f"name the revision to compare with first, as in: {typed('regress')} main")
-    raise typer.Exit(run_pytest([f"--base-revision={revision}", *options], "regress_plugin"))
+    raise typer.Exit(run.run_pytest([f"--base-revision={revision}", *options], "regress_plugin"))

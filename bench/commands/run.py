@@ -19,12 +19,17 @@ SETTINGS = {
 
 def run(context: typer.Context) -> None:
     """Prove and time implementations, then write a report. `run --help` lists the options."""
+    answer_help(context)
+    raise typer.Exit(run_pytest(context.args))
+
+
+def answer_help(context: typer.Context) -> None:
+    """Print the command's help page and end, if its arguments ask for that."""
     from bench.plan.options import help_page
 
     if {"-h", "--help"} & set(context.args):
-        typer.echo(help_page("run"), nl=False)
-        return
-    raise typer.Exit(run_pytest(context.args))
+        typer.echo(help_page(context.info_name or ""), nl=False)
+        raise typer.Exit
 
 
 def run_pytest(arguments: list[str], *plugins: str) -> int:
@@ -52,7 +57,7 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     table_options = ("--benchmark-compare", "--benchmark-columns", "--benchmark-verbose")
     wants_table = any(word.startswith(table_options) for word in arguments)
     cells = Path(__file__).with_name("pytest_plugin") / "cells_test.py"
-    own = [
+    words = [
         *("-c", str(cells.with_name("pytest.ini"))),
         *("-p", "pytest_benchmark.plugin", "-p", f"{PLUGINS}.run_plugin"),
         *(word for plugin in plugins for word in ("-p", f"{PLUGINS}.{plugin}")),
@@ -63,11 +68,10 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     ]
     # If no cell is ok, it warns that there is nothing to save; the summary says so as well.
     warnings.filterwarnings("ignore", category=PytestBenchmarkWarning)
-    words = own
     for word in arguments:
         # A word that begins with @ would be a file of arguments to pytest.
         if word.startswith("@") and words[-1].startswith("--") and "=" not in words[-1]:
-            words = [*words[:-1], f"{words[-1]}={word}"]
+            words[-1] += f"={word}"
         else:
-            words = [*words, word]
+            words.append(word)
     return int(pytest.main(words, [refusals]))

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bench.commands.exits import exit_codes, fail, refuse, refusing
+from bench.commands.shared_options import new_folder
 from bench.measure.processes.guarded import ChildError
-from bench.measure.run_folder import name_fault
-from bench.plan.option_values import choice, collected
+from bench.plan.option_values import BadInput, choice, collected
 from bench.records.paths import REPORTS
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
 from bench.trials.selftest.peer_tools import peer_names
 from bench.trials.selftest.selftest_settings import LONGER, Settings
 
-if TYPE_CHECKING:
-    from bench.trials.selftest.selftest_session import Session
-
 DEFAULTS = Settings()
+
+RUNNING = "trials", "finished {} of {} trials"
+"""Texts of the progress."""
 
 SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 
@@ -64,6 +63,9 @@ def selftest(
       samples (FILE|RUN): Only judge stored samples of equal arms: a Parquet or CSV file, all arms
         of which are equal, or a run's twin and copies of its baseline.
     """
+    from rich.console import Console
+
+    from bench.present import terminal
     from bench.trials.selftest.background_load import LoadError
     from bench.trials.selftest.planted_kernel import KernelError
     from bench.trials.selftest.selftest_session import Session
@@ -78,26 +80,26 @@ def selftest(
         _build(folder)
         return
     peers = tuple(peer or peer_names()) if peer_trials else ()
-    name = run or f"selftest_{datetime.now(UTC):%Y-%m-%d_%H%M}"
-    faults = [f"--run: {fault}"] if (fault := name_fault(name)) else []
-    for option, given, known in (
-        ("--load", load or (), PATTERNS),
-        ("--peer", peers, peer_names()),
-    ):
-        for word in given:
-            collected(faults, choice(known), word, option)
+    faults: list[str] = []
+    folder = new_folder(faults, run, "selftest")
+    for word in load or ():
+        collected(faults, choice(PATTERNS), word, "--load")
+    for word in peers:
+        collected(faults, choice(peer_names()), word, "--peer")
     if faults:
-        refuse("\n".join(faults))
+        raise BadInput(faults)
     settings = Settings(
         processes, trials, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
     )
-    session = Session(settings, REPORTS / name)
+    session, console = Session(settings, folder), Console(highlight=False)
+    for tool, reason in session.unavailable.items():
+        console.print(f"{tool} is skipped: {reason}", soft_wrap=True)
     try:
-        with refusing(KernelError):
-            _run(session)
+        with refusing(KernelError), terminal.counter(console, *RUNNING) as progress:
+            session.run(progress)
     except (LoadError, ChildError) as error:
         fail(f"the self-test ended early: {error}")
-    _build(REPORTS / name)
+    _build(folder)
 
 
 def _judge(name: str) -> None:
@@ -113,19 +115,6 @@ def _judge(name: str) -> None:
     console = Console()
     terminal.show(console, shares.verdicts("Verdicts", found, keys))
     terminal.show(console, shares.intervals("95 % intervals", found, keys))
-
-
-def _run(session: Session) -> None:
-    """Run the trials, and show the progress."""
-    from rich.console import Console
-
-    from bench.present import terminal
-
-    console = Console(highlight=False)
-    for tool, reason in session.unavailable.items():
-        console.print(f"{tool} is skipped: {reason}", soft_wrap=True)
-    with terminal.counter(console, "trials", "finished {} of {} trials") as progress:
-        session.run(progress)
 
 
 def _build(folder: Path) -> None:

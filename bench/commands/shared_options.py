@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from bench.measure.run_folder import find_run, own_files
+from bench.measure.run_folder import find_run, name_fault, own_files
 from bench.records import derived_files, store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from bench.records.paths import REPORTS
 
 Keyword = Annotated[
     str, typer.Option("-k", metavar="EXPRESSION", help="Only what this selects; see `run --help`.")
@@ -52,14 +51,22 @@ def files_of(
     )
 
 
+def new_folder(faults: list[str], run: str, kind: str) -> Path:
+    """Return a new folder in reports/, named by `--run` or else by kind and time; add its fault."""
+    name = run or f"{kind}_{datetime.now(UTC):%Y-%m-%d_%H%M}"
+    if fault := name_fault(name):
+        faults.append(f"--run: {fault}")
+    return REPORTS / name
+
+
 def load_run(name: str) -> store.Run:
     """Load a stored run by its name or folder; list damaged parts of it on stderr."""
     run = store.load(find_run(name))
-    warn_of_damage(run.directory, run.damaged)
+    warn_of_damage(run)
     return run
 
 
-def warn_of_damage(folder: Path, damaged: Iterable[store.Damage]) -> None:
+def warn_of_damage(run: store.Run) -> None:
     """List on stderr the damaged parts of a stored run, which were left out."""
-    for damage in (*damaged, *derived_files.damage(folder)):
-        typer.echo(f"warning: {folder.as_posix()}: set aside: {damage}", err=True)
+    for damage in (*run.damaged, *derived_files.damage(run.directory)):
+        typer.echo(f"warning: {run.directory.as_posix()}: set aside: {damage}", err=True)

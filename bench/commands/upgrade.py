@@ -17,12 +17,9 @@ def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
     from bench.measure.processes.guard import Guard
     from bench.measure.version_environments import make_environment, releases_between
-    from bench.plan.options import help_page
     from bench.records.variants import is_requirement
 
-    if {"-h", "--help"} & set(context.args):
-        typer.echo(help_page("upgrade"), nl=False)
-        return
+    run.answer_help(context)
     parser = OptionParser(add_help=False, allow_abbrev=False)
     for option in ("--from", "--to"):
         parser.add_argument(option)

@@ -145,9 +145,7 @@ class Problem:
         """Return the initial parameters and `loss_fn(params, batch)`.
 
         The parameters are nested dicts, which JAX flattens much faster than an `nnx.State`.
-
-        Raises:
-          ValueError: the model has state beside its parameters.
+        ValueError if the model has state beside its parameters, such as BatchNorm's averages.
         """
         return self.draw(), self.loss_function()
 
@@ -158,9 +156,8 @@ class Problem:
     def loss_with_state(self, axis: str = "") -> StateLossFn:
         """Return `loss_fn(params, model_state, batch) -> (loss, model_state)`, for `has_aux`.
 
-        Args:
-          axis: the axis of the enclosing jax.shard_map over which the batch is split. Statistics
-            are averaged over it. Without one, the function computes what it gets as a whole.
+        Statistics are averaged over `axis`, the axis of the enclosing jax.shard_map over which the
+        batch is split. Without one, the function computes what it gets as a whole.
         """
         averaged_over = "" if self.statistics == LOCAL else axis
         definition, _ = split_model(self.make_model, averaged_over)
@@ -198,11 +195,7 @@ class Problem:
         return ["/".join(str(key.key) for key in path) for path, _ in leaves]
 
     def loss_function(self, axis: ModelAxis = WHOLE) -> LossFn:
-        """Return `loss_fn(params, batch)` of the model, or of one device's shard of it.
-
-        Raises:
-          ValueError: the model has state beside its parameters, such as BatchNorm's averages.
-        """
+        """Return the loss function of `functional`, or that of one device's shard of the model."""
         make = self.make_model
         if axis is not WHOLE:
             assert self.make_part is not None, "the model has no parts"  # noqa: S101
@@ -225,11 +218,8 @@ class Problem:
         A scan sums losses and gradients in the gradients' dtype and divides once. Only the
         activations of one microbatch are alive at a time. Of n microbatches, microbatch i consists
         of rows i, i + n, i + 2n ..., an equal share on every device, and starts with the model
-        state that the one before it has left.
-
-        Args:
-          value_and_grad: as jax.value_and_grad makes it, of (model or parameters, batch), or with
-            `has_aux` of (parameters, model state, batch).
+        state that the one before it has left. `value_and_grad` is as jax.value_and_grad makes it,
+        of (model or parameters, batch), or with `has_aux` of (parameters, model state, batch).
         """
         if (count := self.microbatches) == 1:
             return value_and_grad
@@ -306,8 +296,7 @@ class Stages:
     block: Callable[[Params, jax.Array], jax.Array]
     """Maps one block's parameters and its input to its output, of the same shape."""
     last: Callable[[Params, jax.Array, Batch], jax.Array]
-    """Maps the parameters outside the blocks, the last block's output and the batch to the mean
-    loss."""
+    """Maps parameters outside the blocks, the last block's output and the batch to the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)

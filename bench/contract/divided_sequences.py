@@ -93,10 +93,6 @@ def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
     return attended
 
 
-OwnPart = Callable[[Any], Any]
-"""Maps an array (batch, length, ...) to this device's shard of it (batch, tokens, ...)."""
-
-
 def scores_of(query: jax.Array, key: jax.Array) -> jax.Array:
     """Return the scores (batch, heads, queries, keys) before the softmax, in float32 or better."""
     scores: jax.Array = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5
@@ -210,14 +206,15 @@ def zigzag_part(array: jax.Array) -> jax.Array:
 
 
 def context_parallel_step(
-    problem: Problem, mesh: Mesh, attention: Attention, own_part: OwnPart
+    problem: Problem, mesh: Mesh, attention: Attention, own_part: Callable[[Any], Any]
 ) -> TrainStep:
     """Return the train step of a replicated model whose sequences are divided over `context`.
 
     The batch is split over `data`, and each device computes the mean loss over its own tokens. The
     shards are equal, so one all-reduce over both axes combines the loss and the gradients.
 
-    `attention` attends from this device's tokens, which `own_part` selects, to all devices' tokens.
+    `own_part` maps an array (batch, length, ...) to this device's shard of it (batch, tokens, ...).
+    `attention` attends from these tokens to all devices' tokens.
     """
     sequence, axes = problem.sequence, ("data", "context")
     assert sequence is not None, "the model has no sequence"  # noqa: S101
@@ -233,10 +230,6 @@ def context_parallel_step(
         finally:
             _view.reset(token)
 
-    def loss_and_gradients(params: Params, batch: Batch) -> Any:
-        own_params = jax.lax.pcast(params, axes, to="varying")
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-        return jax.lax.psum(value_and_grad(own_params, batch), axes)
-
+    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = place_model_state_on_shards((params, problem.optimizer.init(params)), mesh)
-    return shard_mapped_step(problem, mesh, state, "data", loss_and_gradients)
+    return shard_mapped_step(problem, mesh, state, "data", terms, axes)

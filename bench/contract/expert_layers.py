@@ -11,7 +11,6 @@ from contextvars import ContextVar
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
 from bench.contract.logical_axes import Rules, partition_specs, undivided
@@ -111,14 +110,6 @@ def expert_parallel_step(
         finally:
             _experts.reset(token)
 
-    def left(spec: P) -> tuple[str, ...]:
-        return tuple(name for name in AXES if name not in spec)
-
-    def loss_and_gradients(params: Params, batch: Batch) -> tuple[jax.Array, Params]:
-        own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), params, specs)
-        loss, grads = problem.over_microbatches(jax.value_and_grad(share_of_loss))(own, batch)
-        grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs)
-        return jax.lax.psum(loss, AXES), grads
-
+    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, specs)
-    return shard_mapped_step(problem, mesh, state, AXES, loss_and_gradients)
+    return shard_mapped_step(problem, mesh, state, AXES, terms, AXES)

@@ -33,16 +33,10 @@ def make_layers(make: Callable[[], nnx.Module], count: int, *, stacked: bool) ->
 def run_layers(
     layers: Any, call: Callable[[Any, jax.Array], tuple[jax.Array, Any]], x: jax.Array, remat: str
 ) -> tuple[jax.Array, Any]:
-    """Apply the layers of `make_layers` in order.
+    """Apply the layers of `make_layers` in order, with a policy of rematerialization, or none.
 
-    Args:
-      layers: a list, or a layer with stacked parameters.
-      call: maps a layer and its input to the next layer's input and an auxiliary output, or None.
-      x: the first layer's input.
-      remat: a policy's name, or empty.
-
-    Returns:
-      The last layer's output, and the layers' auxiliary outputs, stacked as (layers, ...).
+    `call` maps a layer and its input to the next layer's input and an auxiliary output, or None.
+    The result is the last layer's output, and the auxiliary outputs, stacked as (layers, ...).
     """
     if isinstance(layers, nnx.List):
         call, others = rematerialized(call, remat), []

@@ -106,10 +106,8 @@ def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
 class Vocabulary(nnx.Module):
     """Token embedding and output layer that share one table, whose rows may be sharded.
 
-    Args:
-      size: number of tokens. The table is padded to `padded_rows(size)` rows, and replicated if the
-        axis does not divide them evenly.
-      width: width of a token's embedding.
+    The table is padded to `padded_rows(size)` rows for `size` tokens, and replicated if the axis
+    does not divide them evenly.
     """
 
     def __init__(
@@ -180,14 +178,9 @@ def _cross_entropy_forward(
 ) -> tuple[jax.Array, Any]:
     """Return the mean loss, and its gradients with respect to the logits, in the logits' dtype.
 
-    A part's gradients replace its logits, as in llm.c, so that only they are kept.
-
-    Args:
-      axis: the axis that shards the table's rows.
-      size: tokens of the vocabulary; rows of the table after them are padding.
-      x: activations (..., width), or (parts, ..., width) if `labels` has three dimensions.
-      table: this device's rows.
-      labels: (batch, tokens), or (parts, batch, tokens).
+    A part's gradients replace its logits, as in llm.c, so that only they are kept. `labels` are
+    (batch, tokens), or (parts, batch, tokens), and `x` the same with a width. `table` has this
+    device's rows, which `axis` shards; those after the `size` tokens of the vocabulary are padding.
     """
     narrow = table.astype(x.dtype)  # once: compilers do not move it out of the loop over parts
 

@@ -38,8 +38,7 @@ def shapes_of_params(problem: Problem) -> Params:
 def dimensions(problem: Problem) -> Params:
     """Return each parameter's dimensions, by logical name and size, in a tree like the parameters.
 
-    Raises:
-      ValueError: names match no parameter, or differ in number from the parameter's dimensions.
+    ValueError if names match no parameter, or differ in number from the parameter's dimensions.
     """
     used = set()
 

@@ -29,9 +29,7 @@ LOCAL: Statistics = "local"
 def split_model(make: Callable[[], nnx.Module], axis: str = "") -> tuple[Any, ModelState]:
     """Return a model's graph definition, and the shapes of its model state, computing nothing.
 
-    Args:
-      make: makes the model.
-      axis: a mesh axis over which `nnx.BatchNorm` averages its statistics; none if empty.
+    `axis` is a mesh axis over which `nnx.BatchNorm` averages its statistics; none if empty.
     """
 
     def made() -> nnx.Module:
@@ -65,6 +63,6 @@ def mean_of_floats(*leaves: Any) -> Any:
 
 def mean_over_axis(state: ModelState, axis: str) -> ModelState:
     """Average the floats of a model state over a mesh axis, by one pmean of all of them."""
-    leaves, structure = jax.tree.flatten(state)
-    means: Any = iter(jax.lax.pmean([leaf for leaf in leaves if is_float(leaf)], axis))  # type: ignore[no-untyped-call]
-    return jax.tree.unflatten(structure, [next(means) if is_float(x) else x for x in leaves])
+    floats = jax.tree.map(lambda x: x if is_float(x) else None, state)
+    means = jax.lax.pmean(floats, axis)  # type: ignore[no-untyped-call]
+    return jax.tree.map(lambda x, mean: x if mean is None else mean, state, means)

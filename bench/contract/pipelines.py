@@ -65,12 +65,9 @@ def _why_not_even(problem: Problem, mesh: Mesh, blocks: int, chunks: int) -> str
 
 
 def to_stages(params: Params, stages: int, chunks: int = 1) -> tuple[Params, Params]:
-    """Arrange a model's parameters for a pipeline.
+    """Return parameters outside the blocks, and blocks stacked as (stages, chunks, length, ...).
 
     Block i belongs to run i // length, and run j to stage j % stages.
-
-    Returns:
-      The parameters outside the blocks, and the blocks stacked as (stages, chunks, length, ...).
     """
     ends = {name: own for name, own in params.items() if name != BLOCKS}
     blocks = [params[BLOCKS][number] for number in sorted(params[BLOCKS])]
@@ -170,33 +167,20 @@ def pipeline_step(
 ) -> TrainStep:
     """Return the step of a pipeline, given its schedule.
 
-    Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well.
-
-    Args:
-      problem: the problem.
-      mesh: a mesh on which `why_no_pipeline` finds no fault.
-      loss_and_gradients: maps this device's parameters, as `to_stages` arranges them, and its shard
-        of the batch to its terms of the mean loss and of its gradients; called inside
-        jax.shard_map.
-      bubble: fraction of the step in which a stage is idle by the schedule.
-      chunks: runs of blocks of a stage.
+    Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well. Inside
+    jax.shard_map, `loss_and_gradients` maps this device's parameters, as `to_stages` arranges them,
+    and its shard of the batch to its terms of the mean loss and of its gradients. `bubble` is the
+    fraction of the step in which a stage is idle by the schedule.
     """
     arrange = partial(to_stages, stages=mesh.shape["pipe"], chunks=chunks)
-
-    def reduced(params: tuple[Params, Params], batch: Batch) -> tuple[jax.Array, Params]:
-        # Mark parameters as varying over the axes over which their gradients are summed below.
-        own_ends = jax.lax.pcast(params[0], ("data", "pipe"), to="varying")
-        own_blocks = jax.lax.pcast(params[1], "data", to="varying")
-        loss, grads = loss_and_gradients((own_ends, own_blocks), batch)
-        loss, of_ends = jax.lax.psum((loss, grads[0]), ("data", "pipe"))
-        return loss, (of_ends, jax.lax.psum(grads[1], "data"))
 
     return shard_mapped_step(
         problem,
         mesh,
         create_sharded_state(problem, mesh, stage_specs(problem, mesh), arrange),
         "data",
-        reduced,
+        loss_and_gradients,
+        ("data", "pipe"),
         params=jax.jit(lambda state: from_stages(*state[0])),
         held=lambda state: {**state[0][0], "blocks": state[0][1]},
         bubble=bubble,

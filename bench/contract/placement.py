@@ -63,8 +63,7 @@ def create_data_parallel_sharding(
 ) -> NamedSharding:
     """Return a sharding that splits only the leading dimension, over one axis or several.
 
-    Raises:
-      ValueError: the mesh has no such axis.
+    ValueError if the mesh has no such axis.
     """
     names = (data_axis,) if isinstance(data_axis, str) else data_axis
     for name in names:
@@ -74,14 +73,10 @@ def create_data_parallel_sharding(
 
 
 def place_batch_on_shards(batch: Any, sharding: NamedSharding) -> Any:
-    """Place a host batch on the mesh, with each leaf's leading dimension split by `sharding`.
+    """Place a host batch, a pytree of NumPy arrays (global batch, ...), on the mesh.
 
-    Args:
-      batch: pytree of NumPy arrays of shape (global batch, ...).
-      sharding: the result of `create_data_parallel_sharding`.
-
-    Raises:
-      ValueError: a leaf is a scalar, or its rows do not divide evenly into the shards.
+    `sharding`, the result of `create_data_parallel_sharding`, splits the leading dimensions.
+    ValueError if a leaf is a scalar, or its rows do not divide evenly into the shards.
     """
     axes = sharding.spec[0] if sharding.spec else None
     names = (axes,) if isinstance(axes, str) else tuple(axes or ())
@@ -100,17 +95,11 @@ def place_batch_on_shards(batch: Any, sharding: NamedSharding) -> Any:
 def place_model_state_on_shards(
     state: Any, mesh: Mesh, param_sharding: Literal["replicate"] | Mapping[str, P] = "replicate"
 ) -> Any:
-    """Copy a pytree of arrays onto the mesh.
+    """Copy a pytree of arrays, such as parameters and optimizer state, onto the mesh.
 
-    Args:
-      state: parameters, optimizer state, or both.
-      mesh: the target.
-      param_sharding: `"replicate"`, or PartitionSpecs by regular expression. The first expression
-        that matches within an array's path, such as `blocks/0/up/kernel`, applies; arrays that
-        match none are replicated.
-
-    Raises:
-      ValueError: `param_sharding` is another string, or an expression applies to no array.
+    `param_sharding` is `"replicate"`, or PartitionSpecs by regular expression. The first expression
+    that matches within an array's path, such as `blocks/0/up/kernel`, applies; arrays that match
+    none are replicated. ValueError if it is another string, or an expression applies to no array.
     """
     if isinstance(param_sharding, str) and param_sharding != "replicate":
         raise ValueError(
@@ -128,17 +117,11 @@ def place_model_state_on_shards(
 def place_nnx_state_on_shards(
     state: nnx.State, mesh: Mesh, filter_sharding: Sequence[tuple[Any, P]]
 ) -> nnx.State:
-    """Copy an `nnx.State` onto the mesh, sharded by nnx filters.
+    """Copy an `nnx.State`, of a model or an optimizer, onto the mesh, sharded by nnx filters.
 
-    Args:
-      state: the state of a model or an optimizer.
-      mesh: the target.
-      filter_sharding: pairs of an nnx filter (`nnx.Param`, `nnx.PathContains("bias")`, `...` for
-        all) and a PartitionSpec. The first filter that matches a variable applies; variables that
-        match none are replicated.
-
-    Raises:
-      ValueError: a filter applies to no variable.
+    `filter_sharding` has pairs of an nnx filter (`nnx.Param`, `nnx.PathContains("bias")`, `...` for
+    all) and a PartitionSpec. The first filter that matches a variable applies; variables that match
+    none are replicated. ValueError if a filter applies to no variable.
     """
     rules = [(kind, nnx.filterlib.to_predicate(kind), spec) for kind, spec in filter_sharding]
     # Where an optimizer keeps nothing for a parameter, a variable holds no array.
@@ -182,14 +165,9 @@ def create_sharded_state(
     """Create initial parameters and optimizer state directly as shards.
 
     In one compiled program, each device draws only its own shards of the parameters and of the
-    optimizer state, so a model may be larger than one device's memory.
-
-    Args:
-      problem: draws the parameters. If it has a `start`, that is sharded instead.
-      mesh: the target.
-      specs: a tree with a PartitionSpec for each parameter.
-      arrange: rearranges the model's parameters (jax or NumPy arrays) into the state's own tree,
-        which `specs` matches.
+    optimizer state, so a model may be larger than one device's memory. If the problem has a
+    `start`, that is sharded instead. `arrange` rearranges the model's parameters (jax or NumPy
+    arrays) into the state's own tree, in which `specs` has a PartitionSpec for each.
     """
     shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
@@ -212,22 +190,35 @@ def shard_mapped_step(
     state: tuple[Params, Any],
     axes: str | tuple[str, ...],
     loss_and_gradients: Callable[[Params, Any], tuple[jax.Array, Params]],
+    sum_over: tuple[str, ...] = (),
     **more: Any,
 ) -> TrainStep:
     """Return a step in jax.shard_map, in which each device updates its shards of the state.
 
     The state, parameters and optimizer state, is placed on the mesh; `axes` split the batch.
-    `loss_and_gradients` maps this device's parameters and its shard of the batch to the loss of the
-    global batch, and that loss's gradients. `more` are further fields of the TrainStep.
+    `loss_and_gradients` maps this device's parameters and its shard of the batch to its terms of
+    the loss of the global batch, and of that loss's gradients. Terms are summed over the axes
+    `sum_over`, or, for gradients, those of them that do not shard the parameter. Over other axes,
+    shard_map tracks what devices share. `more` are further fields of the TrainStep.
     """
     batch_sharding = create_data_parallel_sharding(mesh, axes)
     specs = jax.tree.map(lambda x: x.sharding.spec, state)
+
+    def left(spec: P) -> tuple[str, ...]:
+        return tuple(name for name in sum_over if name not in spec)
+
+    def summed(params: Params, batch: Any) -> tuple[jax.Array, Params]:
+        # Without this mark, jax.grad would sum the gradients over these axes by itself.
+        own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), params, specs[0])
+        loss, grads = loss_and_gradients(own, batch)
+        grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs[0])
+        return jax.lax.psum(loss, sum_over), grads
 
     @partial(jax.jit, donate_argnums=0)
     @partial(jax.shard_map, mesh=mesh, in_specs=(specs, P(axes)), out_specs=(specs, P()))
     def step(state: tuple[Params, Any], batch: Any) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        loss, grads = loss_and_gradients(params, batch)
+        loss, grads = summed(params, batch)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), loss
 
@@ -265,17 +256,11 @@ def shard_axis(mesh: Mesh) -> str:
 
 
 def fsdp_specs(problem: Problem, mesh: Mesh, axis: str, layers: Params | None = None) -> Params:
-    """Return PartitionSpecs that shard each parameter along its largest divisible dimension.
+    """Return PartitionSpecs that shard parameters over an axis along their largest dimension.
 
-    Args:
-      problem: defines the parameters.
-      mesh: a mesh with the axis.
-      axis: the axis to shard over.
-      layers: PartitionSpecs that shard some dimensions already, and are kept.
-
-    Returns:
-      A tree like the parameters. If the axis divides none of a parameter's other dimensions, the
-      parameter keeps its spec of `layers`. The first dimension of stacked layers is never sharded.
+    That is the largest one that the axis divides and that is not sharded already by `layers`,
+    PartitionSpecs which are kept. A parameter without one keeps its spec of `layers`. The first
+    dimension of stacked layers is never sharded. The result is a tree like the parameters.
     """
 
     def spec(path: Any, leaf: jax.ShapeDtypeStruct, taken: P) -> P:
@@ -330,8 +315,7 @@ def keep_no_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
 def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> Any:
     """Reduce a tree over an axis by one psum or pmean, whose all-reduces XLA can combine.
 
-    Raises:
-      ValueError: `reduce_type` is neither "mean" nor "sum".
+    ValueError if `reduce_type` is neither "mean" nor "sum".
     """
     reductions = {"mean": jax.lax.pmean, "sum": jax.lax.psum}
     if reduce_type not in reductions:
@@ -342,31 +326,22 @@ def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> 
 def reduce_gradients_across_devices(
     gradients: Any, reduce_type: ReduceType = "mean", axis_name: str = "data"
 ) -> Any:
-    """Reduce the gradients of each device's own loss over an axis.
+    """Reduce the gradients of each device's own mean loss over an axis.
 
     Inside jax.shard_map with `check_vma=True` (the default), jax.grad returns gradients of
     replicated parameters already summed over the axis; with `check_vma=False` it returns each
     device's own. Both are handled: gradients that still vary over the axis are reduced; gradients
-    that are sums already are only divided, for a mean.
-
-    Args:
-      gradients: pytree of gradients of the mean loss over this device's shard of the batch.
-      reduce_type: "mean" or "sum".
-      axis_name: an axis of the enclosing jax.shard_map or jax.pmap.
-
-    Raises:
-      ValueError: `reduce_type` is neither "mean" nor "sum".
+    that are sums already are only divided, for a mean. ValueError if `reduce_type` is neither
+    "mean" nor "sum".
     """
     checked = axis_name in varying_axes(jax.lax.axis_index(axis_name))
-    leaves, structure = jax.tree.flatten(gradients)
-    summed = [checked and axis_name not in varying_axes(leaf) for leaf in leaves]
-    own = [leaf for leaf, done in zip(leaves, summed, strict=True) if not done]
-    reduced = iter(reduce_gradient_tree(own, reduce_type, axis_name))
+
+    def unless_summed(leaf: jax.Array) -> jax.Array | None:
+        return None if checked and axis_name not in varying_axes(leaf) else leaf
+
+    own = jax.tree.map(unless_summed, gradients)
+    reduced = reduce_gradient_tree(own, reduce_type, axis_name)
     divisor = jax.lax.axis_size(axis_name) if reduce_type == "mean" else 1
-    return jax.tree.unflatten(
-        structure,
-        [
-            leaf / divisor if done else next(reduced)
-            for leaf, done in zip(leaves, summed, strict=True)
-        ],
+    return jax.tree.map(
+        lambda leaf, done: leaf / divisor if done is None else done, gradients, reduced
     )

@@ -150,11 +150,15 @@ def read_options(namespace: argparse.Namespace) -> Options:
     return Options(**values)
 
 
-def help_page(command: str) -> str:
-    """Return the page of `python -m bench COMMAND --help` for `run`, `regress` or `upgrade`."""
+def command_parser(
+    command: str,
+    without: Collection[str] = (),
+    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    """Return a parser of the options of a run and those of a command in help_pages.toml."""
     text = Path(__file__).with_name("help_pages.toml").read_text(encoding="utf-8")
     page = tomllib.loads(text.replace("python -m bench", PROGRAM))[command]
-    parser = argparse.ArgumentParser(
+    parser = kind(
         prog=f"{PROGRAM} {command}",
         description=page["text"],
         epilog=f"{page['after']}exit codes:\n{page['exit_codes']}",
@@ -162,8 +166,14 @@ def help_page(command: str) -> str:
     )
     for name, settings in page.get("arguments", {}).items():
         parser.add_argument(name, **settings)
+    add_options(parser.add_argument, without=without)
+    return parser
+
+
+def help_page(command: str) -> str:
+    """Return the page of `python -m bench COMMAND --help` for `run`, `regress` or `upgrade`."""
     gate = command != "run"
-    add_options(parser.add_argument, without=["resume"] if gate else [])
+    parser = command_parser(command, ["resume"] if gate else [])
     if gate:
         add_options(parser.add_argument, gate=True)
     return parser.format_help()

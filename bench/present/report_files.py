@@ -17,6 +17,7 @@ from bench.present import (
 )
 from bench.present.explanation import baseline_pairs, causes_frame
 from bench.records import files, frames
+from bench.records.rows import BlockRow
 from bench.records.store import Run
 
 
@@ -52,7 +53,8 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
 
 
 def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
-    frames = {"cells": found.cells, "samples": run.samples, "blocks": run.blocks}
+    blocks = pd.DataFrame(run.block_rows, columns=[*BlockRow.__annotations__])
+    frames = {"cells": found.cells, "samples": run.samples, "blocks": blocks}
     if found.traces:
         traces = found.traces.values()
         frames["trace_steps"] = causes.steps_frame(traces)

@@ -169,7 +169,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
     cells = cell_table.build(run).cells
     ceilings = peaks.ceilings(run.block_rows)
     name = run.directory.name
-    if run.blocks.empty:
+    if not run.block_rows:
         lost = "; all launches are set aside, see the warnings" if run.damaged else ""
         raise BadInput([f"{name} has no launches{lost}"])
     if not ceilings:

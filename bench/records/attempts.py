@@ -75,9 +75,8 @@ class Ledger:
         try:
             files.lock(path)
         except files.LockedError as error:
-            raise StoreError(
-                f"another referee is writing {path}; wait until it has ended"
-            ) from error
+            fault = f"another referee is writing {path}; wait until it has ended"
+            raise StoreError(fault) from error
         self._read()
 
     @property
@@ -96,8 +95,7 @@ class Ledger:
         """Store a new ledger's question; in an existing one, return how its question differs."""
         if self._question is None:
             self._add(question)
-            self._question = question
-        for then, now in ((self._question[name], question[name]) for name in ("block", "device")):
+        for then, now in ((self.question[name], question[name]) for name in ("block", "device")):
             if then != now:
                 return f"{self.path} is about {then}, not {now}; name another with --ledger"
         return ""
@@ -108,24 +106,30 @@ class Ledger:
         `own` is the incumbent's hash, and `named` has the challengers' names and hashes.
         """
         now, before = datetime.now(UTC).isoformat(timespec="seconds"), len(self.attempts)
+        common = {"at": now, "incumbent": own, "level": level}
         for number, (name, its) in enumerate(named, start=before + 1):
-            attempt = Attempt(
-                number=number, at=now, incumbent=own, challenger=its, name=name, level=level
-            )
-            self._add(attempt)
-            self.attempts.append(attempt)
+            self._add({"number": number, "challenger": its, "name": name, **common})
         return self.attempts[before:]
 
     def end(self, number: int, outcome: Mapping[str, Any]) -> None:
         """Store the outcome of an attempt."""
         self._add({"number": number, **outcome})
-        self.attempts[number - 1].update(cast("Attempt", outcome))
 
     def _add(self, entry: Mapping[str, Any]) -> None:
         with self.path.open("ab") as file:
             file.write(files.sealed(json.dumps({"line": self._lines, **entry})))
             file.flush()
             os.fsync(file.fileno())
+        self._take(entry)
+
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        """Take the entry of a line into memory."""
+        if self._question is None:
+            self._question = cast("Question", entry)
+        elif entry["number"] > len(self.attempts):
+            self.attempts.append(cast("Attempt", entry))
+        else:
+            self.attempts[entry["number"] - 1].update(cast("Attempt", entry))
         self._lines += 1
 
     def _read(self) -> None:
@@ -137,12 +141,6 @@ class Ledger:
                 place = f"{self.path}, line {number + 1}"
                 remedy = "restore the file, or name another ledger"
                 raise StoreError(f"{place}: {files.CHANGED}; {remedy}")
-            if not number:
-                self._question = cast("Question", entry)
-            elif entry["number"] > len(self.attempts):
-                self.attempts.append(cast("Attempt", entry))
-            else:
-                self.attempts[entry["number"] - 1].update(cast("Attempt", entry))
-            self._lines += 1
+            self._take(entry)
         if len(whole) < len(text):
             os.truncate(self.path, len(whole))

@@ -32,8 +32,7 @@ class StepOptions:
     microbatches: int = 1
     """Number of microbatches whose gradients one update accumulates."""
     remat: str = ""
-    """The policy, one of REMAT, by which the backward pass recomputes activations; empty for
-    none."""
+    """Policy, one of REMAT, by which the backward pass recomputes activations; empty for none."""
     scan_layers: bool = False
     """Whether equal layers are stacked and run in one loop, which compiles a single layer."""
     clip_norm: float | None = None

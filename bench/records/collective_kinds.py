@@ -9,10 +9,7 @@ def bus_factor(kind: str, members: int) -> float:
     Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69 (2009), 117, and nccl-tests
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): 2 (n - 1) / n for an
     all-reduce, (n - 1) / n for a reduce-scatter, all-gather or all-to-all. A collective-permute
-    sends the whole payload.
-
-    Raises:
-      ValueError: the kind is not one of KINDS.
+    sends the whole payload. ValueError if the kind is not one of KINDS.
     """
     share = (members - 1) / members
     match kind:

@@ -46,10 +46,16 @@ def replacing(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Replace a file atomically; text is written as UTF-8 with newlines unchanged."""
-    with replacing(path) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+def write(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+    """Replace a file atomically; text is written as UTF-8 with newlines unchanged.
+
+    If it is to be durable, it is on the disk afterwards, even if the machine fails.
+    """
+    with replacing(path) as draft, draft.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def slug(text: str) -> str:
@@ -82,8 +88,8 @@ def checksum(text: bytes) -> bytes:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file atomically by an object in JSON with its CRC-32."""
-    write(path, sealed(json.dumps(content, indent=2)))
+    """Replace a file durably by an object in JSON with its CRC-32."""
+    write(path, sealed(json.dumps(content, indent=2)), durable=True)
 
 
 @contextmanager

@@ -88,12 +88,8 @@ def _installed(root: Path) -> set[str]:
     found = set()
     for distribution in distributions(name="lockstep", path=[str(root)]):
         for file in distribution.files or ():
-            if file.parts[0] != _FOLDER or file.hash is None:
-                continue
-            try:
+            if file.parts[0] == _FOLDER and file.hash and (root / file).is_file():
                 digest = hashlib.new(file.hash.mode, (root / file).read_bytes()).digest()
-            except OSError:
-                continue
-            if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value:
-                found.add(str(file))
+                if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value:
+                    found.add(str(file))
     return found

@@ -23,8 +23,7 @@ JAX_CHILD = "bench.worker.foreign.jax_child"
 """The module that runs a JAX implementation in a process of its own."""
 
 PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
-"""Optional packages by the single option that needs each, which is also the name of the extra in
-pyproject.toml."""
+"""Optional packages by the option that needs each, which is also the name of the extra."""
 
 FIRST_LOOK = 16
 
@@ -104,8 +103,7 @@ class Job(WorkerSettings, BlockText):
     launch: int
     implementations: list[str]
     baseline: str
-    """Arm that ratios are taken against. If it fails, the worker uses the first implementation
-    that is ok."""
+    """Arm that ratios are taken against; if it fails, the first implementation that is ok."""
     proved: dict[str, ProgramFigures]
     """Implementations whose float64 proof an earlier launch has stored, of this run or another,
     with the figures of their programs; these are empty if they are to be read again."""
@@ -335,8 +333,7 @@ class SupportAnswer(TypedDict):
     """The answer of `python -m bench.worker.answer.supported`."""
 
     unsupported: dict[str, dict[str, str]]
-    """Known reasons, by block and implementation, why it cannot run there; empty if it can.
-    """
+    """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
     faults: list[str]
     """Workloads that make no problem, and implementations that answer neither None nor a reason."""
 

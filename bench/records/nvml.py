@@ -26,8 +26,7 @@ class UnknownError(Exception):
 def call(name: str, *arguments: Any) -> Any:
     """Call NVML's function `nvml<name>`.
 
-    Raises:
-      UnknownError: the package is not installed, or this board or driver does not support the call.
+    UnknownError if the package is not installed, or this board or driver does not support the call.
     """
     try:
         library = import_module("pynvml")
@@ -54,11 +53,7 @@ def watts(handle: Any, what: str) -> float | None:
 
 
 def boards() -> list[Any]:
-    """Start NVML and find all boards of this machine.
-
-    Raises:
-      UnknownError: NVML is not installed, or finds no driver.
-    """
+    """Start NVML and find all boards of this machine; UnknownError without NVML or a driver."""
     call("Init")
     return [call("DeviceGetHandleByIndex", number) for number in range(call("DeviceGetCount"))]
 
@@ -66,8 +61,7 @@ def boards() -> list[Any]:
 def board_of(ordinal: int) -> Any:
     """Find the board of a CUDA device; CUDA has its own order, and may hide some boards.
 
-    Raises:
-      UnknownError: no board can be read, or none is certainly this device.
+    UnknownError if no board can be read, or none is certainly this device.
     """
     every = boards()
     shown = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]

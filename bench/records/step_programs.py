@@ -15,8 +15,7 @@ class StepProgram(TypedDict):
     bench.worker.read.step_program. Empty if they are unknown, or may have been compiled with
     options of their own, which programs do not show."""
     dispatch: str
-    """Hash of the dispatch path: see bench.worker.read.step_program. Empty if two consecutive steps
-    differed in it."""
+    """Hash of the dispatch path: see there. Empty if two consecutive steps differed in it."""
     host_calls: int
     """Function calls in a step that Python's profiler hook saw."""
     operations: str

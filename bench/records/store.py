@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bench.records import files
 from bench.records.rows import SCHEMA, BlockRow, CellRow, LossRow, Manifest, SampleRow
 from bench.records.statuses import decisive
+from bench.records.step_programs import StepProgram
 from bench.records.trace_rows import TraceRow
 
 if TYPE_CHECKING:
@@ -67,13 +67,7 @@ class _Launch:
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run's folder, without damaged launches.
-
-    Frames have one row per stored row and all columns of bench.records.rows, even those that no row
-    has. Entries of nested objects, such as `compile` and `memory` of a cell, are columns of their
-    own; `proof` and `looks` stay objects. Frames are made on first use, because their libraries
-    take a second to load.
-    """
+    """The content of a run's folder, without damaged launches."""
 
     directory: Path
     manifest: Manifest
@@ -82,28 +76,16 @@ class Run:
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        """The samples of all attempts."""
-        from bench.records import frames  # noqa: PLC0415 (see above)
+        """The samples of all attempts, with all columns of SampleRow, even those that no row has.
+
+        Entries of nested objects are columns of their own, such as `host_steal_s`.
+        """
+        from bench.records import frames  # noqa: PLC0415 (its libraries take a second to load)
 
         frame = frames.of_samples([launch.samples for launch in self.launches])
         for launch in self.launches:  # there may be very many
             launch.samples = b""
         return frame
-
-    @cached_property
-    def cells(self) -> pd.DataFrame:
-        """The last row of each cell in each launch."""
-        return self._frame(self.last_cell_rows, CellRow)
-
-    @cached_property
-    def blocks(self) -> pd.DataFrame:
-        """The block rows of all attempts."""
-        return self._frame(self.block_rows, BlockRow)
-
-    def _frame(self, rows: Sequence[Mapping[str, Any]], kind: type) -> pd.DataFrame:
-        from bench.records import frames  # noqa: PLC0415 (see above)
-
-        return frames.of_rows(map(dict, rows), kind)
 
     @property
     def block_rows(self) -> list[BlockRow]:
@@ -137,6 +119,11 @@ class Run:
         rows = (row for launch in self.launches for row in launch.beside["losses"])
         return list({(row["block"], row["arm"]): row for row in rows}.values())
 
+    @property
+    def programs(self) -> dict[str, StepProgram]:
+        """The stored programs of cells, by name."""
+        return {row["cell"]: row["program"] for row in self.cell_rows if "program" in row}
+
     def decisive(self) -> list[CellRow]:
         """Select the decisive row of each cell among those of its launches."""
         launches: defaultdict[str, list[CellRow]] = defaultdict(list)
@@ -149,9 +136,7 @@ def create(reports: Path, manifest: Manifest) -> Path:
     """Create a run's folder in `reports`, write its manifest, and return the folder.
 
     An empty `manifest["run"]` is replaced by an unused name such as `2026-11-21_1410_quick`.
-
-    Raises:
-      StoreError: the name is taken, or is not a plain folder name.
+    StoreError if the name is taken, or is not a plain folder name.
     """
     name = manifest["run"]
     if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)?", name):
@@ -174,7 +159,7 @@ def create(reports: Path, manifest: Manifest) -> Path:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write `manifest.json` with its checksum."""
-    _write(directory / MANIFEST, files.sealed(json.dumps(manifest, indent=2)))
+    files.write_sealed(directory / MANIFEST, manifest)
 
 
 def add_launch(
@@ -196,7 +181,7 @@ def add_launch(
     folder.mkdir(exist_ok=True)
     number = max((_number(path) for path in _launch_files(directory)), default=0) + 1
     name = f"{number:04}_{files.file_name(blocks[0]['block'])}_launch{blocks[0]['launch'] + 1}"
-    _write(folder / f"{name}.jsonl", text + b"{" + files.checksum(text))
+    files.write(folder / f"{name}.jsonl", text + b"{" + files.checksum(text), durable=True)
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -246,19 +231,16 @@ def load(directory: Path) -> Run:
     return Run(directory, manifest, list(launches.values()), damage)
 
 
-def newest(reports: Path, most: int = 5) -> Iterator[Run]:
-    """Yield a folder's newest runs, the newest first, without those that cannot be read."""
-    manifests = sorted(reports.glob(f"*/{MANIFEST}"), key=lambda path: -path.stat().st_mtime)
-    for manifest in manifests[:most]:
+def newest(reports: Path, most: int | None = 5, without: Collection[str] = ()) -> Iterator[Run]:
+    """Yield the runs whose last launches are the newest, without those that cannot be read.
+
+    `most` limits the number of runs, and `without` names others to leave out.
+    """
+    launches = sorted(reports.glob(f"*/{LAUNCHES}"), key=lambda path: -path.stat().st_mtime)
+    folders = [path.parent for path in launches if path.parent.name not in without]
+    for folder in folders[:most]:
         with contextlib.suppress(StoreError, KeyError, OSError):
-            yield load(manifest.parent)
-
-
-def _write(path: Path, text: bytes) -> None:
-    with files.replacing(path) as draft, draft.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+            yield load(folder)
 
 
 def _launch_files(directory: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """The files of a stored self-test, and the stored results of injected faults."""
 
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
 from bench.records import files, numbers
 from bench.records.store import StoreError
@@ -42,11 +42,6 @@ def read(path: Path) -> dict[str, Any]:
     if content is None:
         raise StoreError(f"{path.as_posix()} is damaged: {files.CHANGED}")
     return content
-
-
-def read_faults(folder: Path) -> FaultResults:
-    """Read the results of injected faults from their folder; it raises the errors of `read`."""
-    return cast("FaultResults", read(folder / FAULTS))
 
 
 def as_expected(row: FaultRow) -> bool:

@@ -45,10 +45,8 @@ class Variant:
         """Read `[@]NAME=VARIABLE=VALUE [VARIABLE=VALUE ...]` or `NAME=REQUIREMENT`.
 
         With `@`, the variant is raced. A value may hold several flags: it ends before the next word
-        that has the form `VARIABLE=`.
-
-        Raises:
-          ValueError: the text has another form, or sets a variable that the suite sets itself.
+        that has the form `VARIABLE=`. ValueError if the text has another form, or sets a variable
+        that the suite sets itself.
         """
         raced = text.startswith("@")
         name, _, rest = text.removeprefix("@").partition("=")

@@ -109,7 +109,7 @@ def test_equal_programs_pass(gate: Gate) -> None:
     assert not Path(base["worktree"]).exists()
     stored = gate.front.stored("r")
     assert set(stored.samples["arm"]) == set(job["implementations"])
-    keys = stored.cells.set_index("implementation")["key"]
+    keys = {row["implementation"]: row["key"] for row in stored.cell_rows}
     assert keys["mine"] == keys["mine@base"], "of the same content"
     assert stored.manifest["preset"] == "regress"
     told = stored.manifest["config"]["regress"]
@@ -576,15 +576,15 @@ def test_a_helper_that_became_slow_is_found(tmp_path: Path) -> None:
     assert done.returncode == 1, (done.stdout, done.stderr)
     assert "Traceback" not in done.stdout + done.stderr
     folder = repository / "reports/r"
-    rows = store.load(folder).cells.set_index("implementation")
-    assert rows["key"].nunique() == 2
-    base, head = (rows["sources"][arm]["implementation"] for arm in ("mine@base", "mine"))
+    rows = {row["implementation"]: row for row in store.load(folder).cell_rows}
+    assert len({row["key"] for row in rows.values()}) == 2
+    base, head = (rows[arm]["sources"]["implementation"] for arm in ("mine@base", "mine"))
     assert [file for file in base if base[file] != head[file]] == ["steps/gradients.py"]
     first = (folder / "regress.md").read_text().splitlines()[0]
     assert first == "### Regression: slower in 1 of 1 comparison with `main`"
     assert "with uncommitted changes" in (folder / "regress.md").read_text()
     run = store.load(folder)
-    assert set(run.cells["implementation"]) == {"mine", "mine@base"}
-    assert set(run.cells["status"]) == {"ok"}
+    assert {row["implementation"] for row in run.cell_rows} == {"mine", "mine@base"}
+    assert {row["status"] for row in run.cell_rows} == {"ok"}
     assert "mine@base" in (folder / "report.html").read_text()
     assert git(repository, "worktree", "list").count("\n") == 0

@@ -51,7 +51,7 @@ def test_a_run_that_is_all_ok(front: Front) -> None:
     (job,) = front.jobs
     assert job["mesh"] == "data=2"
     assert job["implementations"] == ["jit_spmd", "pmap", "mine"]
-    assert len(front.stored("r").cells) == 3
+    assert len(front.stored("r").cell_rows) == 3
     # What is stored tells nothing of people and machines.
     manifest = front.stored("r").manifest
     assert manifest["argv"][-3:] == ["mine.py", *chosen]
@@ -201,9 +201,9 @@ def test_x_stops_and_resume_measures_what_is_missing(front: Front) -> None:
 
 def outcome(run: store.Run) -> list[tuple]:
     """What two runs must agree in, whatever they measured."""
-    rows = run.cells.to_dict("records")
     return sorted(
-        (r["cell"], r["launch"], r["status"], r["key"], r["interleaved"] is False) for r in rows
+        (r["cell"], r["launch"], r["status"], r["key"], r.get("interleaved") is False)
+        for r in run.last_cell_rows
     )
 
 
@@ -225,7 +225,7 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
         front.environment["FAKE_KILL"] = place
         assert front(*command).code == -signal.SIGKILL
         stored = front.stored("r")
-        assert len(stored.blocks.groupby(["block", "launch"])) == launches
+        assert len({(row["block"], row["launch"]) for row in stored.block_rows}) == launches
         assert stored.damaged == [], "what was half-written is not a launch"
         assert list((front.folder / "reports/r" / store.LAUNCHES).glob("*.part"))
     del front.environment["FAKE_KILL"]
@@ -342,7 +342,7 @@ def test_files_that_change_meanwhile_end_the_measuring(front: Front, sources: Pa
     assert done.code == 4, done
     assert "implementation pmap: changed while r was measured" in done.out + done.err
     assert len(front.jobs) == 1
-    assert len(front.stored("r").cells) == 3
+    assert len(front.stored("r").cell_rows) == 3
 
 
 @pytest.fixture
@@ -359,7 +359,7 @@ ONE = (*SMALL, "-k", "pmap and data=1")
 
 def stored_pmap(front: Front, run: str) -> dict:
     """The one row of a run, without what is absent."""
-    (row,) = front.stored(run).cells.to_dict("records")
+    (row,) = front.stored(run).cell_rows
     assert row["implementation"] == "pmap"
     return {key: value for key, value in row.items() if isinstance(value, str)}
 
@@ -376,16 +376,17 @@ def test_a_later_run_proves_and_compiles_nothing_again(proving: Front) -> None:
     assert [job["proved"]["pmap"] for job in first_launches] == [figures] * 4
     assert proving.jobs[-1]["proved"]["pmap"] == {"product_flops": 7.0}, "stored once in a run"
     for run in ("r2", "r3"):
-        cells = proving.stored(run).cells
-        for row in cells[cells["launch"] == 0].to_dict("records"):
-            assert [check["name"] for check in row["proof"]] == ["fp64 sgd", "as timed"]
+        for row in proving.stored(run).cell_rows:
+            names = [check["name"] for check in row["proof"]]
+            if row["launch"]:
+                assert (names, row["compile"]["cache_hits"]) == (["as timed"], 1)
+                continue
+            assert names == ["fp64 sgd", "as timed"]
             # Cold, and of the run that measured it, however often it is passed on.
-            assert (row["compile_compile_s"], row["compile_cache_hits"]) == (2.0, 0)
+            assert (row["compile"]["compile_s"], row["compile"]["cache_hits"]) == (2.0, 0)
             assert (row["proved_in"], row["compiled_in"]) == ("r1", "r1")
-        for row in cells[cells["launch"] == 1].to_dict("records"):
-            assert [check["name"] for check in row["proof"]] == ["as timed"]
-            assert row["compile_cache_hits"] == 1
-    assert not proving.stored("r1").cells[["proved_in", "compiled_in"]].notna().any(axis=None)
+    for row in proving.stored("r1").cell_rows:
+        assert not {"proved_in", "compiled_in"} & row.keys()
 
 
 @pytest.mark.slow
@@ -411,7 +412,7 @@ def test_what_is_edited_meanwhile_is_not_taken_for_what_was_proved(
     done = proving.told(**edits)("run", *ONE, "--run", "r3")
     assert done.code == 4, done
     assert "implementation pmap: changed while r3 was measured" in done.out + done.err
-    assert not len(proving.stored("r3").cells)
+    assert not proving.stored("r3").cell_rows
     assert [bool(job["proved"]) for job in proving.jobs] == [False, False, True]
 
 
@@ -441,10 +442,10 @@ def test_launches_are_passes_over_all_blocks(front: Front) -> None:
     assert lines[-1].startswith("mlp-base/data=")
     assert " launch 2  3 ok, 2 of 2 decided" in lines[-1]
     stored = front.stored("r")
-    assert len(stored.cells) == 12
-    looks = [look for row in stored.blocks["looks"] for look in row]
+    assert len(stored.last_cell_rows) == 12
+    looks = [look for row in stored.block_rows for look in row["looks"]]
     assert all(look["alpha"] > 0 for look in looks)
-    assert set(stored.blocks["rounds"]) == {16}
+    assert {row["rounds"] for row in stored.block_rows} == {16}
     rows = front.benchmarks("r")
     assert len(rows) == 6
     assert all(row["stats"]["rounds"] == 32 for row in rows.values())
@@ -485,9 +486,11 @@ def test_isolated_cells_are_other_cells(front: Front) -> None:
         assert done.code == 0, done
     assert [job["isolated"] for job in front.jobs] == [[], ["pmap"]]
     beside, apart = (
-        front.stored(name).cells.set_index("implementation")["key"] for name in ("beside", "apart")
+        {row["implementation"]: row["key"] for row in front.stored(name).cell_rows}
+        for name in ("beside", "apart")
     )
-    assert (beside == apart).to_dict() == {"python_loop": True, "jit_spmd": True, "pmap": False}
+    same = {name: key == apart[name] for name, key in beside.items()}
+    assert same == {"python_loop": True, "jit_spmd": True, "pmap": False}
     done = front("regress", "HEAD", "--isolate", "pmap", "-k", "pmap")
     assert (done.code, "both steps have to run in the worker" in done.err) == (4, True)
 
@@ -500,7 +503,8 @@ def test_variants_have_workers_of_their_own(front: Front) -> None:
     assert done.code == 0, done
     flags = {StepOptions.parse(job["options"]).variant: job["xla_flags"] for job in front.jobs}
     assert flags == {"": "--first", "v": "--first --second --third=1"}
-    assert set(front.stored("r").cells["options"]) == {"fp32", "fp32,variant=v"}
+    options = {row["options"] for row in front.stored("r").cell_rows}
+    assert options == {"fp32", "fp32,variant=v"}
     front("run", "--resume", "r", "-k", "data=2 and variant=v")
     assert front.jobs[-1]["xla_flags"] == "--first --second --third=1", "also when resumed"
 
@@ -515,7 +519,7 @@ def test_a_budget_passes_over_blocks_without_times(front: Front) -> None:
 def test_one_implementation_alone_has_all_its_rounds(front: Front) -> None:
     done = front("run", *SMALL, "--run", "r", "--rounds", "20", "-k", "data=1 and pmap")
     assert done.code == 0
-    assert set(front.stored("r").blocks["rounds"]) == {20}
+    assert {row["rounds"] for row in front.stored("r").block_rows} == {20}
 
 
 def test_no_look_spends_less_than_nothing(front: Front) -> None:
@@ -524,7 +528,7 @@ def test_no_look_spends_less_than_nothing(front: Front) -> None:
     done = front.told(equal=True, jit_spmd="oom")("run", *SMALL, "--run", "r", *words)
     assert done.code == 0, done
     assert [job["looks"] for job in front.jobs] == [True, False, True, False]
-    looks = [look for row in front.stored("r").blocks["looks"] for look in row]
+    looks = [look for row in front.stored("r").block_rows for look in row["looks"]]
     # The first look of each launch settles the other arm.
     assert [(look["rounds"], look["settled"]) for look in looks] == [(16, ["pmap"]), (32, ["pmap"])]
     assert all(look["alpha"] > 0 for look in looks)
@@ -626,7 +630,7 @@ def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signa
     assert "Traceback" not in out + err
     assert "interrupted: --resume r measures what is left" in out
     assert out.splitlines()[-1] == "report: reports/r/report.html"
-    assert len(front.stored("r").cells) == 2
+    assert len(front.stored("r").cell_rows) == 2
     for pid in map(int, pids.read_text().split()):
         status = Path(f"/proc/{pid}/status")
         assert not status.exists() or "State:\tZ" in status.read_text()

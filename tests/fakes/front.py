@@ -24,12 +24,12 @@ def build(run: store.Run, _tables: object) -> Path:
     return page
 
 
-def write(path: Path, text: bytes, whole=store._write):
-    if path.name != store.MANIFEST and next(launches) == int(number):
+def write(path: Path, text: str | bytes, *, durable: bool = False, whole=files.write):
+    if path.parent.name == store.LAUNCHES and next(launches) == int(number):
         with files.replacing(path) as draft:
             draft.write_bytes(text[: int(float(share) * len(text))])
             os.kill(os.getpid(), signal.SIGKILL)
-    return whole(path, text)
+    whole(path, text, durable=durable)
 
 
 # Shells start background jobs with it ignored, and tests may run in one.
@@ -40,7 +40,7 @@ catalogue.SUPPORT_COMMAND = (sys.executable, "-c", "")
 group.COMMAND = (sys.executable, str(HERE / "worker.py"))
 number, share = os.environ.get("FAKE_KILL", "-1 0").split()
 launches = itertools.count()
-store._write = write
+files.write = write
 report = ModuleType("bench.present.report_files")
 report.build = build
 sys.modules["bench.present.report_files"] = report

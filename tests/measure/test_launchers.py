@@ -179,9 +179,9 @@ def test_a_process_that_is_killed_costs_its_blocks_and_not_the_run(launches: Lau
     both.processes[1].kill()
     both.processes[1].wait()
     assert launches.end(both.processes[0]) == 1, launches.output
-    cells = stored(both.folders[0]).cells.set_index("processes")
-    assert cells.loc[1, "status"] == "ok", cells.loc[1, "reason"]
-    assert cells.loc[2, "status"] == "crashed"
-    assert "process 1 of 2" in cells.loc[2, "reason"]
-    assert "the connection to its host was lost" in cells.loc[2, "reason"]
+    cells = {row["processes"]: row for row in stored(both.folders[0]).last_cell_rows}
+    assert cells[1]["status"] == "ok", cells[1]["reason"]
+    assert cells[2]["status"] == "crashed"
+    assert "process 1 of 2" in cells[2]["reason"]
+    assert "the connection to its host was lost" in cells[2]["reason"]
     launches.wait_for("all processes have ended", lambda: not launches.alive())

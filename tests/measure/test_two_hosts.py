@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from bench.analyse import cell_table, scaling_curves
@@ -122,9 +123,9 @@ def scaled(launches: Launches, two_hosts: TwoHosts, name: str) -> Scaled:
     )
     run = run_over(launches, two_hosts, name, *words)
     [curve] = scaling_curves.find(cell_table.build(run).cells)
-    samples = run.samples.merge(run.blocks[["block", "processes"]], on="block")
+    samples = run.samples.merge(pd.DataFrame(run.block_rows)[["block", "processes"]], on="block")
     fastest = (samples["throughput_ns"] / samples["steps"] / 1e9).groupby(samples["processes"])
-    cells = run.cells.set_index("processes")
+    cells = pd.DataFrame(run.last_cell_rows).set_index("processes")
     found = Scaled(
         *fastest.min()[[1, 2]],
         sent_bytes=sum(part["wire_bytes"] for part in cells.loc[2, "communication"]),
@@ -198,7 +199,9 @@ def fastest(launches: Launches, two_hosts: TwoHosts, name: str) -> dict[str, flo
         *("--rounds", "4", "--seconds", "2"),
     )
     run = run_over(launches, two_hosts, name, *words)
-    samples = run.samples.merge(run.blocks[["block", "mesh", "baseline"]], on="block")
+    samples = run.samples.merge(
+        pd.DataFrame(run.block_rows)[["block", "mesh", "baseline"]], on="block"
+    )
     own_samples = samples[samples["arm"] == samples["baseline"]]
     steps_s = own_samples["throughput_ns"] / own_samples["steps"] / 1e9
     found: dict[str, float] = steps_s.groupby(own_samples["mesh"]).min().to_dict()

@@ -25,23 +25,19 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, PLAN)
     run = store.load(directory)
     assert run.manifest == synthetic.manifest(PLAN)
-    assert len(run.blocks) == 2
-    assert len(run.cells) == 2 * len(PLAN.ratios)
+    assert len(run.cell_rows) == 2 * len(PLAN.ratios)
     assert len(run.samples) == 2 * 6 * (len(PLAN.ratios) + 1)
     assert run.samples["throughput_ns"].dtype == "int64"
-    assert run.cells["compile_trace_s"].notna().all()
-    names = {block.name for block in PLAN.blocks()}
-    assert set(zip(run.blocks["block"], run.blocks["launch"], strict=True)) == {
-        (name, 0) for name in names
-    }
+    assert [(row["block"], row["launch"]) for row in run.block_rows] == [
+        (block.name, 0) for block in PLAN.blocks()
+    ]
 
 
 def test_a_new_run_is_empty_and_has_all_columns(tmp_path: Path) -> None:
     run = store.load(store.create(tmp_path, synthetic.manifest(PLAN)))
-    assert run.cells.empty
-    assert {"status", "memory_total_bytes", "profile"} <= set(run.cells.columns)
-    assert {"arm", "latency_ns"} <= set(run.samples.columns)
-    assert run.blocks.empty
+    assert run.cell_rows == run.block_rows == []
+    assert run.samples.empty
+    assert {"arm", "latency_ns", "host_steal_s"} <= set(run.samples.columns)
 
 
 def test_default_names_are_unique_and_asked_names_exact(tmp_path: Path) -> None:
@@ -64,14 +60,14 @@ def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
     path = synthetic.launch_files(directory)[-1]
     path.rename(path.with_name(f"{path.name}.123.part"))
     run = store.load(directory)
-    assert set(run.blocks["block"]) == {first.name}
-    assert set(run.cells["block"]) == {first.name}
+    assert [row["block"] for row in run.block_rows] == [first.name]
+    assert {row["block"] for row in run.cell_rows} == {first.name}
     assert set(run.samples["block"]) == {first.name}
     assert run.damaged == []
     append(directory, last)
     again = store.load(directory)
-    assert list(again.blocks["block"]) == [first.name, last.name]
-    assert len(again.cells) == 2 * len(PLAN.ratios)
+    assert [row["block"] for row in again.block_rows] == [first.name, last.name]
+    assert len(again.cell_rows) == 2 * len(PLAN.ratios)
     assert len(again.samples) == 2 * 6 * (len(PLAN.ratios) + 1)
     assert len(again.traces) == 2 * len(PLAN.ratios)
     assert len(again.losses) == 2 * (len(PLAN.ratios) + 3)
@@ -81,7 +77,7 @@ def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
 def test_attempts_of_a_launch_count_together(tmp_path: Path) -> None:
     plan = replace(PLAN, devices=(1,), alone=frozenset({"nnx_jit"}))
     directory = synthetic.write(tmp_path, plan)
-    assert len(store.load(directory).blocks) == 2
+    assert len(store.load(directory).block_rows) == 2
     assert len(synthetic.launch_files(directory)) == 1
 
 
@@ -93,10 +89,10 @@ def test_the_last_row_of_a_cell_counts_in_each_launch(tmp_path: Path) -> None:
         synthetic.append(directory, synthetic.attempt(oom, block, launch, "all", names))
     synthetic.append(directory, synthetic.attempt(PLAN, block, 0, "nnx_jit", ["nnx_jit"]))
     run = store.load(directory)
-    rows = run.cells[run.cells["implementation"] == "nnx_jit"].set_index("launch")
-    assert rows["status"].to_dict() == {0: "ok", 1: "oom"}
-    assert rows.loc[0, "interleaved"] is False
-    assert len(run.blocks) == 3
+    rows = {row["launch"]: row for row in run.last_cell_rows if row["implementation"] == "nnx_jit"}
+    assert {launch: row["status"] for launch, row in rows.items()} == {0: "ok", 1: "oom"}
+    assert rows[0]["interleaved"] is False
+    assert len(run.block_rows) == 3
 
 
 def test_what_is_no_run_is_said_clearly(tmp_path: Path) -> None:
@@ -154,12 +150,15 @@ def test_damage_is_named_and_never_read_as_data(
             f"launches/{path.name}: {files.CHANGED}"
         ], place
         # What is read is what was stored, launch by launch.
-        kept = set(run.blocks["block"])
-        assert kept < set(stored.blocks["block"])
-        for frame, original in ((run.samples, stored.samples), (run.cells, stored.cells)):
-            same = original[original["block"].isin(kept)].to_dict("records")
-            assert str(frame.to_dict("records")) == str(same)
-        assert run.traces == [row for row in stored.traces if row["block"] in kept]
+        kept = {row["block"] for row in run.block_rows}
+        assert kept < {row["block"] for row in stored.block_rows}
+        same = stored.samples[stored.samples["block"].isin(kept)].to_dict("records")
+        assert str(run.samples.to_dict("records")) == str(same)
+        for rows, originals in (
+            (run.cell_rows, stored.cell_rows),
+            (run.traces, stored.traces),
+        ):
+            assert rows == [row for row in originals if row["block"] in kept]
 
 
 def line_ends(text: bytes) -> list[int]:
@@ -182,7 +181,7 @@ def test_damage_says_where_it_is(stored: store.Run, tmp_path: Path) -> None:
     append(directory, next(PLAN.blocks()))
     again = store.load(directory)
     assert again.damaged[0].reason == f"{files.CHANGED}; measured again since"
-    assert len(again.blocks) == 2
+    assert len(again.block_rows) == 2
     first.unlink()
     assert "launches/0001: the file is missing" in map(str, store.load(directory).damaged)
 
@@ -197,18 +196,16 @@ def test_what_is_stored_while_it_is_read_is_no_damage(
         patch.setattr(store, "_launch_files", lambda _: files_before)
         run = store.load(tmp_path / "r")
     assert run.damaged == []
-    assert len(run.blocks) == 2
-    assert len(store.load(tmp_path / "r").blocks) == 3
+    assert len(run.block_rows) == 2
+    assert len(store.load(tmp_path / "r").block_rows) == 3
 
 
 def test_exports_hold_the_same_figures(tmp_path: Path) -> None:
-    run = store.load(synthetic.write(tmp_path, PLAN))
-    frames.write(run.cells, tmp_path, "cells")
+    cells = pd.DataFrame(store.load(synthetic.write(tmp_path, PLAN)).cell_rows)
+    frames.write(cells, tmp_path, "cells")
     parquet = pd.read_parquet(tmp_path / "cells.parquet")
     csv = pd.read_csv(tmp_path / "cells.csv")
-    assert (
-        list(parquet["model_flops"]) == list(run.cells["model_flops"]) == list(csv["model_flops"])
-    )
+    assert list(parquet["model_flops"]) == list(cells["model_flops"]) == list(csv["model_flops"])
     assert json.loads(str(parquet["proof"].iloc[0]))[0]["name"] == "fp64 sgd"
 
 

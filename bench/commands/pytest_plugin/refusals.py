@@ -1,8 +1,7 @@
 """Errors that end a run before or while it measures, and their messages."""
 
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -31,29 +30,18 @@ class Ended(_pytest.outcomes.Exit):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_parse() -> Generator[None, Any, Any]:
-    """Refuse options in the style of all other commands."""
-    with _in_one_style():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_cmdline_main() -> Generator[None, Any, Any]:
-    """Refuse a run in the style of all other commands."""
-    with _in_one_style():
-        return (yield)
-
-
-@contextmanager
-def _in_one_style() -> Iterator[None]:
     """Print an error as all commands do; pytest prints one line for each argument of the error."""
     try:
-        yield
+        return (yield)
     except pytest.UsageError as error:
         for text in map(str, error.args):
             if text.startswith("usage:"):  # of an option of pytest; the files it read follow
                 text = plain(text.partition(": error: ")[2].partition("\n")[0])  # noqa: PLW2901
             sys.stderr.write(f"error: {text}\n")
         raise pytest.UsageError from None
+
+
+pytest_cmdline_main = pytest_cmdline_parse
 
 
 def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:

@@ -41,17 +41,13 @@ class RunEstimates:
         reasons = self._engine.unsupported.get(block.name, {})
         return [arm for arm in arms if not reasons.get(arm)]
 
-    def nothing_runs(self, block: Block, arms: Sequence[str]) -> bool:
-        """Return whether it is known that none of these arms can run the block."""
-        return not self.running(block, arms)
-
     def missing(self, selected: Mapping[Block, Sequence[str]]) -> dict[Block, list[float]]:
         """Estimate the launches of every block that are not stored yet."""
         return {
             block: [
                 sum(self.launch(block, arms, launch).values())
                 for launch in range(self._engine.schedule.missing_launches(block, arms))
-                if not self.nothing_runs(block, arms)
+                if self.running(block, arms)
             ]
             for block, arms in selected.items()
         }

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from statistics import median_high
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from rich.console import Console
@@ -120,8 +120,7 @@ class Front:
         self._progress = Progress(self.console, 0, Remaining(0.0))
         self._failures = 0
         self._results: dict[str, Result] | None = None
-        self._run: store.Run | None = None
-        self._tables: Tables | None = None
+        self._stored: tuple[store.Run, Tables] | None = None
         self._report: Path | None = None
         self._closing: list[str] = []
         """Lines to print at the end."""
@@ -140,23 +139,23 @@ class Front:
             metafunc.parametrize("cell_name", list(self._cells), ids=list(self._cells))
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
         """Make names with `=` selectable, and replay samples through pytest-benchmark's timer."""
         for item in items:
-            name = _cell_name(item)
+            name = str(item.callspec.params["cell_name"])
             item.extra_keyword_matches.add(keyword(name))
             block = self._cells[name].block
             item.add_marker(pytest.mark.benchmark(timer=self._timer(name), group=block.name))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record the selected cells, after -k and similar options."""
-        for item in session.items:
-            cell = self._cells[_cell_name(item)]
+        for item in cast("list[pytest.Function]", session.items):
+            cell = self._cells[str(item.callspec.params["cell_name"])]
             bases = self.engine.bases
             arms = bases.arms(cell.implementation) if bases else [cell.implementation]
             self._selected.setdefault(cell.block, []).extend(arms)
         if not session.items:
-            self.console.print(f"none of the {len(self._cells)} cells is selected")
+            self._say(f"none of the {len(self._cells)} cells is selected")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool | None:
@@ -191,23 +190,17 @@ class Front:
         for entry in self.engine.catalogue["implementations"]:
             if entry["error"] and entry["name"] in named:
                 name, path, error = entry["name"], entry["path"], shortened(entry["error"])
-                self.console.print(
-                    f"{name} ({path}) cannot be imported, its cells will end as crashed: {error}",
-                    soft_wrap=True,
-                    markup=False,
+                self._say(
+                    f"{name} ({path}) cannot be imported, its cells will end as crashed: {error}"
                 )
 
     def _tell_what_is_known(self) -> None:
         """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
-        void = [b for b, arms in self._selected.items() if self._estimates.nothing_runs(b, arms)]
+        void = [b for b, arms in self._selected.items() if not self._estimates.running(b, arms)]
         for block in void:
             first = self._selected[block][0]
             reason = shortened(self.engine.unsupported[block.name][first])
-            self.console.print(
-                f"{block.name}: no selected cell runs there; {first}: {reason}",
-                soft_wrap=True,
-                markup=False,
-            )
+            self._say(f"{block.name}: no selected cell runs there; {first}: {reason}")
         run = self.engine.directory
         plan, schedule = self.engine.plan, self.engine.schedule
         left = any(schedule.missing_launches(*each) for each in self._selected.items())
@@ -216,12 +209,15 @@ class Front:
         budget_s = schedule.budget_left_s
         shortest_s = min(schedule.blocks[block.name].seconds for block in self._selected)
         if budget_s is not None and budget_s < shortest_s:
-            self.console.print(
+            self._say(
                 f"--budget is too short: it leaves {clock(budget_s)}, and the shortest launch took "
                 f"{clock(shortest_s)}"
             )
         elif budget_s is None and plan.target_ci is None:
-            self.console.print(f"{run.name} is complete: there is nothing left to measure")
+            self._say(f"{run.name} is complete: there is nothing left to measure")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False)
 
     def measured(self, name: str) -> Result:
         """Return the result of a cell; the first call measures all selected cells."""
@@ -346,18 +342,18 @@ class Front:
         if (directory / store.LAUNCHES).is_dir():
             from bench.analyse import cell_table
 
-            self._run = store.load(directory)
-            self._tables = cell_table.build(self._run)
+            run = store.load(directory)
+            self._stored = run, cell_table.build(run)
         if self._benchmarks is not None:
-            if self._tables is not None:
-                self._add_standings(self._tables)
+            if self._stored is not None:
+                self._add_standings(self._stored[1])
             text = json.dumps(self._benchmarks, indent=4, default=str)
             files.write(directory / BENCHMARK_JSON, text)
-        if self._run is not None:
+        if self._stored is not None:
             # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 
-            self._report = build(self._run, self._tables)
+            self._report = build(*self._stored)
 
     def _add_standings(self, found: Tables) -> None:
         """Add to each benchmark the finite ones of its cell's columns in SURE."""
@@ -371,21 +367,16 @@ class Front:
 
     def pytest_terminal_summary(self) -> None:
         """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
-        if self._run is not None and self._tables is not None and not self.engine.bases:
+        if self._stored is not None and not self.engine.bases:
             from bench.present.closing_summary import print_summary
 
-            print_summary(self.console, self._run, self._tables)
+            print_summary(self.console, *self._stored)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Print where the report is, and tell other hosts that the run has ended."""
         if self._report is not None:
-            self.console.print(f"report: {self._report.as_posix()}", soft_wrap=True)
+            self._say(f"report: {self._report.as_posix()}")
         for line in self._closing:
-            self.console.print(line, soft_wrap=True, markup=False)
+            self._say(line)
         self.engine.hosts.close()
-
-
-def _cell_name(item: pytest.Item) -> str:
-    """Return the name of an item's cell, from the item's id."""
-    return item.name.partition("[")[2].removesuffix("]")

@@ -168,11 +168,6 @@ def loss_of_labels(model: Any, parts: tuple[jax.Array, jax.Array]) -> jax.Array:
     return model.loss(model(tokens), labels)
 
 
-def next_token_loss(model: Any, tokens: jax.Array) -> jax.Array:
-    """Return the mean next-token cross-entropy; `tokens` is (batch, context + 1)."""
-    return loss_of_labels(model, with_labels(tokens))
-
-
 def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: str) -> Stages:
     """Return the model, or one device's shard of it, as a chain."""
 
@@ -243,7 +238,7 @@ def problem(
         sequence=TokenSequence(
             length=config.context, heads=config.heads, split=with_labels, loss=loss_of_labels
         ),
-        loss=next_token_loss,
+        loss=lambda model, tokens: loss_of_labels(model, with_labels(tokens)),
         optimizer=optax.chain(
             clip_by_global_norm(1.0), optax.adamw(1e-3, b2=0.95, weight_decay=0.1)
         ),

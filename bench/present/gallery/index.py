@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from bench.analyse import cell_history, cell_table
@@ -17,6 +17,7 @@ from bench.present.gallery import history_tables
 from bench.present.rendering import render
 from bench.records import files, numbers, store, trial_results
 from bench.records.git_files import tracked_folders
+from bench.records.trial_results import FaultResults
 
 MARKDOWN, PAGE = "README.md", "index.html"
 
@@ -135,7 +136,7 @@ def _selftest(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _faults(folder: Path) -> tuple[Any, dict[str, Any]]:
-    results = trial_results.read_faults(folder)
+    results = cast("FaultResults", trial_results.read(folder / trial_results.FAULTS))
     return results, {
         "kind": FAULTS,
         "headline": f"{trial_results.summarize_faults(results)}.",

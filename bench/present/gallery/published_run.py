@@ -107,7 +107,7 @@ def published_name(run: store.Run) -> str:
     Raises:
       PublishError: the run has no cells.
     """
-    workloads = sorted((run.cells["workload"] + "-" + run.cells["size"]).unique())
+    workloads = sorted({f"{row['workload']}-{row['size']}" for row in run.cell_rows})
     if not workloads:
         raise PublishError(f"{run.directory.as_posix()} has no cells; there is nothing to publish")
     most = 2

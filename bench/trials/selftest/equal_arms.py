@@ -88,13 +88,12 @@ def equal_samples(run: store.Run) -> pd.DataFrame:
 
     Copies are implementations whose files have the same content.
     """
-    cells = run.cells
-    known = [isinstance(sources, dict) for sources in cells["sources"]]
     contents = {
         (row["block"], row["implementation"]): sorted(row["sources"]["implementation"].values())
-        for row in cells[known].to_dict("records")
+        for row in run.cell_rows
+        if "sources" in row
     }
-    baselines = dict(zip(run.blocks["block"], run.blocks["baseline"], strict=True))
+    baselines = {row["block"]: row["baseline"] for row in run.block_rows}
 
     def is_equal(block: str, arm: str) -> bool:
         first = baselines[block]
