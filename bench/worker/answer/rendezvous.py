@@ -19,32 +19,16 @@ from bench.records.messages import Meeting
 from bench.worker import event_stream
 
 _LONGEST = 512
+"""Bytes of an address that all processes exchange."""
 
 
 def meet(own: dict[str, str | int]) -> Meeting:
-    """Connect with the other processes, and exchange addresses.
-
-    Raises:
-      ValueError, RuntimeError: jax detects no cluster, or the others do not connect.
-    """
+    """Connect with the others, and exchange addresses; an error if jax detects no cluster."""
     jax.config.update("jax_platforms", "cpu")
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
-    main = json.loads(from_main(json.dumps(own)))
-    return Meeting(
-        rank=jax.process_index(),
-        processes=jax.process_count(),
-        address=str(main["address"]),
-        port=int(main["port"]),
-        token=str(main["token"]),
-    )
-
-
-def from_main(text: str) -> str:
-    """Broadcast the text of the process of rank 0."""
-    room = np.zeros(_LONGEST, np.uint8)
-    room[: len(text)] = np.frombuffer(text.encode("ascii"), np.uint8)
-    found = multihost_utils.broadcast_one_to_all(room)
-    return bytes(found).rstrip(b"\0").decode()
+    text = np.frombuffer(json.dumps(own).encode().ljust(_LONGEST), np.uint8)
+    main = json.loads(bytes(multihost_utils.broadcast_one_to_all(text)))
+    return Meeting(rank=jax.process_index(), processes=jax.process_count(), **main)
 
 
 def main(answer: TextIO) -> None:

@@ -4,13 +4,13 @@ Every process writes and reads the shards of its own devices. Orbax restores eac
 sharding; bench.worker.phases.saved_state has the checks.
 """
 
-import contextlib
 import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,15 +100,11 @@ class Orbax:
 
 
 def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Save and restore the state of each ok cell, and add the figures to its row.
-
-    The settings are the `modes` of saving, and the `folder` for the files.
-    """
+    """Save each ok cell's state in the settings' `modes`, in `folder`, and restore it."""
     arms = session.ok_arms()
     for number, arm in enumerate(arms):
         session.announce("checkpoint", arm.name, number, len(arms))
         folder = Path(settings["folder"]) / str(number)
-
         measure = partial(measure_checkpoints, arm, session.mesh, settings["modes"], folder)
         try:
             checkpoint = in_all_processes(measure)
@@ -124,8 +120,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
 
     Raises:
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.
-      WrongStepError: the restored state differs from the saved one, or a device held more of an
-        array than its sharding allows.
+      WrongStepError: the state comes back different, or a device held too much of an array.
     """
     size = sum(array.nbytes for array in arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +129,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
         raise UnsupportedError(
             f"its files may need {bytes_(ROOM * size)}, and {bytes_(free)} are free on the disk"
         )
-    with contextlib.closing(Orbax(folder)) as orbax:
+    with closing(Orbax(folder)) as orbax:
         clear(orbax.save(arrays(arm.state)))
         saves: dict[str, SavedCheckpoint] = {}
         for mode in modes:
@@ -173,11 +168,9 @@ def no_checkpoint(reason: str) -> Checkpoint:
 def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, SavedState]:
     """Save an arm's state repeatedly, and keep the last save."""
     asynchronous = mode == "async"
+    before_ns = [arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)]
     figures = SavedCheckpoint(
-        blocking_s=[],
-        total_s=[],
-        steps_before_ns=[arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)],
-        steps_during_ns=[],
+        blocking_s=[], total_s=[], steps_before_ns=before_ns, steps_during_ns=[]
     )
     for last in repetitions():
         tree = arrays(arm.state)
@@ -221,11 +214,7 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
 def measure_restores(
     orbax: Orbax, saved: SavedState, name: str, shardings: Mapping[str, Sharding]
 ) -> RestoredCheckpoint:
-    """Restore a state repeatedly, and watch how much of it each device holds.
-
-    Raises:
-      WrongStepError: see `measure_checkpoints`.
-    """
+    """Restore a state repeatedly, and watch how much of it each device holds."""
     shapes = shapes_of(saved.shapes, shardings)
     bounds = allowed_bytes(shapes)
     largest = max(bounds.values())
@@ -281,10 +270,7 @@ def clear(folder: Path) -> None:
 
 def file_system(folder: Path) -> str:
     """Return the type of a folder's file system; empty if the system does not show it."""
+    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
     resolved = folder.resolve()
-    mounts = {
-        Path(part.mountpoint): part.fstype
-        for part in psutil.disk_partitions(all=True)
-        if resolved.is_relative_to(part.mountpoint)
-    }
-    return mounts[max(mounts, key=lambda place: len(place.parts))] if mounts else ""
+    around = (str(place) for place in (resolved, *resolved.parents))
+    return next((mounts[place] for place in around if place in mounts), "")
