@@ -16,7 +16,7 @@ from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection, cell_request
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "inspect")
+COMMAND = (sys.executable, "-m", "bench.worker.answer.asked_cells", "inspect")
 TIMEOUT_S = 600.0
 
 _PARTS = {"workloads": "workload", "meshes": "mesh", "devices": "mesh", "batch_sizes": "batch",

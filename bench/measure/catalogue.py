@@ -20,7 +20,7 @@ COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
 """Time limit that allows for the first initialization of an accelerator."""
 
-SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.supported")
+SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.asked_cells", "support")
 SUPPORT_TIMEOUT_S = 120.0
 
 Reasons = Mapping[str, Mapping[str, str]]

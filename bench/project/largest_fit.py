@@ -299,7 +299,7 @@ def _key(cell: Cell, contents: Contents) -> str | None:
         return None
 
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "fit")
+COMMAND = (sys.executable, "-m", "bench.worker.answer.asked_cells", "fit")
 TIMEOUT_S = 900.0
 
 

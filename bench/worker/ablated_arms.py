@@ -209,17 +209,6 @@ def in_shape(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     reduce-scatter of one device's would; an array of as many elements is only reshaped. Without
     the sum, the compiler could drop the computation of the other parts.
     """
-    if array.size == math.prod(shape):
-        return array.reshape(shape)
-    if array.size < math.prod(shape):
-        if array.ndim == len(shape):
-            return jnp.tile(array, [to // own for to, own in zip(shape, array.shape, strict=True)])
-        parts = jnp.broadcast_to(array, (math.prod(shape) // array.size, *array.shape))
-        return parts.reshape(shape)
-    if array.ndim != len(shape):
-        return array.reshape(-1, *shape).sum(0)
-    for place, (to, own) in enumerate(zip(shape, array.shape, strict=True)):
-        if to != own:
-            array = array.reshape(*array.shape[:place], own // to, to, *array.shape[place + 1 :])
-            array = array.sum(place)
-    return array
+    size = math.prod(shape)
+    copies = jnp.broadcast_to(array.ravel(), (max(size // array.size, 1), array.size))
+    return copies.reshape(-1, size).sum(0, dtype=array.dtype).reshape(shape)

@@ -60,8 +60,6 @@ class BlockRounds:
         session.row["baseline"] = baseline if baseline in self.names else self.first(self.names)
         self.arms_beside: list[Arm] = []
         """Input arms and ablated arms."""
-        self.missing: dict[str, dict[str, str]] = {}
-        """Reason why an implementation lacks such an arm, by name and way; empty if it has one."""
         self.arm = self.turn = ""
         """The arm that is being timed, and its implementation; of the twin, the baseline."""
         self.turns = TurnWriter()
@@ -169,7 +167,8 @@ class BlockRounds:
             except EndedError as error:  # the cell itself stays valid
                 reason = error.reason
             session.put_back(name)  # before the next arm is traced
-            self.missing.setdefault(name, {})[way] = reason
+            cell: Any = session.cells[name]
+            cell.setdefault("inputs" if way in job["inputs"] else "ablations", {})[way] = reason
         session.arms += self.arms_beside
 
     def begin_turn(self, arm: str) -> None:
@@ -237,16 +236,15 @@ class BlockRounds:
         return set(reasons)
 
     def end_arms_beside(self, reasons: Mapping[str, str]) -> None:
-        """Close the feeds, and store in the cells why arms beside them are missing or withdrawn."""
+        """Close the feeds, and store in the cells why arms beside them are withdrawn."""
         for arm in self.arms_beside:
             if isinstance(arm, FedArm):
                 arm.feed.close()
             name, _, way = arm.name.partition("+")
-            self.missing[name][way] = reasons.get(arm.name, "")
-        for name, missing in self.missing.items():
             for kind in ("inputs", "ablations"):
-                if ways := self.session.job[kind]:
-                    self.session.cells[name][kind] = {way: missing[way] for way in ways}
+                ways = self.session.cells[name].get(kind, {})
+                if way in ways:
+                    ways[way] = reasons.get(arm.name, "")
 
 
 def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:

@@ -1,7 +1,6 @@
 """Prints the available devices, implementations and workloads as JSON.
 
-It runs in its own process, so that the caller needs neither jax nor device memory. Before it
-imports a file it prints the file's path, because a file may end the process.
+Before it imports a file it prints the file's path, because a file may end the process.
 """
 
 import contextlib

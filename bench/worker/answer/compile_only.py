@@ -41,7 +41,6 @@ class Reading(NamedTuple):
     traced_flops: float
     """FLOPs over all devices; 0 if the step cannot be traced as a whole."""
     state_bytes: int
-    """Bytes of the state on one device."""
     bubble: float
     period: int
 

@@ -2,8 +2,7 @@
 
 Each process reads from stdin the address on which it would listen. jax's own detection (Slurm, Open
 MPI, Kubernetes and others: see jax.distributed.initialize) determines the ranks. The processes
-connect once, with only CPU devices, and disconnect. This runs in its own process, so that the
-caller needs neither jax nor devices.
+connect once, with only CPU devices, and disconnect.
 """
 
 import json

@@ -1,9 +1,8 @@
 """A foreign implementation's file as a module of the contract whose step runs in other processes.
 
 The worker never imports the file, and so loads neither its framework nor that framework's threads.
-The file's constant FOREIGN, a literal, marks it as foreign and says how to start its processes.
-
-A child is given the parameters by path; a JAX child is given the model state too.
+Its constant FOREIGN, a literal, says how to start its processes. These are given the parameters by
+path, and those of JAX the model state too.
 """
 
 import ast
@@ -12,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict, cast
@@ -246,14 +246,11 @@ def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
 def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
     """Arrange the first process's arrays as the initial ones; WrongStepError if they do not fit."""
     wanted = named(start)
-    for rank, own in enumerate(processes):
+    for own in processes:
         if differing := differing_paths(own, wanted):
             raise WrongStepError(
                 "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
             )
-        for name, array in own.items():
-            if array.tobytes() != processes[0][name].tobytes():
-                raise WrongStepError(
-                    f"replicas drift: {name} is not the same in process 0 and process {rank}"
-                )
+    for name in wanted:
+        the_same([sha256(own[name].tobytes()).digest() for own in processes], name)
     return restored(start, processes[0])

@@ -1,8 +1,7 @@
 """`python -m bench.worker.foreign.jax_child FILE`: a JAX implementation as a foreign arm.
 
-It implements the protocol of docs/foreign.md, so that FILE can run under another Python's jax, or
-isolated from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`. It imports the
-workload, as a worker does, needs no outline, and carries model state.
+By the protocol of docs/foreign.md, FILE runs under another Python's jax, or isolated from other
+arms. Like a worker, it imports the workload, so that it needs no outline and carries model state.
 """
 
 import sys

@@ -1,7 +1,6 @@
 """Saving and restoring a cell's state with Orbax, in a phase after the rounds.
 
-Every process writes and reads the shards of its own devices. Orbax restores each array into a given
-sharding; bench.worker.phases.saved_state has the checks.
+Every process writes and reads the shards of its own devices; for checks see saved_state, beside.
 """
 
 import logging
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +69,15 @@ class Orbax:
         import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
 
         logging.getLogger("absl").setLevel(logging.ERROR)
-        self._ocp = ocp
-        self._folder = folder
+        self._args = ocp.args
+        self._paths = (folder / str(number) for number in count())
         self._sync = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._async = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-        self._number = 0
 
     def save(self, tree: Tree, mode: str = "sync") -> Path:
         """Save a tree in a mode of bench.records.arms.CHECKPOINT_MODES."""
-        self._number += 1
-        path = self._folder / str(self._number)
-        saver = self._async if mode == "async" else self._sync
-        saver.save(path, args=self._ocp.args.StandardSave(tree))
+        path, saver = next(self._paths), self._async if mode == "async" else self._sync
+        saver.save(path, args=self._args.StandardSave(tree))
         return path
 
     def completed_at(self) -> float:
@@ -90,7 +87,7 @@ class Orbax:
 
     def restore(self, path: Path, shapes: Shapes) -> Tree:
         """Restore a tree, each array directly into its sharding."""
-        restored: Tree = self._sync.restore(path, args=self._ocp.args.StandardRestore(shapes))
+        restored: Tree = self._sync.restore(path, args=self._args.StandardRestore(shapes))
         return jax.block_until_ready(restored)
 
     def close(self) -> None:

@@ -36,12 +36,10 @@ ENOUGH_S = 60.0
 
 
 class Curve(NamedTuple):
-    """The losses of one training run."""
+    """The finite losses of a run, each before its update, and why it ends early, if it does."""
 
     losses: list[float]
-    """Loss of each step's batch before its update; all finite."""
     reason: str
-    """Why the curve ends early; empty if it does not."""
 
 
 def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """A reader of compiled HLO: instructions, calls, loop counts, shapes and source lines.
 
-Computations, opcodes and operands come from the module's structured API. Shapes, called
-computations, trip counts and metadata come from the instruction's text, because not every version
-of jaxlib offers them otherwise; source lines come from tables at the head of the module's text.
+Computations, opcodes and operands come from the module's structured API, all else from texts,
+because not every version of jaxlib offers it otherwise.
 """
 
 import re
@@ -214,12 +213,12 @@ def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
 
 def short_path(path: str) -> str:
     """Shorten a path to start at its package or repository folder; otherwise to its name."""
-    for marker in ("site-packages/", "dist-packages/"):
-        if marker in path:
-            return path.rpartition(marker)[2]
-    for folder in ("implementations", "bench"):
-        if f"/{folder}/" in path:
-            return f"{folder}/{path.rpartition(f'/{folder}/')[2]}"
+    for folder in ("site-packages/", "dist-packages/"):
+        if folder in path:
+            return path.rpartition(folder)[2]
+    for folder in ("implementations/", "bench/"):
+        if f"/{folder}" in path:
+            return folder + path.rpartition(f"/{folder}")[2]
     return path.rpartition("/")[2]
 
 

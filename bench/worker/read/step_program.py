@@ -5,12 +5,11 @@ where JAX's fast path runs a jitted function. Two steps have the same dispatch p
 host the same work, if their programs are equal, they call the same functions in the same order, and
 their arguments have the same structure and placement.
 
-Programs are equal if their canonical forms are: programs that differ only in names have the same.
-The form keeps opcodes, shapes with their layouts, operands, attributes, constants, device groups,
-donation (`input_output_alias`) and the order of instructions, which is their schedule. Names of
-instructions and computations, and the ids of channels, become numbers in order of appearance.
-Labels are dropped: the module's name, metadata (`op_name`, source lines), and input for the
-partitioner, such as shardings: it has run, and the dispatch path has the placement of arguments.
+Programs are equal if their canonical forms are. These keep opcodes, shapes with their layouts,
+operands, attributes, constants, device groups, donation (`input_output_alias`) and the order of
+instructions, which is their schedule. Names of instructions and computations, and the ids of
+channels, become numbers in order of appearance. Labels are dropped: the module's name, metadata,
+and input for the partitioner, which has run; the dispatch path has the placement of arguments.
 """
 
 import gc

@@ -23,11 +23,8 @@ def drawn_step(
 ) -> DrawnStep:
     """Return a step on all processes' devices.
 
-    Args:
-      number: its number among all traced steps.
-      began: time at which its trace's clock was 0: nanoseconds since 1970, UTC; 0 if unknown.
-      devices: the step on this process's devices.
-      places: their indices in `mesh.devices.flat`.
+    It has a `number` among all traced steps, and its trace's clock was 0 at `began`, in nanoseconds
+    since 1970, UTC. `places` are the indices in `mesh.devices.flat` of this process's `devices`.
     """
     rows = [
         row for place, device in zip(places, devices, strict=True) for row in _rows(place, device)

@@ -48,8 +48,7 @@ ENOUGH_S = 60.0
 """Seconds after which no pass begins; there are always at least two."""
 
 
-def process_name() -> str:
-    """Return this process's name in TensorBoard, without the host's, which nobody need know."""
+def _process_name() -> str:  # the profiler's default would reveal the host's
     return f"process_{jax.process_index()}"
 
 
@@ -68,7 +67,7 @@ class TracedArm:
     """Nanoseconds of steps without a profiler, run just before the traced ones."""
     kept: list[tuple[int, int]] = field(default_factory=list)
     """Of each trace, the number of the step of median length, whose operations alone are kept, and
-    the time at which its clock was 0: nanoseconds since 1970, UTC; 0 if unknown."""
+    `Recording.began`."""
 
     def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
         """Trace some steps, and keep the file in `logdir` if that is given.
@@ -159,7 +158,7 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
                 with jax.profiler.StepTraceAnnotation(arm.name, step_num=number):
                     arm.run(1)
         (recorded,) = Path(draft).rglob("*.xplane.pb")
-        path = logdir / folder / "plugins/profile" / session / f"{process_name()}.xplane.pb"
+        path = logdir / folder / "plugins/profile" / session / f"{_process_name()}.xplane.pb"
         path.parent.mkdir(parents=True, exist_ok=True)
         recorded.replace(path)
     return path
@@ -261,7 +260,7 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         cell=row["cell"],
         implementation=row["implementation"],
         profile=row.get("profile", ""),
-        host=process_name(),
+        host=_process_name(),
         steps=steps,
         counted=counted,
         ops=ops,

@@ -65,13 +65,10 @@ def identify_runs(
     places: Mapping[int, int],
     everywhere: Callable[[Arrivals], Arrivals] = lambda own: own,
 ) -> list[Run]:
-    """Look up the operations that ran on the devices of the mesh.
+    """Look up the operations of one step's events, in order of their start, on the mesh's devices.
 
-    Args:
-      events: the events of one step, in order of their start.
-      operations: the operations of the step's programs.
-      places: the devices' indices in the mesh, by ordinal.
-      everywhere: merges this process's arrivals with those of other processes.
+    `places` are the devices' indices in the mesh, by ordinal; `everywhere` merges this process's
+    arrivals with those of others.
     """
     found = [
         (event, operations.get(event.module, event.op, event.program))
