@@ -241,10 +241,10 @@ class BlockRounds:
             if isinstance(arm, FedArm):
                 arm.feed.close()
             name, _, way = arm.name.partition("+")
-            for kind in ("inputs", "ablations"):
-                ways = self.session.cells[name].get(kind, {})
-                if way in ways:
-                    ways[way] = reasons.get(arm.name, "")
+            cell: Any = self.session.cells[name]
+            for kind in {"inputs", "ablations"} & cell.keys():
+                if way in cell[kind]:
+                    cell[kind][way] = reasons.get(arm.name, "")
 
 
 def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:

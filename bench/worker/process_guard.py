@@ -67,8 +67,8 @@ class HeldFunctions:
     def put_back(self, *, codes: bool = True) -> dict[str, str]:
         """Undo all changes since the snapshot.
 
-        Returned is, by the name of each replaced object, such as `time.perf_counter`, the file that
-        defines the replacement, empty if unknown. To compare `codes` too takes milliseconds.
+        The files that define the replacements, empty if unknown, are returned by the name of what
+        was replaced, such as `time.perf_counter`. To compare `codes` too takes milliseconds.
         """
         replaced = {}
         for owner, held, read, values in self._held:

@@ -8,7 +8,7 @@ connect once, with only CPU devices, and disconnect.
 import json
 import os
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 import jax
 import numpy as np
@@ -27,7 +27,8 @@ def meet(own: dict[str, str | int]) -> Meeting:
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
     text = np.frombuffer(json.dumps(own).encode().ljust(_LONGEST), np.uint8)
     main = json.loads(bytes(multihost_utils.broadcast_one_to_all(text)))
-    return Meeting(rank=jax.process_index(), processes=jax.process_count(), **main)
+    place = {"rank": jax.process_index(), "processes": jax.process_count()}
+    return cast("Meeting", main | place)
 
 
 def main(answer: TextIO) -> None:

@@ -77,7 +77,7 @@ def collectives(
     """
     for module in hlo.modules_of([executable]):
         for instruction, count in module.executed(period):
-            kind = hlo.opcode(instruction).removesuffix("-start")  # of a pair
+            kind = hlo.opcode(instruction).removesuffix("-start")  # if asynchronous
             if not count or kind not in KINDS:
                 continue
             groups, operands = groups_of(instruction, devices), instruction.operands()
