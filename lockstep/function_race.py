@@ -32,14 +32,13 @@ from bench.records.mesh import AXES, MeshShape
 from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, SampleRow
 from bench.worker.answer.available import installed
-from bench.worker.block import program_figures
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.process_guard import FileThreads
 from bench.worker.prove.arm_checks import why_diverged
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.device_memory import high_water
-from bench.worker.read.programs import FirstCall
+from bench.worker.read.programs import FirstCall, program_figures
 from lockstep.agreement import Agreement, Step, copied, precision_of, trace
 from lockstep.stored_results import Results
 

@@ -35,7 +35,7 @@ RESOLUTION = 16
 GROWTH = 16
 """Largest factor between a guess and the batches compiled before, as distant lines mislead."""
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.built_cell", "fit")
+COMMAND = (sys.executable, "-m", "bench.worker.answer.asked_cells", "fit")
 TIMEOUT_S = 900.0
 
 

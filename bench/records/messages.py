@@ -330,7 +330,7 @@ class SupportRequest(FilePaths):
 
 
 class SupportAnswer(TypedDict):
-    """The answer of `python -m bench.worker.answer.supported`."""
+    """The answer of `python -m bench.worker.answer.asked_cells support`."""
 
     unsupported: dict[str, dict[str, str]]
     """Known reasons, by block and implementation, why it cannot run there; empty if it can."""

@@ -17,14 +17,18 @@ _encode, _decode = JSONEncoder().encode, JSONDecoder().decode
 
 def main(events: TextIO) -> None:
     """Run one job, and write its events."""
-    job = cast("Job", _decode(sys.stdin.readline()))
+
+    def receive() -> Any:
+        return _decode(sys.stdin.readline())
+
+    job: Job = receive()
 
     def send(event: Event) -> None:
         events.write(_encode({**event, "attempt": job["attempt"]}) + "\n")
 
     def exchange(value: Any) -> list[Any]:
         send(TellEvent(event="tell", value=value))
-        return cast("list[Any]", _decode(sys.stdin.readline()))
+        return cast("list[Any]", receive())
 
     if "place" in job:
         process_exchange.join(job["place"], exchange)
@@ -35,12 +39,9 @@ def main(events: TextIO) -> None:
         if kinds is None or event["event"] in kinds:
             send(event)
 
-    def more() -> list[str]:
-        return cast("list[str]", _decode(sys.stdin.readline()))
-
     shared = job.get("program_cache")
     with nullcontext(shared) if shared else temporary_folder() as programs:
-        run_job(job, emit, more, Path(programs))
+        run_job(job, emit, receive, Path(programs))
     process_exchange.leave()
 
 

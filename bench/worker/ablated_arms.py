@@ -13,20 +13,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.extend import core
 from jax.interpreters import mlir
 from jax.sharding import Mesh
 
-from bench.contract import Implementation, Params, Problem, Stages, TrainStep
+from bench.contract import Implementation, Params, Problem, TrainStep
 from bench.records.arms import arm_beside
 from bench.records.rows import CellRow
 from bench.records.step_programs import Communication
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.read.programs import FirstCall, communication, inner_jaxprs, product_flops
+from bench.worker.read.programs import FirstCall, communication, product_flops
 from bench.worker.time.clock import Arm
 
 MOST_FORWARD = 0.6
-"""Largest share of a step's FLOPs in its forward pass: a linear model's is half, others' a third.
-"""
+"""Largest share of a step's FLOPs in its forward pass: half in linear models, a third in others."""
 
 TOLERANCE = 0.01
 """Relative difference of FLOPs that the compiler may cause by simplifying around a stand-in."""
@@ -47,23 +47,21 @@ def ablated_arm(
     """Make an arm of a step without a part, and run it once.
 
     `way` is a key of bench.records.arms.ABLATIONS, and `whole` is the row of the proved cell.
-
-    Raises:
-      UnsupportedError: the part cannot be removed alone.
+    UnsupportedError if the part cannot be removed alone.
     """
     collectives, flops = whole.get("communication"), whole.get("product_flops")
     if collectives is None or not flops:
         raise UnsupportedError("the collectives and products of its compiled programs are unknown")
     if way == "local" and not collectives:
         raise UnsupportedError("its compiled programs have no collectives")
-    train_step = implementation.build(_PROBLEMS.get(way, lambda same: same)(problem), mesh)
+    change = {"no-update": without_update, "forward": forward_only}.get(way)
+    train_step = implementation.build(change(problem) if change else problem, mesh)
     batch = train_step.place(problem.batch(0))
     if way == "local":
         step, programs = localized(train_step, batch)
         state, _ = step(train_step.state, batch)
     else:
-        step = train_step.step
-        first = FirstCall(step)
+        first = FirstCall(step := train_step.step)
         state, _ = first(train_step.state, batch)
         programs = first.programs
     check_parts(way, flops, collectives, product_flops(programs), communication(programs, mesh))
@@ -77,24 +75,16 @@ def check_parts(
     flops: float,
     rest: Sequence[Communication],
 ) -> None:
-    """Compare the FLOPs of products, over all devices, and the collectives of two steps.
-
-    The first ones are the whole step's, the others those of the step without its part.
-
-    Raises:
-      UnsupportedError: the ablated step lacks more, or less, than its part.
-    """
+    """Compare a step with its rest; UnsupportedError if that lacks more, or less, than the part."""
     if way == "local" and rest:
         kinds = ", ".join(sorted({row["kind"] for row in rest}))
         raise UnsupportedError(f"the compiler inserts some of its collectives ({kinds})")
-    if way == "forward":
-        if flops > MOST_FORWARD * whole_flops:
-            share = f"{flops / whole_flops:.0%}"
-            raise UnsupportedError(
-                f"its gradients are computed without the problem's loss: {share} of the FLOPs stay"
-            )
-        return
-    if not math.isclose(flops, whole_flops, rel_tol=TOLERANCE):
+    if way == "forward" and flops > MOST_FORWARD * whole_flops:
+        raise UnsupportedError(
+            "its gradients are computed without the problem's loss: "
+            f"{flops / whole_flops:.0%} of the FLOPs stay"
+        )
+    if way != "forward" and not math.isclose(flops, whole_flops, rel_tol=TOLERANCE):
         change = f"from {whole_flops:.3g} to {flops:.3g}"
         raise UnsupportedError(f"the FLOPs of its products change with the part, {change}")
     if way == "no-update" and _payload(rest) < LEAST_KEPT * _payload(whole):
@@ -134,40 +124,31 @@ def _keep(kept: jax.Array, gradient: jax.Array) -> jax.Array:
 
 
 def forward_only(problem: Problem) -> Problem:
-    """Return the problem with a loss whose gradient is 0, and an optimizer that does nothing.
-
-    The compiler then removes the backward pass and what depends only on it.
-    """
+    """Return the problem with a loss whose gradient is 0, so that no backward pass is compiled."""
     inner, sequence, make_stages = problem.optimizer, problem.sequence, problem.make_stages
 
     def update(grads: Params, state: Any, params: Any = None, **_: Any) -> tuple[Params, Any]:
         del params
         return jax.tree.map(jnp.zeros_like, grads), state
 
-    def stages(axis: Any) -> Stages:
-        assert make_stages is not None, "only a problem with stages is asked"  # noqa: S101
-        own = make_stages(axis)
-        return replace(
-            own, first=_stopped(own.first), block=_stopped(own.block), last=_stopped(own.last)
-        )
-
     return replace(
         problem,
         loss=_stopped(problem.loss),
-        sequence=sequence and replace(sequence, loss=_stopped(sequence.loss)),
-        make_stages=make_stages and stages,
+        sequence=sequence and _with_stopped(sequence, "loss"),
+        make_stages=make_stages
+        and (lambda axis: _with_stopped(make_stages(axis), "first", "block", "last")),
         optimizer=optax.GradientTransformationExtraArgs(inner.init, update),
     )
 
 
+def _with_stopped(parts: Any, *names: str) -> Any:
+    """Replace functions of a dataclass by such without gradients."""
+    return replace(parts, **{name: _stopped(getattr(parts, name)) for name in names})
+
+
 def _stopped(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    def stopped(*arguments: Any) -> jax.Array:
-        return jax.lax.stop_gradient(function(*arguments))
+    return lambda *arguments: jax.lax.stop_gradient(function(*arguments))
 
-    return stopped
-
-
-_PROBLEMS = {"no-update": without_update, "forward": forward_only}
 
 _COLLECTIVES = {
     *("psum", "psum_invariant", "unreduced_psum", "pmax", "pmin", "ppermute", "all_to_all"),
@@ -180,9 +161,8 @@ _COLLECTIVES = {
 def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], list[Any]]:
     """Compile a step with local stand-ins for the collectives that its file, or jax, has written.
 
-    The step is returned with its executables. The stand-ins are lowering rules of this one
-    compilation. Tracing, differentiation and the types of jax.shard_map see the collectives
-    themselves, and nothing of jax is replaced.
+    The step is returned with its executables. The stand-ins are lowering rules of this compilation
+    alone: tracing, differentiation and the types of jax.shard_map see the collectives themselves.
 
     Raises:
       UnsupportedError: the step is not one traceable program, or it writes no collectives.
@@ -190,8 +170,7 @@ def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], li
     try:
         traced = jax.jit(train_step.step).trace(train_step.state, batch)
         # Only the outermost program can donate.
-        donates = any(any(e.params.get("donated_invars", ())) for e in traced.jaxpr.eqns)
-        if donates:
+        if any(any(one.params.get("donated_invars", ())) for one in traced.jaxpr.eqns):
             traced = jax.jit(train_step.step, donate_argnums=0).trace(train_step.state, batch)
     except Exception as error:
         text = str(error).partition("\n")[0]
@@ -207,9 +186,9 @@ def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], li
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
     """Yield the equations of a jaxpr, closed or not, at any depth."""
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    for equation in jaxpr.eqns:
         yield equation
-        for inner in inner_jaxprs(equation.params.values()):
+        for inner in core.jaxprs_in_params(equation.params):
             yield from _equations(inner)
 
 
@@ -230,17 +209,6 @@ def in_shape(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     reduce-scatter of one device's would; an array of as many elements is only reshaped. Without
     the sum, the compiler could drop the computation of the other parts.
     """
-    if array.size == math.prod(shape):
-        return array.reshape(shape)
-    if array.size < math.prod(shape):
-        if array.ndim == len(shape):
-            return jnp.tile(array, [to // own for to, own in zip(shape, array.shape, strict=True)])
-        parts = jnp.broadcast_to(array, (math.prod(shape) // array.size, *array.shape))
-        return parts.reshape(shape)
-    if array.ndim != len(shape):
-        return array.reshape(-1, *shape).sum(0)
-    for place, (to, own) in enumerate(zip(shape, array.shape, strict=True)):
-        if to != own:
-            array = array.reshape(*array.shape[:place], own // to, to, *array.shape[place + 1 :])
-            array = array.sum(place)
-    return array
+    size = math.prod(shape)
+    copies = jnp.broadcast_to(array.ravel(), (max(size // array.size, 1), array.size))
+    return copies.reshape(-1, size).sum(0, dtype=array.dtype).reshape(shape)

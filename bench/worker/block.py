@@ -40,16 +40,8 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.statistical_proof import statistical_proof
 from bench.worker.prove.trajectory import build_step
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.device_memory import device_memory, high_water, inspection, largest_program
-from bench.worker.read.programs import (
-    FirstCall,
-    communication,
-    compilers_cost,
-    flops_if_traceable,
-    if_readable,
-    library_kernels,
-    product_flops,
-)
+from bench.worker.read.device_memory import device_memory, high_water, inspection
+from bench.worker.read.programs import FirstCall, flops_if_traceable, program_figures
 from bench.worker.read.step_program import names_options, read_program
 from bench.worker.time.ceilings import measure_ceilings
 from bench.worker.time.clock import Arm
@@ -76,8 +68,7 @@ def run_job(
 ) -> None:
     """Prove, compile and measure a block's cells, then run the further phases of the job.
 
-    `more` reads the answer to a LookEvent: the arms that need more rounds. The other arguments are
-    those of BlockSession.
+    `more` reads the answer to a LookEvent: the arms that need more rounds.
     """
     session = BlockSession(job, emit, programs)
     session.announce("start")
@@ -92,10 +83,8 @@ def run_job(
     with remembered_programs(programs / GATE):
         devices = session.mesh.local_devices
         session.problem = drawn(problem, devices, device_memory(devices))
-    moments = jax.eval_shape(problem.optimizer.init, session.problem.start)
-    session.row["optimizer_bytes"] = sum(
-        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(moments)
-    )
+    moments = jax.tree.leaves(jax.eval_shape(problem.optimizer.init, session.problem.start))
+    session.row["optimizer_bytes"] = sum(leaf.size * leaf.dtype.itemsize for leaf in moments)
     session.end_lap("start")
     if job["ceilings"]:
         # Measured first, while the devices are empty.
@@ -130,6 +119,7 @@ def run_job(
 def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
     """Compute the reference for the block's cells; without one, none of them has a proof."""
     session.announce("truth")
+    programs = session.programs / GATE
 
     def gate_of(block: Block, timed: Problem) -> Gate:
         # The reference has no loop over layers and, where memory allows, recomputes nothing.
@@ -137,15 +127,8 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
         proved = dict.fromkeys(proof_block(one, session.mesh) for one in (block, plain))
         with jax.enable_x64(True):
             exact, *reference = (make_problem(workload, one, "fp64") for one in proved)
-        return Gate(
-            timed,
-            exact,
-            session.mesh,
-            block.mesh.batch_shards,
-            block.options.precision,
-            session.programs / GATE,
-            *reference,
-        )
+        shards, precision = block.mesh.batch_shards, block.options.precision
+        return Gate(timed, exact, session.mesh, shards, precision, programs, *reference)
 
     def make() -> Gate:
         block, problem = session.block, session.problem
@@ -183,9 +166,8 @@ def proof_block(block: Block, mesh: Mesh) -> Block:
 def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
     """Prove an implementation and make it an arm, or end its cell with a reason."""
     try:
-        proved = in_all_processes(
-            lambda: prove(session, gate, name, number), on_failure=partial(session.fail, name)
-        )
+        action = partial(prove, session, gate, name, number)
+        proved = in_all_processes(action, on_failure=partial(session.fail, name))
     except EndedError as error:
         if name not in session.cells:  # the failure was in another process
             session.fail(name, error.status, error.reason)
@@ -196,13 +178,7 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
 
 
 def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[CellRow, Arm, Proved]:
-    """Prove an implementation, exactly or by how it trains; return what `admit` takes.
-
-    Raises:
-      UnsupportedError: the implementation does not support the problem or the mesh.
-      WrongStepError: its step is wrong.
-      Exception: whatever else its file raises.
-    """
+    """Prove an implementation, or raise the reason against it; return what `admit` takes."""
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
     announce = partial(session.announce, arm=name, done=number, of=len(job["implementations"]))
@@ -230,22 +206,21 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
             session.check_process(name)
         row = session.cell_row(name, "ok", "")
         row["proof"] = [*checks, timed_check]
-        row["compile"] = first_call.compile
+        figures = job["proved"].get(name, {})
         if isinstance(train_step, ForeignStep):
             row["compile"] = train_step.compile_times()
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
-            row.update(train_step.figures or job["proved"].get(name, {}))
+            row.update(train_step.figures or figures)
             return row, arm, Proved(implementation, [])
+        row["compile"], programs = first_call.compile, first_call.programs
         row["high_water_bytes"] = high_water(arm, mesh.local_devices)
-        figures = job["proved"].get(name)
         if not figures:
-            programs = first_call.programs
             figures = program_figures(programs, mesh, getattr(train_step, "period", 1))
             if not job["launch"]:
                 figures |= first_launch_figures(session, implementation, programs, arm)
         row.update(figures)
         row["bubble"] = float(train_step.bubble)
-        return row, arm, Proved(implementation, first_call.programs)
+        return row, arm, Proved(implementation, programs)
     finally:
         session.end_lap(phase)
         session.check_process(name)
@@ -254,12 +229,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
 def prove_apart(
     session: BlockSession, gate: Gate, name: str, progress: Callable[[], None]
 ) -> list[Check]:
-    """Prove steps beside the one that will be timed, unless an earlier launch has.
-
-    Raises:
-      UnsupportedError: the reference does not train, so that nothing can be judged by it.
-      WrongStepError: the step is wrong.
-    """
+    """Prove steps beside the one that will be timed, unless an earlier launch has."""
     if name in session.job["proved"]:
         return []
     implementation = session.implementation(name)
@@ -274,11 +244,7 @@ def prove_apart(
 def prove_as_timed(
     session: BlockSession, gate: Gate, name: str, train_step: TrainStep
 ) -> tuple[Check, Any]:
-    """Prove the step that will be timed; return also its last state.
-
-    Raises:
-      WrongStepError: it is wrong.
-    """
+    """Prove the step that will be timed; return also its last state."""
     if session.approximate[name]:
         return statistical_proof(gate).prove_timed(train_step)
     implementation = session.implementation(name)
@@ -287,11 +253,7 @@ def prove_as_timed(
 
 
 def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
-    """Prove an implementation in float64: at a batch that fits, or not at all if none does.
-
-    Raises:
-      Exception: whatever `prove` raises.
-    """
+    """Prove an implementation in float64: at a batch that fits, or not at all if none does."""
     try:
         checks = gate.float64.prove_exact(implementation)
     except Exception as error:
@@ -305,17 +267,6 @@ def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
     return checks
 
 
-def program_figures(programs: Sequence[Any], mesh: Mesh, period: int = 1) -> ProgramFigures:
-    """Read memory, communication and work of a step from its compiled programs."""
-    return ProgramFigures(
-        memory=largest_program(programs),
-        communication=if_readable(lambda: communication(programs, mesh, period=period)),
-        cost=compilers_cost(programs),
-        product_flops=product_flops(programs),
-        kernels=library_kernels(programs),
-    )
-
-
 def first_launch_figures(
     session: BlockSession, implementation: Implementation, programs: Sequence[Any], arm: Arm
 ) -> ProgramFigures:
@@ -323,9 +274,8 @@ def first_launch_figures(
     # A separate step, because tracing may leak tracers into data beside a step's state.
     untimed = build_step(implementation, session.problem, session.mesh)
     traced = flops_if_traceable(untimed.step, arm.state, arm.batch)
-    figures = ProgramFigures(
-        layout=compressed(inspection(session.mesh, untimed, arm.batch)), traced_flops=traced
-    )
+    layout = compressed(inspection(session.mesh, untimed, arm.batch))
+    figures = ProgramFigures(layout=layout, traced_flops=traced)
     own_options = traced is None and names_options(implementation)
     if program := read_program(programs, arm, own_options=own_options):
         figures["program"] = program

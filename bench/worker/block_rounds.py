@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -33,21 +32,15 @@ from bench.worker.time.turn_slots import BoardWatch, merged_boards, merged_hosts
 def warm_arm(
     name: str, train_step: TrainStep, state: Any, problem: Problem, *, proved: bool = False
 ) -> Arm:
-    """Make an arm, and run it until nothing compiles any more.
+    """Make an arm, run it until nothing compiles, and check that its work ends with its outputs.
 
-    With `proved`, the same step has passed the check for late work before, and a glance suffices if
-    it shows none.
-
-    Raises:
-      WrongStepError: work continues after its outputs are ready.
+    With `proved`, the same step has passed that check before, and a glance suffices if it is clean.
     """
-    make = (
-        train_step.arm
-        if isinstance(train_step, ForeignStep)
-        else partial(Arm, step=train_step.step)
-    )
-    arm = make(name, state=state, batch=train_step.place(problem.batch(0)))
-    arm.train_step = arm.train_step or train_step
+    batch = train_step.place(problem.batch(0))
+    if isinstance(train_step, ForeignStep):
+        arm: Arm = train_step.arm(name, state, batch)
+    else:
+        arm = Arm(name, train_step.step, state, batch, train_step=train_step)
     arm.warm_up()
     if not proved or is_late():
         check_completion(arm)
@@ -55,15 +48,10 @@ def warm_arm(
 
 
 class BlockRounds:
-    """Times the proved arms of a session, the baseline's twin, the input arms and the ablated arms.
-
-    `more` reads the answer to a LookEvent: the arms that need more rounds.
-    """
+    """Times a session's proved arms, the twin and the arms beside; for `more` see `run_job`."""
 
     def __init__(self, session: BlockSession, more: Callable[[], list[str]]) -> None:
-        self.session = session
-        self.more = more
-        job = session.job
+        self.session, self.more, job = session, more, session.job
         proved = {arm.name for arm in session.arms}
         self.names = [name for name in job["implementations"] if name in proved]
         self.approximate = {name for name in self.names if session.approximate.get(name)}
@@ -71,12 +59,8 @@ class BlockRounds:
         session.row["baseline"] = baseline if baseline in self.names else self.first(self.names)
         self.arms_beside: list[Arm] = []
         """Input arms and ablated arms."""
-        self.missing: dict[str, dict[str, str]] = {}
-        """Reason why an implementation lacks such an arm, by name and way; empty if it has one."""
-        self.turn = ""
-        """The implementation whose arm, or twin, is being timed."""
-        self.turn_is_plain = True
-        """Whether the arm takes no input."""
+        self.arm = self.turn = ""
+        """The arm that is being timed, and its implementation; of the twin, the baseline."""
         self.turns = TurnWriter()
         self.turns_until_asked = 0
 
@@ -87,8 +71,7 @@ class BlockRounds:
     def run(self, first_loss: float, gate: Gate | None = None) -> list[SampleRow]:
         """Time all arms; return the samples of those that did not go wrong meanwhile.
 
-        `first_loss` is the reference's loss before the first update. Without a gate, which has the
-        reference, there are no spot checks.
+        `first_loss` is the reference's, before the first update. Without a gate, none is checked.
         """
         session, job = self.session, self.session.job
         if not job["alone"]:
@@ -127,19 +110,16 @@ class BlockRounds:
         session.end_lap("measure")
         session.row["seconds"]["spot checks"] = self.checks.spent_s
         session.row["seconds"]["measure"] -= self.checks.spent_s
-        for name in self.checks.checks.keys() & session.cells.keys():
-            session.cells[name]["spot_check"] = self.checks.checks[name]
-        for name in session.threads.busy.keys() & session.cells.keys():
-            session.cells[name]["threads_s"] = session.threads.busy[name]
-        for name in session.changed.keys() & session.cells.keys():
-            if changed := session.changed[name]:
-                session.cells[name]["jax_config"] = sorted(changed)
+        for name, cell in session.cells.items():
+            if name in self.checks.checks:
+                cell["spot_check"] = self.checks.checks[name]
+            if name in session.threads.busy:
+                cell["threads_s"] = session.threads.busy[name]
+            if changed := session.changed.get(name):
+                cell["jax_config"] = sorted(changed)
         withdrawn = self.withdraw(compiled, first_loss)
-        return sample_rows(
-            job,
-            session.block.name,
-            (t for t in turns if not {t["arm"], implementation_of(t["arm"])} & withdrawn),
-        )
+        valid = [t for t in turns if not {t["arm"], implementation_of(t["arm"])} & withdrawn]
+        return sample_rows(job, session.block.name, valid)
 
     def add_twin(self) -> None:
         """Add a second copy of the baseline; without memory for one, the noise floor is unknown."""
@@ -186,7 +166,8 @@ class BlockRounds:
             except EndedError as error:  # the cell itself stays valid
                 reason = error.reason
             session.put_back(name)  # before the next arm is traced
-            self.missing.setdefault(name, {})[way] = reason
+            cell: Any = session.cells[name]
+            cell.setdefault("inputs" if way in job["inputs"] else "ablations", {})[way] = reason
         session.arms += self.arms_beside
 
     def begin_turn(self, arm: str) -> None:
@@ -195,19 +176,17 @@ class BlockRounds:
             self.log.check()
         self.session.put_back(self.turn, whole=not arm)
         # A loader's threads prefetch, in an input arm's own turns and between them.
-        self.session.threads.look(self.turn if self.turn_is_plain else "")
-        self.turn_is_plain = arm == TWIN or arm == implementation_of(arm)
+        self.session.threads.look("" if "+" in self.arm else self.turn)
+        self.arm = arm
         self.turn = self.session.row["baseline"] if arm == TWIN else implementation_of(arm)
         self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> list[str] | None:
-        """Report progress, and at looks and at the end ask which arms need more rounds.
+        """Report progress; at looks and at the end return the arms that need more rounds, if any.
 
         The job's rounds are a budget of turns; turns of arms that leave go to the others. At the
         end of the budget, and after every further quarter of it, rounds continue only on request.
-
-        Returns:
-          The arms to continue with, empty to end; None if the supervisor was not asked.
+        None if the supervisor was not asked.
         """
         self.checks.verify(self.begin_turn)
         session, job = self.session, self.session.job
@@ -228,7 +207,7 @@ class BlockRounds:
         return process_exchange.from_main(self.more() if process_exchange.is_main() else [])
 
     def withdraw(self, compiled: dict[str, int], first_loss: float) -> set[str]:
-        """End cells with invalid times; return the names of the arms whose samples do not count.
+        """End cells with invalid times, and return the arms whose samples do not count.
 
         `compiled` has the number of programs that arms compiled while they were timed.
         """
@@ -236,7 +215,7 @@ class BlockRounds:
         whole = [arm for arm in session.arms if not is_ablated(arm.name)]
         reasons = self.checks.reasons | diverged(whole, first_loss, self.checks.reasons)
         # A step that lacks a part need not train, but its numbers have to be finite.
-        ablated = [arm for arm in session.arms if is_ablated(arm.name)]
+        ablated = (arm for arm in session.arms if is_ablated(arm.name))
         reasons |= {arm.name: why for arm in ablated if (why := why_diverged(arm, 0.0))}
         reasons |= session.reasons
         reasons |= {arm.name: why for arm in session.arms if (why := arm.why_untrusted())}
@@ -256,16 +235,15 @@ class BlockRounds:
         return set(reasons)
 
     def end_arms_beside(self, reasons: Mapping[str, str]) -> None:
-        """Close the feeds, and store in the cells why arms beside them are missing or withdrawn."""
+        """Close the feeds, and store in the cells why arms beside them are withdrawn."""
         for arm in self.arms_beside:
             if isinstance(arm, FedArm):
                 arm.feed.close()
             name, _, way = arm.name.partition("+")
-            self.missing[name][way] = reasons.get(arm.name, "")
-        for name, missing in self.missing.items():
-            for kind in ("inputs", "ablations"):
-                if ways := self.session.job[kind]:
-                    self.session.cells[name][kind] = {way: missing[way] for way in ways}
+            cell: Any = self.session.cells[name]
+            for kind in {"inputs", "ablations"} & cell.keys():
+                if way in cell[kind]:
+                    cell[kind][way] = reasons.get(arm.name, "")
 
 
 def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
@@ -274,16 +252,11 @@ def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
         SampleRow(block=block, attempt=job["attempt"], launch=job["launch"], **turn)
         for turn in turns
     ]
-    if jax.process_count() == 1:
-        return rows
-    names = ("host", *MERGES)
-    everyones = process_exchange.gather([[row.get(name) for name in names] for row in rows])
-    hosts = process_exchange.gather(host_id())
-    for row, *each in zip(rows, *everyones, strict=True):
-        by_process = dict(zip(names, map(list, zip(*each, strict=True)), strict=True))
-        for name in names:
-            row.pop(name, None)
-        row.update(merged(by_process, hosts))
+    if jax.process_count() > 1:
+        own = [{name: row.pop(name) for name in ("host", *MERGES) if name in row} for row in rows]  # type: ignore[misc]
+        hosts = process_exchange.gather(host_id())
+        for row, *each in zip(rows, *process_exchange.gather(own), strict=True):
+            row.update(merged(each, hosts))
     return rows
 
 
@@ -298,11 +271,12 @@ MERGES: dict[str, Callable[[list[Any]], Any]] = {
 """How the processes' figures of a turn, except the host's, become those of the launch."""
 
 
-def merged(by_process: Mapping[str, list[Any]], hosts: Sequence[str]) -> dict[str, Any]:
-    """Merge figures of one turn by name and rank; one that a process lacks is left out."""
+def merged(each: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Any:
+    """Merge the processes' figures of one turn; one that a process lacks is left out."""
+    known = {name: [own[name] for own in each if name in own] for name in ("host", *MERGES)}
     return {
-        "host": merged_hosts(by_process["host"], hosts),
-        "process_throughput_ns": by_process["throughput_ns"],
-        "process_latency_ns": by_process["latency_ns"],
-        **{n: merge(by_process[n]) for n, merge in MERGES.items() if None not in by_process[n]},
+        "host": merged_hosts(known["host"], hosts),
+        "process_throughput_ns": known["throughput_ns"],
+        "process_latency_ns": known["latency_ns"],
+        **{n: merge(known[n]) for n, merge in MERGES.items() if len(known[n]) == len(each)},
     }

@@ -37,10 +37,7 @@ class Proved(NamedTuple):
 class BlockSession:
     """The state of one block in one worker process, and its channel to the supervisor.
 
-    Args:
-      job: the job.
-      emit: sends an event.
-      programs: folder of the compilation cache that launches share.
+    `emit` sends an event, and `programs` is the folder of the compilation cache.
     """
 
     mesh: Mesh
@@ -94,10 +91,7 @@ class BlockSession:
         self.emit(PhaseEvent(event="phase", phase=phase, arm=arm, done=done, of=of))
 
     def report_progress(self, phase: str, arm: str, done: int, of: int) -> None:
-        """Report a phase's progress at its beginning, and then at most every PROGRESS_S.
-
-        More frequent reports would let the reader take CPU time from the next turn.
-        """
+        """Report a phase's progress every PROGRESS_S at most: reading takes CPU time from turns."""
         if not done or time.monotonic() > self._reported + PROGRESS_S:
             self.announce(phase, arm, done, of)
 
@@ -151,17 +145,13 @@ class BlockSession:
 
     def implementation_file(self, name: str) -> Path:
         """Return the file of an implementation."""
-        base_files = self.job["base_files"]
-        if name in base_files:
-            return Path(base_files[name]["path"])
+        base = self.job["base_files"].get(name)
+        if base:
+            return Path(base["path"])
         return implementation_files(self.job["implementation_paths"])[name]
 
     def implementation(self, name: str) -> Implementation:
-        """Import an implementation's file, unless it runs in a process of its own.
-
-        Raises:
-          Exception: whatever the file raises.
-        """
+        """Import an implementation's file, unless it runs in a process of its own."""
         file = self.implementation_file(name)
         isolated = name in self.job["isolated"]
         module = isolated_module(file.resolve()) if isolated else load(file)
@@ -172,9 +162,7 @@ class BlockSession:
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Undo, and record, what an implementation's file has changed for the whole process.
 
-        Args:
-          name: the implementation whose file has run since the last call.
-          whole: whether to compare the code of functions too, which is too slow between turns.
+        `whole` also compares the code of functions, which is too slow between turns.
         """
         if os.getpid() != self._process:
             os._exit(1)  # a child, forked by a step, must not go on as a second worker
@@ -193,11 +181,7 @@ class BlockSession:
         return self.threads.reasons()
 
     def check_process(self, name: str) -> None:
-        """Call `put_back` after a file was imported, or one of its functions was called.
-
-        Raises:
-          WrongStepError: the file has replaced functions of the process.
-        """
+        """Call `put_back` after a file's code ran; WrongStepError if it has replaced functions."""
         self.put_back(name)
         self.threads.look(name)
         if name in self.reasons:
@@ -205,9 +189,8 @@ class BlockSession:
 
     def modules_of(self, name: str) -> AbstractContextManager[object]:
         """Return a context in which an implementation imports its own revision's modules."""
-        base_files = self.job["base_files"]
-        if name not in base_files:
+        base = self.job["base_files"].get(name)
+        if base is None:
             return nullcontext()
-        worktree, repository = base_files[name]["worktree"], base_files[name]["repository"]
-        modules = BaseModules(Path(worktree), Path(repository))
-        return self._checkouts.setdefault(worktree, modules)
+        modules = BaseModules(Path(base["worktree"]), Path(base["repository"]))
+        return self._checkouts.setdefault(base["worktree"], modules)

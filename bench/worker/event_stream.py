@@ -14,9 +14,8 @@ import jax
 def run(main: Callable[[TextIO], None]) -> NoReturn:
     """Run a process's main function, and end the process, with exit code 1 on any exception.
 
-    Args:
-      main: receives the original stdout, line-buffered. All other output to stdout, from Python or
-        from native code, goes to stderr.
+    `main` receives the original stdout, line-buffered. All other output to stdout, from Python or
+    from native code, goes to stderr.
     """
     code = 1
     try:
@@ -34,13 +33,9 @@ def run(main: Callable[[TextIO], None]) -> NoReturn:
 
 
 def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
-    """Answer each line of stdin with a line on stdout, both JSON, and end the process.
+    """Answer each line of stdin, None if it is empty, with a line of stdout, and end the process.
 
     All lines are read before a file is imported, because the file could read them.
-
-    Args:
-      question: returns the answer to a request, which is None if stdin is empty. If it raises, the
-        process ends with exit code 1.
     """
     requests = sys.stdin.read().strip().splitlines() or ["null"]
 

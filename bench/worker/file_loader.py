@@ -16,10 +16,7 @@ from bench.worker.foreign.foreign_module import foreign_module
 
 
 def python_files(package: ModuleType, outside: list[str]) -> dict[str, Path]:
-    """Return files by name: the package's own, sorted, and then those from the command line.
-
-    Foreign implementations are in the subfolder `foreign`.
-    """
+    """Return files by name: the package's, with its subfolder `foreign`, and those from outside."""
     folder = Path(package.__path__[0])
     own = [*sorted(folder.glob("*.py")), *sorted(folder.glob("foreign/*.py"))]
     paths = [path for path in own if not path.stem.startswith("_")]
@@ -32,12 +29,7 @@ workload_files = partial(python_files, bench.contract.workloads)
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file as a module, once per process.
-
-    Raises:
-      ImportError: there is no such Python file.
-      Exception: whatever the file raises; a foreign file is not executed here.
-    """
+    """Import a file as a module, once per process; a foreign file is not executed here."""
     if (module := foreign_module(path.resolve())) is not None:
         return module
     for package in (implementations, bench.contract.workloads):
@@ -65,20 +57,16 @@ _STANDARD = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "pl
 
 
 class BaseModules:
-    """A context in which imports find a checkout of another revision.
+    """A context in which imports find a checkout of another revision, `worktree`.
 
-    On entry, the repository's modules are removed from `sys.modules`, and entries of `sys.path` in
-    the repository are replaced by the same folders of the checkout. Code that already refers to
-    such modules, as the harness does, continues to use them. On exit everything is restored.
-    Modules imported meanwhile are kept for the next entry, but are not in `sys.modules` outside the
+    On entry, modules of the `repository` are removed from `sys.modules`, and its entries of
+    `sys.path` are replaced by the same folders of the checkout. Code that already refers to such
+    modules, as the harness does, continues to use them. On exit everything is restored. Modules
+    imported meanwhile are kept for the next entry, but are not in `sys.modules` outside the
     context, so that a function that imports when called finds the working tree's modules there.
 
-    Packages installed inside the repository (a virtual environment), and repositories cloned into
-    it, do not count as part of it.
-
-    Args:
-      worktree: the checkout, resolved.
-      repository: the repository whose working tree it replaces, resolved.
+    Both paths are resolved. What is installed inside the repository (a virtual environment) or
+    cloned into it does not count as part of it.
 
     Raises:
       ImportError: on exit, if a finder that ignores `sys.path` has imported modules of the working

@@ -1,6 +1,6 @@
 """A block's mesh, its problem by its workload and step options, and the cell of a request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -28,12 +28,7 @@ def load_workload(block: Block, paths: list[str]) -> Workload:
 
 
 def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
-    """Make the block's problem at a precision, which need not be the block's own.
-
-    Raises:
-      WrongStepError: the workload returns no Problem.
-      Exception: whatever the workload raises.
-    """
+    """Make a block's problem at a precision, not always its own; WrongStepError if it is none."""
     config = workload.SIZES[block.size]()
     more: dict[str, Any] = {"scan_layers": True} if block.options.scan_layers else {}
     problem = workload.problem(config, block.batch, precision, block.options.remat, **more)
@@ -62,36 +57,23 @@ def drawn(problem: Problem, devices: Sequence[Any], memory: float) -> Problem:
 
 def with_options(problem: Problem, options: StepOptions) -> Problem:
     """Apply the step options that work the same way for every workload."""
-    if options.clip_norm is not None:
-        clipped = optax.chain(clip_by_global_norm(options.clip_norm), problem.optimizer)
-        problem = replace(problem, optimizer=clipped, outline=_clipped(problem, options.clip_norm))
+    norm, outline = options.clip_norm, dict(problem.outline)
+    if norm is not None:
+        if rule := outline.get("optimizer"):  # of two norms, the smaller one takes effect
+            outline["optimizer"] = {**rule, "clip_norm": min(norm, rule.get("clip_norm", norm))}
+        clipped = optax.chain(clip_by_global_norm(norm), problem.optimizer)
+        problem = replace(problem, optimizer=clipped, outline=outline)
     return replace(problem, microbatches=options.microbatches)
 
 
-def _clipped(problem: Problem, norm: float) -> Mapping[str, Any]:
-    """Add clipping to an outline; of two norms, the smaller one takes effect."""
-    if not problem.outline:
-        return {}
-    rule = problem.outline["optimizer"]
-    norm = min(norm, rule.get("clip_norm", norm))
-    return {**problem.outline, "optimizer": {**rule, "clip_norm": norm}}
-
-
 def make_mesh(shape: MeshShape) -> Mesh:
-    """Make a mesh of the first devices.
-
-    Raises:
-      ValueError: there are fewer devices than the mesh needs.
-    """
+    """Make a mesh of the first devices; ValueError if there are fewer than it needs."""
     devices = jax.devices()
     if shape.size > len(devices):
         raise ValueError(f"mesh {shape} needs {shape.size} devices; there are {len(devices)}")
-    return jax.make_mesh(
-        tuple(size for _, size in shape.axes),
-        tuple(name for name, _ in shape.axes),
-        axis_types=(AxisType.Auto,) * len(shape.axes),
-        devices=devices[: shape.size],
-    )
+    names, sizes = zip(*shape.axes, strict=True)
+    kinds = (AxisType.Auto,) * len(names)
+    return jax.make_mesh(sizes, names, axis_types=kinds, devices=devices[: shape.size])
 
 
 @dataclass(frozen=True)
@@ -112,11 +94,7 @@ class RequestedCell:
 
 
 def load_cell(request: CellRequest) -> RequestedCell:
-    """Import a cell's files, and make its problem and mesh.
-
-    Raises:
-      Exception: whatever a file raises.
-    """
+    """Import a cell's files, and make its problem and mesh."""
     block = Block.of(request)
     mesh = make_mesh(block.mesh)
     workload = load_workload(block, request["workload_paths"])

@@ -24,9 +24,6 @@ def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
     """Connect this process with the others of its launch, before jax initializes its backends.
 
     `exchange` sends this process's value, and returns the values of all processes, by rank.
-
-    Raises:
-      jax.errors.JaxRuntimeError: some processes did not connect.
     """
     global _exchange  # noqa: PLW0603 - there is one launch per process
     _exchange = exchange

@@ -67,12 +67,8 @@ class HeldFunctions:
     def put_back(self, *, codes: bool = True) -> dict[str, str]:
         """Undo all changes since the snapshot.
 
-        Args:
-          codes: whether to compare the functions' code too, which takes milliseconds.
-
-        Returns:
-          By the name of each replaced object, such as `time.perf_counter`, the file that defines
-          the replacement, empty if unknown.
+        The files that define the replacements, empty if unknown, are returned by the name of what
+        was replaced, such as `time.perf_counter`. To compare `codes` too takes milliseconds.
         """
         replaced = {}
         for owner, held, read, values in self._held:
@@ -190,11 +186,8 @@ class ProcessSettings:
         for name in ("stdout", "stderr"):
             if getattr(getattr(sys, name), "closed", False):
                 setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
-        changed = {
-            name
-            for name, value in jax.config.values.items()
-            if name in self._config and value != self._config[name]
-        }
+        now = jax.config.values
+        changed = {name for name in self._config.keys() & now if now[name] != self._config[name]}
         for name in changed:
             jax.config.update(name, self._config[name])
             context = getattr(jax, name.removeprefix("jax_"), None)
@@ -208,11 +201,10 @@ class ProcessSettings:
                 self._settings[name] = read()
                 changed.add(name)
         if dict(os.environ) != self._environment:  # quick, where nothing has changed
-            variables = {name for name, _ in os.environ.items() ^ self._environment.items()}
-            for name in variables:
-                os.environ.pop(name, None)
-            os.environ |= {n: value for n, value in self._environment.items() if n in variables}
-            changed |= variables
+            changed |= {name for name, _ in os.environ.items() ^ self._environment.items()}
+            for name in os.environ.keys() - self._environment:
+                del os.environ[name]
+            os.environ |= self._environment
         return changed
 
 

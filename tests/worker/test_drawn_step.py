@@ -27,7 +27,7 @@ def kept(events=EVENTS, began=0, step=STEP, number=3):
     own = [
         device_step(step, [run for run in runs if run.event.device == device]) for device in (0, 1)
     ]
-    return drawing.KeptStep(number, began, own)
+    return number, began, own
 
 
 def rows(drawn):
@@ -42,7 +42,7 @@ def rows(drawn):
 
 
 def test_runs_are_told_from_the_start_of_their_step():
-    drawn = expanded(compressed(drawing.drawn_step(kept(), [0, 1])))
+    drawn = expanded(compressed(drawing.drawn_step(*kept(), [0, 1])))
     assert (drawn["step"], drawn["ns"], drawn["one_clock"], drawn["left_out"]) == (3, 100, True, 0)
     assert rows(drawn) == [
         (0, "dispatch", 0, 10, 0), (0, "dot", 10, 30, 0), (0, "fusion", 30, 20, 0),
@@ -57,7 +57,7 @@ def test_runs_are_told_from_the_start_of_their_step():
 
 def test_the_drawn_times_add_up_to_the_parts_of_the_step():
     step = kept()
-    drawn = drawing.drawn_step(step, [0, 1])
+    drawn = drawing.drawn_step(*step, [0, 1])
     painted = defaultdict(set)
     for device, name, start, ns, wait in rows(drawn):
         kind = {"dispatch": "dispatch", "reduce": "wait"}.get(name, "compute")
@@ -65,7 +65,7 @@ def test_the_drawn_times_add_up_to_the_parts_of_the_step():
         painted[device, kind] |= set(range(start, until))
         if name == "reduce":
             painted[device, "move"] |= set(range(start + wait, start + ns))
-    for device, own in enumerate(step.devices):
+    for device, own in enumerate(step[2]):
         for kind in ("dispatch", "compute", "wait", "move"):
             assert len(painted[device, kind]) == own.share[kind], (device, kind)
 
@@ -73,13 +73,13 @@ def test_the_drawn_times_add_up_to_the_parts_of_the_step():
 def test_of_many_results_the_first_are_described(monkeypatch):
     many = replace(OPERATIONS["dot"], shapes=("f32[2]",) * 6)
     monkeypatch.setitem(OPERATIONS, "dot", many)
-    drawn = drawing.drawn_step(kept(), [0, 1])
+    drawn = drawing.drawn_step(*kept(), [0, 1])
     assert "f32[2], f32[2], f32[2], f32[2] and 2 more" in drawn["ops"]["shapes"]
 
 
 def test_only_the_longest_runs_are_drawn(monkeypatch):
     monkeypatch.setattr(drawing, "MOST_RUNS", 3)
-    drawn = drawing.drawn_step(kept(), [0, 1])
+    drawn = drawing.drawn_step(*kept(), [0, 1])
     assert sorted(row[3] for row in rows(drawn)) == [30, 40, 50]
     assert drawn["left_out"] == 5
 
@@ -94,7 +94,7 @@ def test_processes_are_drawn_on_one_clock_if_they_share_one(monkeypatch, hosts, 
         return [(hosts[0], *own[1:]), (hosts[1], began - 400, start + 405, count, moved)]
 
     monkeypatch.setattr(drawing.process_exchange, "gather", gathered)
-    drawn = drawing.drawn_step(kept(began=10**18), [0, 1])
+    drawn = drawing.drawn_step(*kept(began=10**18), [0, 1])
     assert drawn["one_clock"] is one_clock
     late = 5 if one_clock else 0
     assert [row for row in rows(drawn) if row[0] == 2] == [

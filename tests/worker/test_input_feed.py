@@ -93,7 +93,7 @@ def counting_step() -> TrainStep:
 def test_an_arm_takes_the_next_batch_in_every_step_and_tells_how_long_it_waited() -> None:
     step = counting_step()
     feed = worker.Feed(jnp.float32, 0)
-    arm = worker.FedArm("a+loaded", step.step, step.state, None, way="loaded", feed=feed)
+    arm = worker.FedArm("a+loaded", step.step, step.state, None, feed=feed)
     arm.run(3)
     waits = arm.waits()
     assert waits is not None
@@ -140,7 +140,7 @@ def test_a_step_starved_where_the_devices_were_done_before_it(
 
     monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter_ns=lambda: now))
     feed: Any = SimpleNamespace(take=take, settle=lambda: None)
-    arm = worker.FedArm("a+loaded", step, None, None, way="loaded", feed=feed)
+    arm = worker.FedArm("a+loaded", step, None, None, feed=feed)
     _, last = arm.launch(4, wait_each=False)
     # Nothing runs before the first step, the second finds the devices busy, the third idle; of a
     # loss that is gone nothing is known, and the figure is a bound from above.
@@ -161,7 +161,6 @@ def test_a_span_lasts_until_as_many_batches_are_ahead_as_before_it(wait_each: bo
         lambda state, _: (state, jnp.float32(0)),
         None,
         None,
-        way="prefetched",
         feed=feed,
     )
     # What a launch does is in the span's time.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.records.messages import SupportRequest
-from bench.worker.answer.supported import answer
+from bench.worker.answer.asked_cells import support
 
 BLOCK = {"workload": "mlp", "size": "tiny", "batch": 8, "options": "fp32"}
 FILE = """
@@ -23,7 +23,7 @@ def build(problem, mesh):
 def asked(tmp_path: Path, *meshes: str, **bodies: str):
     for name, body in bodies.items():
         (tmp_path / f"{name}.py").write_text(FILE.format(body=body))
-    return answer(
+    return support(
         SupportRequest(
             blocks=[{**BLOCK, "mesh": mesh} for mesh in meshes],
             implementations=[*bodies, "jit_spmd", "tensor_parallel_spmd"],
@@ -66,7 +66,7 @@ def test_a_workload_without_a_problem_is_a_fault_once(tmp_path, body, said):
     path.write_text(
         f"SIZES, DEFAULT_SIZE = {{'tiny': lambda: 0}}, 'tiny'\n\ndef problem(*_):\n    {body}\n"
     )
-    found = answer(
+    found = support(
         SupportRequest(
             blocks=[{**BLOCK, "workload": "own", "mesh": mesh} for mesh in ("data=1", "data=2")],
             implementations=["jit_spmd"],

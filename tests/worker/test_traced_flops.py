@@ -10,16 +10,16 @@ from jax.sharding import PartitionSpec as P
 
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
-from bench.worker.read.programs import traced_flops
+from bench.worker.read.programs import flops_if_traceable
 
 X, W = jnp.ones((8, 16)), jnp.ones((16, 16))
 PRODUCT = 2 * 8 * 16 * 16
 
 
 def test_a_product_and_its_gradients():
-    assert traced_flops(jnp.dot, X, W) == PRODUCT
-    assert traced_flops(jax.grad(lambda w: (X @ w).sum()), W) == 2 * PRODUCT
-    batched = traced_flops(jax.vmap(jnp.dot), jnp.ones((3, 8, 16)), jnp.ones((3, 16, 16)))
+    assert flops_if_traceable(jnp.dot, X, W) == PRODUCT
+    assert flops_if_traceable(jax.grad(lambda w: (X @ w).sum()), W) == 2 * PRODUCT
+    batched = flops_if_traceable(jax.vmap(jnp.dot), jnp.ones((3, 8, 16)), jnp.ones((3, 16, 16)))
     assert batched == 3 * PRODUCT
 
 
@@ -29,7 +29,7 @@ def test_loops_count_as_often_as_they_run():
         outer = lambda x, _: (jax.lax.scan(inner, x, None, length=3)[0], None)  # noqa: E731
         return jax.jit(lambda x: jax.lax.scan(outer, x, None, length=5)[0])(x)
 
-    assert traced_flops(step, X) == 15 * PRODUCT
+    assert flops_if_traceable(step, X) == 15 * PRODUCT
 
 
 def test_rematerialization_is_work():
@@ -37,7 +37,9 @@ def test_rematerialization_is_work():
         layer = lambda w: jnp.tanh(jnp.tanh(X @ w) @ w).sum()  # noqa: E731
         return (jax.checkpoint(layer) if remat else layer)(w)
 
-    plain, again = (traced_flops(jax.grad(lambda w, r=r: loss(w, r)), W) for r in (False, True))
+    plain, again = (
+        flops_if_traceable(jax.grad(lambda w, r=r: loss(w, r)), W) for r in (False, True)
+    )
     assert (plain, again) == (5 * PRODUCT, 7 * PRODUCT)
 
 
@@ -45,14 +47,14 @@ def test_the_largest_branch_counts():
     def step(x):
         return jax.lax.cond(x[0, 0] > 0, lambda x: x @ W @ W, lambda x: x @ W, x)
 
-    assert traced_flops(step, X) == 2 * PRODUCT
+    assert flops_if_traceable(step, X) == 2 * PRODUCT
 
 
 def test_every_device_counts_with_what_it_computes():
     mesh = make_mesh(MeshShape.parse("data=2,model=2"))
     divided = jax.shard_map(jnp.dot, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"))
     # Over model both devices compute the same.
-    assert traced_flops(divided, X, W) == 2 * PRODUCT
+    assert flops_if_traceable(divided, X, W) == 2 * PRODUCT
 
 
 def test_a_convolution():
@@ -60,7 +62,7 @@ def test_a_convolution():
     convolve = lambda x, k: jax.lax.conv_general_dilated(  # noqa: E731
         x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    assert traced_flops(convolve, image, kernel) == 2 * (2 * 8 * 8 * 5) * (3 * 3 * 3)
+    assert flops_if_traceable(convolve, image, kernel) == 2 * (2 * 8 * 8 * 5) * (3 * 3 * 3)
 
 
 @pytest.mark.parametrize("argument", [0, 1])
@@ -72,8 +74,8 @@ def test_the_gradients_of_a_strided_convolution_do_as_much_as_the_convolution(ar
     )
     gradient = jax.grad(lambda *both: convolve(*both).sum(), argument)
     forward = 2 * (2 * 4 * 4 * 8) * (3 * 3 * 4)
-    assert traced_flops(convolve, image, kernel) == forward
-    assert traced_flops(gradient, image, kernel) == 2 * forward, "with the forward pass"
+    assert flops_if_traceable(convolve, image, kernel) == forward
+    assert flops_if_traceable(gradient, image, kernel) == 2 * forward, "with the forward pass"
 
 
 def test_a_pallas_kernel_counts_once_per_cell_of_its_grid():
@@ -90,9 +92,8 @@ def test_a_pallas_kernel_counts_once_per_cell_of_its_grid():
             out_specs=pl.BlockSpec((2, 8), lambda i, j: (i, j)),
         )(x, w)  # fmt: skip
 
-    assert traced_flops(product, X, W) == PRODUCT
+    assert flops_if_traceable(product, X, W) == PRODUCT
 
 
 def test_what_is_no_jax_program_cannot_be_traced():
-    with pytest.raises(jax.errors.ConcretizationTypeError):
-        traced_flops(lambda x: x * float(x[0, 0]), X)
+    assert flops_if_traceable(lambda x: x * float(x[0, 0]), X) is None

@@ -1,1 +1,1 @@
-"""Programs that each answer one question on stdout, as JSON."""
+"""Programs that each answer a question on stdout, as JSON, so that the caller needs no jax."""

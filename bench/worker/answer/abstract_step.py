@@ -7,11 +7,12 @@ after them.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -47,13 +48,12 @@ def abstract_step(
     """Trace an implementation from `build` to the end of its first step.
 
     The implementation supports the problem, which draws its own parameters, on this mesh. The batch
-    has NumPy arrays, or the stand-ins of `stand_in`.
+    has NumPy arrays, or the stand-ins of `stand_in`. Errors are the implementation's own, such as
+    those for concrete values that do not exist during tracing, and:
 
     Raises:
       NotAbstractError: the step is not a single compiled function, or the sharding of an array of
         the state is unknown, because it is made outside any compiled function.
-      Exception: whatever the implementation raises, including errors for concrete values that do
-        not exist during tracing.
     """
     shardings = _Shardings()
     found: dict[str, Any] = {}
@@ -68,7 +68,13 @@ def abstract_step(
         found["program"] = getattr(loss, "parent", None)
         return boundary, state, loss
 
-    with shardings.visible():
+    # Implementations read the sharding of an array that they have placed, or call their step in the
+    # context of a mesh. While it traces, jax offers neither.
+    set_mesh = lambda mesh: jax.sharding.use_abstract_mesh(mesh.abstract_mesh)  # noqa: E731
+    with (
+        patch.object(Tracer, "sharding", property(shardings.of)),
+        patch.object(jax, "set_mesh", set_mesh),
+    ):
         equations = jax.make_jaxpr(whole)().jaxpr.eqns
         marks = [equation.params.get("name") == _boundary.__name__ for equation in equations]
         names = [equation.primitive.name for equation in equations[marks.index(True) + 1 :]]
@@ -128,9 +134,8 @@ class _Shardings:
     def of(self, array: Any) -> Sharding | None:
         """Return an array's sharding; None if it is uncommitted.
 
-        `parent` is the equation that makes the array. The parameters of jax.jit's and
-        jax.device_put's equations have the sharding; that of other results, such as those of a
-        jax.jit without out_shardings, is the compiler's choice.
+        The equations of jax.jit and jax.device_put have it; that of other results, such as those of
+        a jax.jit without out_shardings, is the compiler's choice.
         """
         if not isinstance(array, Tracer):
             return array.sharding if isinstance(array, jax.Array) and array.committed else None
@@ -151,22 +156,6 @@ class _Shardings:
             arguments = [self.described(argument) for argument in equation.in_tracers]
             self._decided[id(equation)] = equation, _decided(equation, arguments)
         return self._decided[id(equation)][1][number]
-
-    @contextmanager
-    def visible(self) -> Iterator[None]:
-        """Give traced arrays a `sharding`, and allow jax.set_mesh, within the context.
-
-        jax offers neither during tracing, but implementations read the sharding of an array that
-        they have placed, or call their step in the context of a mesh.
-        """
-        sharding, set_mesh = Tracer.sharding, jax.set_mesh
-        Tracer.sharding = property(self.of)  # type: ignore[method-assign, assignment]
-        jax.set_mesh = _set_abstract_mesh  # type: ignore[assignment, misc]
-        try:
-            yield
-        finally:
-            Tracer.sharding = sharding  # type: ignore[method-assign]
-            jax.set_mesh = set_mesh  # type: ignore[misc]
 
 
 def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Sharding | None]:
@@ -218,7 +207,3 @@ def _lowered(
     function = jax.jit(core.jaxpr_as_fun(jaxpr), **options)
     with jax.sharding.use_abstract_mesh(explicit[0]) if explicit else nullcontext():
         return function.trace(*arguments).lower(lowering_platforms=platforms)
-
-
-def _set_abstract_mesh(mesh: Mesh) -> AbstractContextManager[Any]:
-    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)

@@ -1,7 +1,6 @@
 """Prints the available devices, implementations and workloads as JSON.
 
-It runs in its own process, so that the caller needs neither jax nor device memory. Before it
-imports a file it prints the file's path, because a file may end the process.
+Before it imports a file it prints the file's path, because a file may end the process.
 """
 
 import contextlib
@@ -38,10 +37,7 @@ _encode = json.JSONEncoder().encode
 
 
 def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
-    """Import every file, and list each with its import error.
-
-    `importing` is called with each file before it is imported.
-    """
+    """Import every file, of which `importing` is told before, and list each with its error."""
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -98,36 +94,35 @@ def entries(
 
 def implementation_entry(entry: FileEntry, module: Any) -> ImplementationEntry:
     """Add the versions of a foreign file's packages, or how an approximate step differs."""
+    found = ImplementationEntry(**entry)
     try:
-        why = "" if entry["error"] else approximation(module)
+        if not entry["error"] and (why := approximation(module)):
+            found["approximate"] = why
     except WrongStepError as fault:
-        return ImplementationEntry(**{**entry, "error": str(fault)})
-    traits = getattr(module, "FOREIGN", None)
-    if traits is None:
-        return (
-            ImplementationEntry(**entry, approximate=why) if why else ImplementationEntry(**entry)
-        )
-    packages = traits.get("packages", [])
-    return ImplementationEntry(**entry, foreign=dict.fromkeys(packages, "") | installed(packages))
+        found["error"] = str(fault)
+    if (traits := getattr(module, "FOREIGN", None)) is not None:
+        packages = traits.get("packages", [])
+        found["foreign"] = dict.fromkeys(packages, "") | installed(packages)
+    return found
 
 
 def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
     """Add a workload's sizes."""
-    sizes: list[str] = []
-    default = ""
-    if not entry["error"]:
-        try:
-            sizes, default = list(module.SIZES), str(module.DEFAULT_SIZE)
-        except TypeError as fault:
-            entry["error"] = f"SIZES: {fault}"
-        if strange := [size for size in sizes if not re.fullmatch(r"[\w.-]+", str(size))]:
-            entry["error"] = f"SIZES: {strange[0]!r} is not made of letters, digits, _, - and ."
-        elif not entry["error"] and default not in sizes:
-            entry["error"] = f"DEFAULT_SIZE is {default!r}, which is none of {', '.join(sizes)}"
-        elif not isinstance(module.SIZES, Mapping):
-            entry["error"] = "SIZES is not a dict of functions that return a configuration"
-    scans = not entry["error"] and "scan_layers" in signature(module.problem).parameters
-    return WorkloadEntry(**entry, sizes=sizes, default=default, scans=scans)
+    found = WorkloadEntry(**entry, sizes=[], default="", scans=False)
+    if entry["error"]:
+        return found
+    if not isinstance(module.SIZES, Mapping):
+        found["error"] = "SIZES is not a dict of functions that return a configuration"
+        return found
+    found["sizes"], found["default"] = list(module.SIZES), str(module.DEFAULT_SIZE)
+    if strange := [size for size in module.SIZES if not re.fullmatch(r"[\w.-]+", str(size))]:
+        found["error"] = f"SIZES: {strange[0]!r} is not made of letters, digits, _, - and ."
+    elif found["default"] not in module.SIZES:
+        sizes = ", ".join(module.SIZES)
+        found["error"] = f"DEFAULT_SIZE is {found['default']!r}, which is none of {sizes}"
+    else:
+        found["scans"] = "scan_layers" in signature(module.problem).parameters
+    return found
 
 
 def main(stdout: TextIO) -> None:

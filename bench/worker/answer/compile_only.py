@@ -1,8 +1,7 @@
 """Compiles steps without running them, and prints a device's work and communication as JSON.
 
 It runs in its own process, with as many virtual CPU devices as the cells' mesh, on which nothing is
-allocated. Each line of stdin is a request, answered by one line as soon as possible. A step that
-cannot be compiled without running it runs once, if it and its mesh are small.
+allocated. A step that cannot be compiled without running it runs once if it and its mesh are small.
 """
 
 import sys
@@ -42,7 +41,6 @@ class Reading(NamedTuple):
     traced_flops: float
     """FLOPs over all devices; 0 if the step cannot be traced as a whole."""
     state_bytes: int
-    """Bytes of the state on one device."""
     bubble: float
     period: int
 
@@ -56,18 +54,13 @@ def compile_only(request: CompileRequest) -> CompiledRow:
 
     XLA:CPU communicates bfloat16 as float32, but float16 unchanged. The communication of a bfloat16
     step on other devices is therefore read from its float16 twin, and an all-reduce counts as a
-    reduce-scatter if devices keep only slices of it.
-
-    Raises:
-      UnsupportedError: the implementation cannot run this cell.
-      Exception: whatever the implementation or the compiler raises, or missing figures.
+    reduce-scatter if devices keep only slices of it. Any error is a reason why there is no row.
     """
     cell = load_cell(request)
     if reason := cell.why_unsupported():
         raise UnsupportedError(reason)
     reading = sending = read_programs(cell)
-    elsewhere = request["elsewhere"]
-    options = cell.block.options
+    elsewhere, options = request["elsewhere"], cell.block.options
     widened = elsewhere and options.precision == "bf16"
     if widened and cell.mesh.size > 1:
         half: CompileRequest = {**request, "options": str(replace(options, precision="fp16"))}
@@ -78,8 +71,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
                 f"it does not support: {reason}"
             )
         sending = read_programs(twin)
-    sent = sending.programs, cell.mesh
-    rows = communication(*sent, scatter=elsewhere, period=sending.period)
+    rows = communication(sending.programs, cell.mesh, scatter=elsewhere, period=sending.period)
     if elsewhere and cell.mesh.size > 1 and not rows:
         raise NotAbstractError("none of its programs shows what its devices communicate")
     if widened:
@@ -103,11 +95,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
 
 
 def read_programs(cell: RequestedCell) -> Reading:
-    """Compile a step; if that requires running it, run it if it is small.
-
-    Raises:
-      Exception: whatever the implementation or the compiler raises.
-    """
+    """Compile a step; if that requires running it, run it if it is small."""
     block, problem, mesh = cell.block, cell.problem, cell.mesh
     # A batch's shapes come from a few rows, because all rows may be gigabytes on many devices.
     few = make_problem(cell.workload, replace(block, batch=1), block.options.precision)
@@ -123,11 +111,7 @@ def read_programs(cell: RequestedCell) -> Reading:
 def compile_step(
     implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
 ) -> Reading:
-    """Compile a step without running it.
-
-    Raises:
-      Exception: see `abstract_step`.
-    """
+    """Compile a step without running it; for errors see `abstract_step`."""
     step = abstract_step(implementation, problem, mesh, batch)
     program = step.lower().compile().runtime_executable()
     return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble, step.period)

@@ -26,7 +26,7 @@ KERNELS = {"gpu": ("cuda", "cuDNN"), "tpu": ("tpu", "splash attention")}
 def describe_devices() -> JaxDevices:
     """Describe the devices, and try operations that may not be permitted."""
     device = jax.devices()[0]
-    trials = {"Traces": trace, "Energy": count_energy, "Fused attention": fuse_attention}
+    trials = {"Traces": trace, "Energy": _count_energy, "Fused attention": fuse_attention}
     return JaxDevices(
         platform=device.platform,
         kinds=[one.device_kind for one in jax.devices()],
@@ -57,8 +57,7 @@ def fuse_attention(platform: str) -> str:
     return ""
 
 
-def count_energy(_platform: str) -> str:
-    """Find the counters of energy."""
+def _count_energy(_platform: str) -> str:
     energy_counters.counters(jax.local_devices())
     return ""
 
@@ -74,8 +73,8 @@ def trace(platform: str) -> str:
         (path,) = Path(folder).rglob("*.xplane.pb")
         data: Any = jax.profiler.ProfileData.from_file(str(path))
         wanted = "/host:CPU" if platform == "cpu" else "/device:"
-        lines = (line for p in data.planes if p.name.startswith(wanted) for line in p.lines)
-        shown = any(True for line in lines for _ in line.events)
+        planes = [plane for plane in data.planes if plane.name.startswith(wanted)]
+        shown = any(list(line.events) for plane in planes for line in plane.lines)
     return "" if shown else "the profiler showed no operation of a device"
 
 

@@ -2,14 +2,13 @@
 
 Each process reads from stdin the address on which it would listen. jax's own detection (Slurm, Open
 MPI, Kubernetes and others: see jax.distributed.initialize) determines the ranks. The processes
-connect once, with only CPU devices, and disconnect. This runs in its own process, so that the
-caller needs neither jax nor devices.
+connect once, with only CPU devices, and disconnect.
 """
 
 import json
 import os
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 import jax
 import numpy as np
@@ -19,32 +18,17 @@ from bench.records.messages import Meeting
 from bench.worker import event_stream
 
 _LONGEST = 512
+"""Bytes of an address that all processes exchange."""
 
 
 def meet(own: dict[str, str | int]) -> Meeting:
-    """Connect with the other processes, and exchange addresses.
-
-    Raises:
-      ValueError, RuntimeError: jax detects no cluster, or the others do not connect.
-    """
+    """Connect with the others, and exchange addresses; an error if jax detects no cluster."""
     jax.config.update("jax_platforms", "cpu")
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
-    main = json.loads(from_main(json.dumps(own)))
-    return Meeting(
-        rank=jax.process_index(),
-        processes=jax.process_count(),
-        address=str(main["address"]),
-        port=int(main["port"]),
-        token=str(main["token"]),
-    )
-
-
-def from_main(text: str) -> str:
-    """Broadcast the text of the process of rank 0."""
-    room = np.zeros(_LONGEST, np.uint8)
-    room[: len(text)] = np.frombuffer(text.encode("ascii"), np.uint8)
-    found = multihost_utils.broadcast_one_to_all(room)
-    return bytes(found).rstrip(b"\0").decode()
+    text = np.frombuffer(json.dumps(own).encode().ljust(_LONGEST), np.uint8)
+    main = json.loads(bytes(multihost_utils.broadcast_one_to_all(text)))
+    place = {"rank": jax.process_index(), "processes": jax.process_count()}
+    return cast("Meeting", main | place)
 
 
 def main(answer: TextIO) -> None:

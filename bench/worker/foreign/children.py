@@ -14,9 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, cast
+from typing import Any
 
 import psutil
 
@@ -41,12 +40,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 class Children:
     """The processes of one foreign arm: one, or one per device.
 
-    Args:
-      command: command line of every process. The variables RANK, WORLD_SIZE, LOCAL_RANK,
-        MASTER_ADDR and MASTER_PORT identify each, as under torchrun.
-      processes: number of processes.
-      threads: number of threads per process.
-      variables: environment variables of a variant.
+    The variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT identify each of the
+    `processes`, as under torchrun. `variables` are those of a variant.
     """
 
     def __init__(
@@ -66,9 +61,10 @@ class Children:
         common["PYTHONPATH"] = os.pathsep.join(path)
         common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
         environment = Variant("", variables or {}).applied(os.environ) | common
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._tails: list[deque[str]] = []
+        self._processes: list[Any] = []
         self._readers: list[threading.Thread] = []
+        self._last_lines = [""] * processes
+        """The last line of each process's stderr."""
         for rank in range(processes):
             process = subprocess.Popen(  # noqa: S603 - the implementation's own command
                 command,
@@ -82,11 +78,12 @@ class Children:
                 # Keeps a process that part of a message wakes from preempting the others.
                 os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
             self._processes.append(process)
-            self._tails.append(deque(maxlen=5))
             reader = threading.Thread(target=self._read_stderr, args=(rank,), daemon=True)
             reader.start()
             self._readers.append(reader)
-        self._counted = [psutil.Process(process.pid) for process in self._processes]
+        self._counted: list[psutil.Process] = []
+        """The processes whose CPU time counts."""
+        self.find_counted()
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -94,24 +91,19 @@ class Children:
     def ask(self, ask: str, arrays: Arrays | None = None, **more: Any) -> Answers:
         """Send a request, with arrays and further keys, to all processes; return answers by rank.
 
-        Raises:
-          UnsupportedError: the implementation needs a package that is not installed.
-          ChildError: a child died, raised, or sent an answer that does not fit.
+        UnsupportedError if a package is not installed; ChildError if a child died, raised, or broke
+        the protocol.
         """
-        place = contextlib.nullcontext() if arrays is None else temporary_folder(shared=True)
-        with place as folder:
-            if folder is not None and arrays is not None:
-                more["arrays"] = str(folder / "arrays")
-                write_arrays(more["arrays"], arrays)
+        with contextlib.ExitStack() as folder:
+            if arrays is not None:
+                path = folder.enter_context(temporary_folder(shared=True)) / "arrays"
+                write_arrays(path, arrays)
+                more["arrays"] = str(path)
             ((_, answers),) = self.exchange([[{"ask": ask, **more}]] * len(self))
             return answers
 
     def params(self) -> list[Arrays]:
-        """Have every process write its parameters to a file, and read them.
-
-        Raises:
-          ChildError: as in `ask`, or a file cannot be read.
-        """
+        """Return all processes' parameters; ChildError as in `ask`, or if a file cannot be read."""
         with temporary_folder(shared=True) as folder:
             paths = [str(folder / f"{rank}") for rank in range(len(self))]
             self.exchange([[{"ask": "params", "arrays": path}] for path in paths])
@@ -123,9 +115,8 @@ class Children:
     def exchange(self, requests: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, Answers]]:
         """Send each process its requests at once, which it answers one by one.
 
-        Returns for each request the time of its last answer, in nanoseconds of
-        time.perf_counter_ns, and the answers by rank. Raises the errors of `ask`. If one fails, all
-        processes end.
+        Returned are, for each request, the time of its last answer by time.perf_counter_ns, and the
+        answers by rank. Errors are those of `ask`, and end all processes.
         """
         ask = requests[0][0]["ask"]
         try:
@@ -145,10 +136,9 @@ class Children:
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
                 with contextlib.suppress(OSError):  # a process that has ended closes its stdout too
-                    stdin = cast("IO[bytes]", process.stdin)
-                    stdin.write(lines[rank])
-                    stdin.flush()
-                selector.register(cast("IO[bytes]", process.stdout), selectors.EVENT_READ, rank)
+                    process.stdin.write(lines[rank])
+                    process.stdin.flush()
+                selector.register(process.stdout, selectors.EVENT_READ, rank)
             while selector.get_map():
                 for key, _ in selector.select():
                     rank, before = key.data, texts[key.data].count(b"\n")
@@ -156,32 +146,30 @@ class Children:
                     now = time.perf_counter_ns()
                     if not more:
                         raise ChildError(self._ending(rank, ask))
-                    for place in range(before, min(texts[rank].count(b"\n"), count)):
-                        times[place] = now
                     *whole, rest = texts[rank].split(b"\n")
+                    for place in range(before, min(len(whole), count)):
+                        times[place] = now
                     if (len(whole) >= count and not rest) or len(rest) > LONGEST_ANSWER:
                         selector.unregister(key.fileobj)
         return times, [text.split(b"\n", count - 1) for text in texts]
 
     def _ending(self, rank: int, ask: str) -> str:
         """Describe how a process that closed its stdout ended."""
+        process = self._processes[rank]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._processes[rank].wait(LEAVE_S)
-        code = self._processes[rank].returncode
-        how = "closed its output" if code is None else ending(code)
+            process.wait(LEAVE_S)
+            self._readers[rank].join(LEAVE_S)
+        how = "closed its output" if process.returncode is None else ending(process.returncode)
         which = f"process {rank} of {len(self)}" if len(self) > 1 else "its process"
-        last = "; its last line: ".join(
-            [f"{which} {how} when asked for {ask!r}", *self._tails[rank]][-2:]
-        )
-        return readable(last)
+        told = f"{which} {how} when asked for {ask!r}"
+        return readable("; its last line: ".join(filter(None, (told, self._last_lines[rank]))))
 
     def _read_stderr(self, rank: int) -> None:
-        stderr = cast("IO[bytes]", self._processes[rank].stderr)
+        stderr = self._processes[rank].stderr
         with contextlib.suppress(OSError, ValueError), stderr:
             for line in iter(lambda: stderr.readline(LONGEST_ANSWER), b""):
                 text = line.decode(errors="replace")
-                if text.strip():
-                    self._tails[rank].append(text.strip())
+                self._last_lines[rank] = text.strip() or self._last_lines[rank]
                 sys.stderr.write(text)
 
     def find_counted(self) -> None:
@@ -195,8 +183,7 @@ class Children:
         total = 0.0
         for process in self._counted:
             with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system
+                total += sum(process.cpu_times()[:2])  # user and system
         return total
 
     def close(self) -> None:
@@ -206,14 +193,14 @@ class Children:
         self.closed = True
         for process in self._processes:
             with contextlib.suppress(OSError):
-                cast("IO[bytes]", process.stdin).close()
+                process.stdin.close()
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LEAVE_S)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            cast("IO[bytes]", process.stdout).close()
+            process.stdout.close()
         for thread in self._readers:
             thread.join(LEAVE_S)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from bench.records.numbers import percent
 from bench.worker.foreign.children import Children
 from bench.worker.prove.failures import WrongStepError
@@ -48,11 +50,7 @@ class Loss(float):
 
 
 def the_same(answers: list[Any], what: str) -> Any:
-    """Return the answer on which all processes must agree.
-
-    Raises:
-      WrongStepError: the answers differ.
-    """
+    """Return the answer of all processes; WrongStepError if they differ."""
     for rank, answer in enumerate(answers):
         if repr(answer) != repr(answers[0]):  # NaN is the same as NaN
             raise WrongStepError(
@@ -79,17 +77,16 @@ class ForeignArm(Arm):
     _spans: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
     """Nanoseconds of each recent span: by the worker's clock, the part of it that the slowest child
     does not report, and the round trip of the empty request right after."""
-    _busy: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    _busy: np.ndarray = field(default_factory=lambda: np.zeros(2))
     """Seconds within spans, and the children's CPU seconds in them."""
-    _idle: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    _idle: np.ndarray = field(default_factory=lambda: np.zeros(2))
     """Seconds between spans, and the children's CPU seconds in them."""
-    _last: tuple[float, float] | None = None
+    _last: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self.children.find_counted()
-        self.asking_ns = int(
-            statistics.median(self._asked([(0, False)])[0][0] for _ in range(ASKED))
-        )
+        round_trips = [self._asked([(0, False)])[0][0] for _ in range(ASKED)]
+        self.asking_ns = int(statistics.median(round_trips))
 
     def _asked(self, spans: Sequence[tuple[int, bool]]) -> list[tuple[int, list[dict[str, Any]]]]:
         """Request spans; return for each the nanoseconds by the worker's clock, and the answers."""
@@ -135,16 +132,15 @@ class ForeignArm(Arm):
             try:
                 return read(state)
             finally:
-                self._last = (time.monotonic(), self.children.cpu_s())
+                self._note(np.zeros(2))
 
         return reading
 
-    def _note(self, total: list[float]) -> None:
+    def _note(self, total: np.ndarray) -> None:
         """Add the seconds since the last call, and the children's CPU seconds, to a total."""
-        now = (time.monotonic(), self.children.cpu_s())
+        now = np.array([time.monotonic(), self.children.cpu_s()])
         if self._last is not None:
-            total[:] = [sum(pair) for pair in zip(total, now, strict=True)]
-            total[:] = [a - b for a, b in zip(total, self._last, strict=True)]
+            total += now - self._last
         self._last = now
 
     def children_cpu_s(self) -> float:

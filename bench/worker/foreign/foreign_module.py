@@ -1,9 +1,8 @@
 """A foreign implementation's file as a module of the contract whose step runs in other processes.
 
 The worker never imports the file, and so loads neither its framework nor that framework's threads.
-The file's constant FOREIGN, a literal, marks it as foreign and says how to start its processes.
-
-A child is given the parameters by path; a JAX child is given the model state too.
+Its constant FOREIGN, a literal, says how to start its processes. These are given the parameters by
+path, and those of JAX the model state too.
 """
 
 import ast
@@ -12,9 +11,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
@@ -56,11 +56,7 @@ class Traits(TypedDict, total=False):
 
 
 def traits_of(path: Path) -> Traits | None:
-    """Read FOREIGN from a file without importing it; None if the file has none.
-
-    Raises:
-      ValueError: FOREIGN is not a literal dict of the known keys.
-    """
+    """Read FOREIGN from a file without importing it; None without, ValueError if it is faulty."""
     try:
         text = path.read_bytes()
         nodes = ast.parse(text).body if b"FOREIGN" in text else []
@@ -82,11 +78,7 @@ def traits_of(path: Path) -> Traits | None:
 
 @cache
 def foreign_module(path: Path) -> ModuleType | None:
-    """Make the module of a foreign file, which also has `close`; None if the file is not foreign.
-
-    Raises:
-      ValueError: FOREIGN is not a literal of `Traits`.
-    """
+    """Make the module of a foreign file; None if it is not foreign. For errors see `traits_of`."""
     if (traits := traits_of(path)) is None:
         return None
     return ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
@@ -103,20 +95,19 @@ def isolated_module(path: Path) -> ModuleType:
 class ForeignStep(TrainStep):
     """A step whose state is in other processes; here, the state is the number of steps taken."""
 
+    module: "ForeignModule"
     children: Children
     cores: int
     spans: list[int]
     """Nanoseconds of each step so far that was requested singly."""
     versions: dict[str, str]
-    traits: Traits
     figures: CellRow
     """Figures of the compiled programs, from a JAX arm's child; empty for other frameworks."""
     model_state: Callable[[Any], ModelState]
-    claim: Callable[[], None]
 
     def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
-        """Make an arm for the rounds, which takes over the processes."""
-        self.claim()
+        """Make an arm for the rounds, which takes over the processes: the next build has others."""
+        self.module.spare = None
         arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
         arm.train_step = replace(
             self, params=arm.uncounted(self.params), model_state=arm.uncounted(self.model_state)
@@ -134,9 +125,9 @@ class ForeignStep(TrainStep):
             versions=self.versions,
             processes=len(self.children),
             threads=self.children.threads,
-            float64=self.traits.get("float64", True),
+            float64=self.module.FOREIGN.get("float64", True),
             asking_ns=arm.asking_ns,
-            isolated=self.traits.get("isolated", False),
+            isolated=self.module.FOREIGN.get("isolated", False),
         )
 
 
@@ -157,10 +148,6 @@ class ForeignModule(ModuleType):
         if self.spare is not None:
             self.spare.close()
 
-    def release(self) -> None:
-        """Release the spare processes to an arm, so that the next build starts others."""
-        self.spare = None
-
     def children(self, mesh: Mesh) -> Children:
         """Return the spare processes, started as this mesh needs them."""
         processes = mesh.size if self.FOREIGN.get("per_device") else 1
@@ -169,8 +156,8 @@ class ForeignModule(ModuleType):
             self.spare.close()
         if self.spare is None or self.spare.closed:
             helper = [sys.executable, bench.contract.foreign.__file__, str(self.__file__)]
-            command = [*helper, *self.FOREIGN.get("packages", [])]
-            command = self.FOREIGN.get("command", command)
+            helper += self.FOREIGN.get("packages", [])
+            command = self.FOREIGN.get("command", helper)
             self.spare = Children(command, processes, threads, self.FOREIGN.get("variables"))
         return self.spare
 
@@ -186,8 +173,7 @@ class ForeignModule(ModuleType):
             answers = asked.ask("why_unsupported", problem=_described(problem, mesh))
         except UnsupportedError as error:
             return str(error)
-        reason: str | None = the_same([answer["reason"] for answer in answers], "the reason")
-        return reason
+        return cast("str | None", the_same([own["reason"] for own in answers], "the reason"))
 
     def build(self, problem: Problem, mesh: Mesh) -> ForeignStep:
         """Build the step in the spare processes."""
@@ -215,11 +201,10 @@ class ForeignModule(ModuleType):
             model_state=lambda _: _as_tree(start, children.params())[STATE],
             children=children,
             cores=mesh.size,
+            module=self,
             spans=spans,
             versions=answers[0]["versions"],
-            traits=self.FOREIGN,
             figures=answers[0].get("figures", {}),
-            claim=self.release,
         )
 
 
@@ -259,20 +244,13 @@ def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
 
 
 def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
-    """Arrange the first process's arrays in the tree of the initial ones.
-
-    Raises:
-      WrongStepError: names or shapes differ from the initial ones, or processes disagree.
-    """
+    """Arrange the first process's arrays as the initial ones; WrongStepError if they do not fit."""
     wanted = named(start)
-    for rank, own in enumerate(processes):
+    for own in processes:
         if differing := differing_paths(own, wanted):
             raise WrongStepError(
                 "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
             )
-        for name, array in own.items():
-            if array.tobytes() != processes[0][name].tobytes():
-                raise WrongStepError(
-                    f"replicas drift: {name} is not the same in process 0 and process {rank}"
-                )
+    for name in wanted:
+        the_same([sha256(own[name].tobytes()).digest() for own in processes], name)
     return restored(start, processes[0])

@@ -1,12 +1,12 @@
 """`python -m bench.worker.foreign.jax_child FILE`: a JAX implementation as a foreign arm.
 
-It implements the protocol of docs/foreign.md, so that FILE can run under another Python's jax, or
-isolated from the other arms: `FOREIGN = {"command": [PYTHON, "-m", ..., FILE]}`. It imports the
-workload, as a worker does, needs no outline, and carries model state.
+By the protocol of docs/foreign.md, FILE runs under another Python's jax, or isolated from other
+arms. Like a worker, it imports the workload, so that it needs no outline and carries model state.
 """
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,18 +26,14 @@ from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.failures import why_state_unsupported
 from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
-from bench.worker.read.device_memory import largest_program
-from bench.worker.read.programs import FirstCall, communication, compilers_cost
+from bench.worker.read.programs import FirstCall, program_figures
 from bench.worker.read.step_program import operations
 
 PACKAGES = ["jax", "jaxlib", "flax", "optax"]
 
 
 class JaxStep:
-    """A step of the contract, with the interface that bench.contract.foreign calls.
-
-    It is built for the child's description of the problem, which has `params` by path.
-    """
+    """A step of the contract for bench.contract.foreign; `asked` has `params`, by path."""
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:
         problem, mesh = problem_and_mesh(asked)
@@ -76,14 +72,10 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
     first_call = FirstCall(built.step)
     jax.block_until_ready(first_call(built.state, built.place(problem.batch(0))))
     programs = first_call.programs
-    packed_ = packed(operations(programs))
-    return {
-        "compile": first_call.compile,
-        "memory": largest_program(programs),
-        "communication": communication(programs, mesh),
-        "cost": compilers_cost(programs),
-        "program": StepProgram(fingerprint="", dispatch="", host_calls=0, operations=packed_),
-    }
+    listed = packed(operations(programs))
+    program = StepProgram(fingerprint="", dispatch="", host_calls=0, operations=listed)
+    found = program_figures(programs, mesh, built.period)
+    return {"compile": first_call.compile, "program": program, **found}
 
 
 def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:
@@ -114,10 +106,10 @@ def adapted(path: Path) -> Any:
     """Load the implementation as a module of the child's protocol."""
     implementation = cast("Implementation", load(path))
     return SimpleNamespace(
-        why_unsupported=lambda asked: why_unsupported(implementation, asked),
-        build=lambda asked: JaxStep(implementation, asked),
+        why_unsupported=partial(why_unsupported, implementation),
+        build=partial(JaxStep, implementation),
     )
 
 
 if __name__ == "__main__":
-    serve(lambda: adapted(Path(sys.argv[1]).resolve()), PACKAGES)
+    serve(partial(adapted, Path(sys.argv[1]).resolve()), PACKAGES)

@@ -1,17 +1,17 @@
 """Saving and restoring a cell's state with Orbax, in a phase after the rounds.
 
-Every process writes and reads the shards of its own devices. Orbax restores each array into a given
-sharding; bench.worker.phases.saved_state has the checks.
+Every process writes and reads the shards of its own devices; for checks see saved_state, beside.
 """
 
-import contextlib
 import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +69,15 @@ class Orbax:
         import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
 
         logging.getLogger("absl").setLevel(logging.ERROR)
-        self._ocp = ocp
-        self._folder = folder
+        self._args = ocp.args
+        self._paths = (folder / str(number) for number in count())
         self._sync = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._async = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-        self._number = 0
 
     def save(self, tree: Tree, mode: str = "sync") -> Path:
         """Save a tree in a mode of bench.records.arms.CHECKPOINT_MODES."""
-        self._number += 1
-        path = self._folder / str(self._number)
-        saver = self._async if mode == "async" else self._sync
-        saver.save(path, args=self._ocp.args.StandardSave(tree))
+        path, saver = next(self._paths), self._async if mode == "async" else self._sync
+        saver.save(path, args=self._args.StandardSave(tree))
         return path
 
     def completed_at(self) -> float:
@@ -90,7 +87,7 @@ class Orbax:
 
     def restore(self, path: Path, shapes: Shapes) -> Tree:
         """Restore a tree, each array directly into its sharding."""
-        restored: Tree = self._sync.restore(path, args=self._ocp.args.StandardRestore(shapes))
+        restored: Tree = self._sync.restore(path, args=self._args.StandardRestore(shapes))
         return jax.block_until_ready(restored)
 
     def close(self) -> None:
@@ -100,15 +97,11 @@ class Orbax:
 
 
 def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Save and restore the state of each ok cell, and add the figures to its row.
-
-    The settings are the `modes` of saving, and the `folder` for the files.
-    """
+    """Save each ok cell's state in the settings' `modes`, in `folder`, and restore it."""
     arms = session.ok_arms()
     for number, arm in enumerate(arms):
         session.announce("checkpoint", arm.name, number, len(arms))
         folder = Path(settings["folder"]) / str(number)
-
         measure = partial(measure_checkpoints, arm, session.mesh, settings["modes"], folder)
         try:
             checkpoint = in_all_processes(measure)
@@ -124,8 +117,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
 
     Raises:
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.
-      WrongStepError: the restored state differs from the saved one, or a device held more of an
-        array than its sharding allows.
+      WrongStepError: the state comes back different, or a device held too much of an array.
     """
     size = sum(array.nbytes for array in arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +126,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
         raise UnsupportedError(
             f"its files may need {bytes_(ROOM * size)}, and {bytes_(free)} are free on the disk"
         )
-    with contextlib.closing(Orbax(folder)) as orbax:
+    with closing(Orbax(folder)) as orbax:
         clear(orbax.save(arrays(arm.state)))
         saves: dict[str, SavedCheckpoint] = {}
         for mode in modes:
@@ -173,11 +165,9 @@ def no_checkpoint(reason: str) -> Checkpoint:
 def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, SavedState]:
     """Save an arm's state repeatedly, and keep the last save."""
     asynchronous = mode == "async"
+    before_ns = [arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)]
     figures = SavedCheckpoint(
-        blocking_s=[],
-        total_s=[],
-        steps_before_ns=[arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)],
-        steps_during_ns=[],
+        blocking_s=[], total_s=[], steps_before_ns=before_ns, steps_during_ns=[]
     )
     for last in repetitions():
         tree = arrays(arm.state)
@@ -221,11 +211,7 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
 def measure_restores(
     orbax: Orbax, saved: SavedState, name: str, shardings: Mapping[str, Sharding]
 ) -> RestoredCheckpoint:
-    """Restore a state repeatedly, and watch how much of it each device holds.
-
-    Raises:
-      WrongStepError: see `measure_checkpoints`.
-    """
+    """Restore a state repeatedly, and watch how much of it each device holds."""
     shapes = shapes_of(saved.shapes, shardings)
     bounds = allowed_bytes(shapes)
     largest = max(bounds.values())
@@ -281,10 +267,7 @@ def clear(folder: Path) -> None:
 
 def file_system(folder: Path) -> str:
     """Return the type of a folder's file system; empty if the system does not show it."""
+    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
     resolved = folder.resolve()
-    mounts = {
-        Path(part.mountpoint): part.fstype
-        for part in psutil.disk_partitions(all=True)
-        if resolved.is_relative_to(part.mountpoint)
-    }
-    return mounts[max(mounts, key=lambda place: len(place.parts))] if mounts else ""
+    around = (str(place) for place in (resolved, *resolved.parents))
+    return next((mounts[place] for place in around if place in mounts), "")

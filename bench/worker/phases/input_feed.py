@@ -32,34 +32,28 @@ DRAWN_BATCHES = 16
 AHEAD = 2
 """Batches that are prefetched: made and placed before the step that takes them."""
 
-MakeBatch = Callable[[int], Any]
-"""Makes and places the i-th batch."""
-
 
 class Feed:
-    """A source of placed batches.
+    """A source of placed batches, of which `make` makes and places the i-th.
 
     A batch is made when it is taken, or with `ahead` above 0 that many batches earlier on a thread.
     """
 
-    def __init__(self, make: MakeBatch, ahead: int) -> None:
+    def __init__(self, make: Callable[[int], Any], ahead: int) -> None:
         self._make = make
         self._numbers = count()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
-        self._ahead: deque[Future[Any]] = deque()
-        for _ in range(ahead):
-            self._order()
+        self._ahead = deque(self._ordered() for _ in range(ahead))
 
-    def _order(self) -> None:
-        assert self._pool is not None, "somebody makes batches ahead"  # noqa: S101
-        number = next(self._numbers)
-        self._ahead.append(self._pool.submit(lambda: jax.block_until_ready(self._make(number))))
+    def _ordered(self) -> Future[Any]:
+        make, number = self._make, next(self._numbers)
+        return cast("Any", self._pool).submit(lambda: jax.block_until_ready(make(number)))
 
     def take(self) -> Any:
         """Return the next batch; unless it was prefetched, its transfer may still be in flight."""
         if self._pool is None:
             return self._make(next(self._numbers))
-        self._order()
+        self._ahead.append(self._ordered())
         return self._ahead.popleft().result()
 
     def settle(self) -> None:
@@ -84,7 +78,6 @@ def _no_wait() -> InputWait:
 class FedArm(Arm):
     """An arm whose steps each take a batch from a feed."""
 
-    way: str = field(kw_only=True)
     feed: Feed = field(kw_only=True)
     waited: InputWait = field(init=False, default_factory=_no_wait)
     """Time spent waiting since the last call of `waits`."""
@@ -123,16 +116,11 @@ class FedArm(Arm):
 
 
 def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> FedArm:
-    """Make an input arm from a fresh train step that nothing else has run.
-
-    Raises:
-      UnsupportedError: several processes cannot place parts of this implementation's batches.
-    """
+    """Make an input arm from a fresh train step; UnsupportedError as in `placing`."""
     place, rows = placing(train_step, problem.batch(0))
     read = pipeline(problem, rows)
     feed = Feed(lambda number: place(read(number)), FEEDS[way])
-    own = arm_beside(name, way)
-    return FedArm(own, train_step.step, train_step.state, None, way=way, feed=feed)
+    return FedArm(arm_beside(name, way), train_step.step, train_step.state, None, feed=feed)
 
 
 def longest(waits: Sequence[Any]) -> InputWait:
@@ -144,11 +132,8 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
     """Return a function that places this process's rows of a batch, and the range of these rows.
 
     A single process places whole batches by the implementation's own `place`. Several processes
-    each make their shards of the arrays, with the shardings that `place` gives to the batch `host`.
-
-    Raises:
-      UnsupportedError: the placed arrays differ from the batch in shape, or the processes' rows are
-        not contiguous and equal parts.
+    each make their shards of the arrays, with the shardings that `place` gives to the batch `host`;
+    UnsupportedError if shapes change, or the rows are not contiguous and equal parts.
     """
     size = len(jax.tree.leaves(host)[0])
     if jax.process_count() == 1:
@@ -173,13 +158,9 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
 
 
 def own_rows(array: jax.Array) -> range:
-    """Return the rows of an array that this process's devices hold.
-
-    Raises:
-      UnsupportedError: the rows are not contiguous.
-    """
+    """Return the rows that this process holds; UnsupportedError if they are not contiguous."""
     held = {shard.index[0].indices(len(array))[:2] for shard in array.addressable_shards}
-    start, stop = min(held)[0], max(end for _, end in held)
+    start, stop = min(held)[0], max(held)[1]
     if sum(end - begin for begin, end in held) != stop - start:
         raise UnsupportedError("its processes' rows of a batch are not contiguous")
     return range(start, stop)

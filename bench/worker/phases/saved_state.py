@@ -1,8 +1,8 @@
 """Saved and restored state: its arrays, other shardings of them, and their comparison.
 
 During a restore, no device may hold more of an array than its sharding allows: a thread polls the
-live arrays, which it identifies by shape and dtype. Restored and saved arrays are compared by
-64-bit checksums, which depend on every bit of an array but not on its sharding.
+live arrays, by shape and dtype. Restored and saved arrays are compared by 64-bit checksums, which
+depend on every bit of an array but not on its sharding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,17 +39,12 @@ class SavedState(NamedTuple):
 
 
 def arrays(state: Any) -> Tree:
-    """Return the arrays of a state; of PRNG keys, their words.
-
-    Raises:
-      UnsupportedError: a leaf is not an array, or an array has no mesh.
-    """
+    """Return a state's arrays, of PRNG keys their words; UnsupportedError if one has no mesh."""
     leaves = jax.tree.leaves(state)
     for leaf in leaves:
+        kind = type(leaf).__name__
         if not isinstance(leaf, jax.Array):
-            raise UnsupportedError(
-                f"its state holds {type(leaf).__name__} values, not only jax.Arrays"
-            )
+            raise UnsupportedError(f"its state holds {kind} values, not only jax.Arrays")
         if not isinstance(leaf.sharding, NamedSharding | SingleDeviceSharding):
             kind = type(leaf.sharding).__name__
             raise UnsupportedError(f"its state has an array with a {kind}, which names no mesh")
@@ -105,8 +100,7 @@ def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
 def allowed_bytes(shapes: Shapes) -> dict[str, int]:
     """Return the bytes that a device may hold of one array, by kind: one shard of the saved array.
 
-    Orbax puts each shard on its device as a separate array, and then joins them. A shard is
-    therefore allowed too, even if another whole array is of the same kind.
+    A shard, which Orbax first makes a separate array, is allowed too, whatever else is of its kind.
     """
     bounds: dict[str, int] = {}
     for array in shapes.values():
@@ -119,12 +113,9 @@ def allowed_bytes(shapes: Shapes) -> dict[str, int]:
 
 @contextmanager
 def watched(seen: dict[str, int]) -> Iterator[None]:
-    """Record the most bytes that a device holds of one new array within the context.
+    """Raise `seen` to the most bytes that a device holds of one new array, by kind.
 
     Arrays that live for less than LOOK_EVERY_S may be missed.
-
-    Args:
-      seen: bytes by kind of array, raised to the observed maximum.
     """
     before = jax.live_arrays()
     known = set(map(id, before))
@@ -146,11 +137,7 @@ def _kind_of(shape: Sequence[int], dtype: Any) -> str:
 
 
 def checksums(tree: Tree) -> dict[str, int]:
-    """Return checksums of arrays, equal in all processes and independent of shardings.
-
-    Raises:
-      WrongStepError: replicas of a shard differ.
-    """
+    """Return checksums, the same in all processes; WrongStepError if replicas of a shard differ."""
     own = [
         (name, str(shard.index), _checksum(shard, array))
         for name, array in tree.items()
@@ -179,13 +166,8 @@ def _checksum(shard: Any, array: Any) -> int:
 
 
 def check_equal(restored: Tree, saved: SavedState) -> None:
-    """Compare restored arrays with saved ones, in all processes.
-
-    Raises:
-      WrongStepError: an array differs or is incomplete.
-    """
+    """Compare restored arrays with saved ones; WrongStepError in all processes if any differs."""
     found = checksums(restored)
     if wrong := sum(found[name] != checksum for name, checksum in saved.checksums.items()):
-        raise WrongStepError(
-            f"{wrong} of {count(len(restored), 'array')} came back different from what was saved"
-        )
+        of = count(len(restored), "array")
+        raise WrongStepError(f"{wrong} of {of} came back different from what was saved")

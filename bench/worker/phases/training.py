@@ -34,23 +34,18 @@ from bench.worker.read.device_memory import device_memory
 ENOUGH_S = 60.0
 """Seconds after which the float64 curve, which is slow on some devices, ends early."""
 
-Progress = Callable[[int], None]
-"""Called with the number of each step before it begins."""
-
 
 class Curve(NamedTuple):
-    """The losses of one training run."""
+    """The finite losses of a run, each before its update, and why it ends early, if it does."""
 
     losses: list[float]
-    """Loss of each step's batch before its update; all finite."""
     reason: str
-    """Why the curve ends early; empty if it does not."""
 
 
 def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Send the loss curves of the references and of each ok cell.
+    """Send the loss curves, of the settings' number of `steps`, of the references and ok cells.
 
-    The settings are the number of `steps`. The session's arms are freed to make room for training.
+    The session's arms are freed to make room for training.
     """
     problem, steps = session.problem, settings["steps"]
     names = [name for name, row in session.cells.items() if row["status"] == "ok"]
@@ -86,13 +81,14 @@ def trained(
     build: Callable[[], TrainStep],
     batch: Callable[[int], Batch],
     steps: int,
-    progress: Progress,
+    progress: Callable[[int], None],
     limit_s: float = math.inf,
 ) -> Curve:
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
-    The curve ends at a failure, or at an infinite or NaN loss. No step begins after `limit_s`
-    seconds; a limit is for programs without collectives only, because processes would disagree.
+    `progress` gets the number of each step before it begins. The curve ends at a failure, or at an
+    infinite or NaN loss. No step begins after `limit_s` seconds; a limit is for programs without
+    collectives only, because processes would disagree.
     """
     until, losses = time.monotonic() + limit_s, []
     try:
@@ -123,8 +119,7 @@ def references(
     """Compute the reference's curves, by their names in bench.records.arms.
 
     `exact` is the timed problem in float64, with the same initial parameters. `make` is
-    `whole_batch` on some devices. `progress` gets a curve's name and the number of a step before it
-    begins.
+    `whole_batch` on some devices. `progress` also gets a curve's name.
     """
 
     def curve(name: str, problem: Problem, parts: int, **limit: float) -> Curve:
@@ -132,13 +127,8 @@ def references(
             return widened(timed.batch(number)) if problem is exact else timed.batch(number)
 
         with jax.enable_x64(problem is exact):
-            return trained(
-                lambda: make(problem, batch(0), parts),
-                batch,
-                steps,
-                partial(progress, name),
-                **limit,
-            )
+            build = lambda: make(problem, batch(0), parts)  # noqa: E731 - it is one call
+            return trained(build, batch, steps, partial(progress, name), **limit)
 
     curves = {WHOLE_BATCH: curve(WHOLE_BATCH, timed, 1)}
     if timed.batch_size > 1 and not timed.state_names:

@@ -30,6 +30,10 @@ GROUPS = re.compile(
 )
 """The device groups among an instruction's attributes."""
 
+Groups = tuple[tuple[int, ...], ...]
+
+_IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
+"""Shape and order of the dimensions of `_iota`."""
 
 _SAME = frozenset({"all-reduce-done", "bitcast", "convert", "copy", "reshape", "transpose"})
 """Operations whose result has the same elements as their operand."""
@@ -47,7 +51,7 @@ class Collective:
     """Distinct dtypes of its operands, in HLO's names (`f32`, `bf16`)."""
     bytes: int
     """Bytes on one device: of the result for an all-gather, of the operands for other kinds."""
-    groups: tuple[tuple[int, ...], ...]
+    groups: Groups
     """Groups of communicating devices, as indices into `mesh.devices.flat`; for a
     collective-permute, pairs of source and target."""
     count: float
@@ -58,8 +62,8 @@ class Collective:
 
 def collectives(
     executable: Any, devices: int, *, scatter: bool = False, period: int = 1
-) -> list[Collective]:
-    """List the collectives of a compiled program in program order.
+) -> Iterator[Collective]:
+    """Yield the collectives of a compiled program in program order.
 
     Args:
       executable: the result of `compiled.runtime_executable()` or `client.live_executables()`.
@@ -71,100 +75,77 @@ def collectives(
     Raises:
       ValueError: device groups or dtypes have an unknown form.
     """
-    return [
-        found
-        for module in hlo.modules_of([executable])
-        for found in _of_module(module, devices, scatter, period)
-    ]
+    for module in hlo.modules_of([executable]):
+        for instruction, count in module.executed(period):
+            kind = hlo.opcode(instruction).removesuffix("-start")  # if asynchronous
+            if not count or kind not in KINDS:
+                continue
+            groups, operands = groups_of(instruction, devices), instruction.operands()
+            apart = [False] * len(operands)
+            if scatter and kind == "all-reduce":
+                apart = sliced(instruction, module, len(groups[0]))
+            for scattered in sorted(set(apart)):
+                parts = [one for one, own in zip(operands, apart, strict=True) if own is scattered]
+                arrays = [array for operand in parts for array in hlo.arrays(operand)]
+                dtypes = sorted({dtype for dtype, _ in arrays})
+                if unknown := [dtype for dtype in dtypes if dtype not in DTYPE_BYTES]:
+                    raise ValueError(f"the size of {', '.join(unknown)} is not known")
+                gathers = kind == "all-gather"
+                yield Collective(
+                    kind="reduce-scatter" if scattered else kind,
+                    dtypes=tuple(dtypes),
+                    bytes=bytes_of(arrays) * (len(groups[0]) if gathers else 1),
+                    groups=groups,
+                    count=count,
+                    returned=gathers and returned(instruction, module),
+                )
 
 
-def _kind(instruction: Any) -> str | None:
-    """Return a collective's kind, None for others; an asynchronous pair counts at its start."""
-    opcode = hlo.opcode(instruction).removesuffix("-start")
-    return opcode if opcode in KINDS else None
-
-
-def _of_module(
-    module: hlo.Module, devices: int, scatter: bool, period: int
-) -> Iterator[Collective]:
-    """Yield collectives, and an implied reduce-scatter as a separate one if requested."""
-    for instruction, count in module.executed(period):
-        kind = _kind(instruction)
-        if not count or kind is None:
-            continue
-        groups = groups_of(instruction, devices)
-        operands = instruction.operands()
-        kinds = [kind] * len(operands)
-        if scatter and kind == "all-reduce":
-            apart = sliced(instruction, module, len(groups[0]))
-            kinds = ["reduce-scatter" if one else kind for one in apart]
-        for own in sorted(set(kinds)):
-            parts = [one for one, its in zip(operands, kinds, strict=True) if its == own]
-            arrays = [array for operand in parts for array in hlo.arrays(operand)]
-            dtypes = sorted({dtype for dtype, _ in arrays})
-            if unknown := [dtype for dtype in dtypes if dtype not in DTYPE_BYTES]:
-                raise ValueError(f"the size of {', '.join(unknown)} is not known")
-            size = bytes_of(arrays)
-            gathers = own == "all-gather"
-            yield Collective(
-                kind=own,
-                dtypes=tuple(dtypes),
-                bytes=size * len(groups[0]) if gathers else size,
-                groups=groups,
-                count=count,
-                returned=gathers and returned(instruction, module),
-            )
-
-
-def groups_of(instruction: Any, devices: int) -> tuple[tuple[int, ...], ...]:
-    """Return a collective's device groups, or a collective-permute's source and target pairs.
-
-    Raises:
-      ValueError: they have an unknown form.
-    """
+def groups_of(instruction: Any, devices: int) -> Groups:
+    """Return a collective's groups, or a collective-permute's pairs, as `parse_groups` does."""
     found = GROUPS.search(instruction.to_string())
     return parse_groups(found[1] if found else "{}", devices)
 
 
-def parse_groups(text: str, devices: int) -> tuple[tuple[int, ...], ...]:
-    """Parse device groups in any of HLO's forms.
+def parse_groups(text: str, devices: int) -> Groups:
+    """Parse device groups in any of HLO's forms; ValueError if it is none of these.
 
     `{{0,1},{2,3}}` lists the groups, and `{}` means all devices. `[4,2]<=[2,4]T(1,0)` is 0, 1 ...
     in shape (2, 4), transposed and reshaped to 4 groups of 2. `mesh['a'=4,'b'=2] {'a'}` are the
     groups along axis a of a mesh, whose device order `, device_ids=([2,4]T(1,0))` may change.
-
-    Raises:
-      ValueError: it is none of these.
     """
     text = text.strip()
     if text == "{}":
         return (tuple(range(devices)),)
     if text.startswith("{{"):
         return tuple(tuple(hlo.integers(group)) for group in re.findall(r"\{([\d,]*)\}", text))
-    if iota := re.fullmatch(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
-        shape, dims = (hlo.integers(iota[part]) for part in (1, 2))
-        order = hlo.integers(iota[3]) if iota[3] else list(range(len(dims)))
-        ids = np.arange(math.prod(dims)).reshape(dims).transpose(order).reshape(shape)
-        return _rows(ids)
-    if mesh := re.fullmatch(
-        r"mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\]T\(([\d,]+)\)\))? \{([^}]*)\}", text
-    ):
+    if iota := re.fullmatch(rf"\[([\d,]+)\]<={_IOTA}", text):
+        return _rows(_iota(iota[2], iota[3]).reshape(hlo.integers(iota[1])))
+    if mesh := re.fullmatch(rf"mesh\[([^\]]*)\](?:, device_ids=\({_IOTA}\))? \{{([^}}]*)\}}", text):
         sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh[1])}
         along = re.findall(r"'(\w+)'", mesh[4])
         if sizes and along and set(along) <= set(sizes):
-            names = list(sizes)
-            across = [name for name in names if name not in along]
-            ids = np.arange(math.prod(sizes.values()))
-            if mesh[2]:
-                ids = ids.reshape(hlo.integers(mesh[2])).transpose(hlo.integers(mesh[3]))
-            ids = ids.reshape(list(sizes.values()))
-            ids = ids.transpose([names.index(name) for name in (*across, *along)])
-            return _rows(ids.reshape(-1, math.prod(sizes[name] for name in along)))
+            ids = _iota(mesh[2] or str(math.prod(sizes.values())), mesh[3])
+            return groups_along(ids.reshape([*sizes.values()]), list(sizes), along)
     raise ValueError(f"replica groups {text!r} have an unknown form")
 
 
-def _rows(ids: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(int, row)) for row in ids)
+def _iota(shape: str, order: str | None) -> np.ndarray:
+    """Return 0, 1 ... in this shape, transposed to this order of its dimensions."""
+    sizes = hlo.integers(shape)
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return ids.transpose(hlo.integers(order)) if order else ids
+
+
+def groups_along(ids: np.ndarray, names: Sequence[str], along: Sequence[str]) -> Groups:
+    """Return the groups along some axes of a mesh, given its device ids and all axes' names."""
+    places = [names.index(name) for name in along]
+    moved = np.moveaxis(ids, places, range(-len(places), 0))
+    return _rows(moved.reshape(-1, math.prod(ids.shape[place] for place in places)))
+
+
+def _rows(ids: np.ndarray) -> Groups:
+    return tuple(map(tuple, ids.tolist()))
 
 
 def sliced(instruction: Any, module: hlo.Module, members: int) -> list[bool]:

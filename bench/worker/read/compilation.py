@@ -75,11 +75,7 @@ class CompilationLog:
                 raise WrongStepError(UNHEARD) from None
 
     def check(self) -> None:
-        """Check that a step has not spoiled the process, so that no arm can be timed any more.
-
-        Raises:
-          WrongStepError: it has silenced this log, or has made jax forget all programs.
-        """
+        """Raise WrongStepError if a step has silenced this log, or made jax forget all programs."""
         heard = self._counts[_ASKED]
         jax.monitoring.record_event_duration_secs(_ASKED, 0.0)
         if self._counts[_ASKED] == heard:

@@ -22,16 +22,11 @@ from bench.worker.time.clock import Arm
 
 
 def inspection(mesh: Mesh, step: TrainStep | None, batch: Any = None, why: str = "") -> Inspection:
-    """Describe where the state of a step at its start, and a placed batch, lie on all devices.
-
-    Without a step, `why` is the reason why the implementation does not support the cell.
-    """
+    """Describe where a step's state, and a placed batch, lie; without a step, say `why` not."""
+    rows = mesh.devices.reshape(-1, mesh.devices.shape[-1])  # the last axis runs across
     found = Inspection(
         axes=[[name, size] for name, size in mesh.shape.items()],
-        # The last axis runs across.
-        devices=np.vectorize(lambda device: int(device.id))(
-            mesh.devices.reshape(-1, mesh.devices.shape[-1])
-        ).tolist(),
+        devices=[[int(device.id) for device in row] for row in rows],
         unsupported=why,
         parameters=[],
         device_bytes={},
@@ -39,9 +34,7 @@ def inspection(mesh: Mesh, step: TrainStep | None, batch: Any = None, why: str =
     if step is not None:
         params = (step.held or step.params)(step.state)
         leaves = jax.tree_util.tree_leaves_with_path(params)
-        found["parameters"] = [
-            _layout(path_of(path), leaf) for path, leaf in leaves if isinstance(leaf, jax.Array)
-        ]
+        found["parameters"] = [_layout(*own) for own in leaves if isinstance(own[1], jax.Array)]
         trees = {"parameters": params, "state": step.state, "batch": batch}
         found["device_bytes"] = {name: device_bytes(tree) for name, tree in trees.items()}
     return found
@@ -62,7 +55,7 @@ def shard_bytes(array: Any) -> int:
     return math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
 
 
-def _layout(path: str, array: jax.Array) -> ArrayLayout:
+def _layout(path: Any, array: jax.Array) -> ArrayLayout:
     """Describe which device holds which shard of an array."""
     parts: dict[tuple[tuple[int, int], ...], list[int]] = {}
     shards: Mapping[Any, Any] = array.sharding.devices_indices_map(array.shape)
@@ -71,7 +64,7 @@ def _layout(path: str, array: jax.Array) -> ArrayLayout:
         key = tuple((part.start or 0, part.stop or size) for part, size in ranges)
         parts.setdefault(key, []).append(int(device.id))
     return ArrayLayout(
-        path=path,
+        path=path_of(path),
         shape=list(array.shape),
         dtype=str(array.dtype),
         bytes=int(array.nbytes),
@@ -111,15 +104,11 @@ def largest_program(programs: Sequence[Any]) -> MemoryBytes | None:
 
 
 def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
-    """Measure the peak memory of an arm while it runs some steps.
+    """Measure the peak memory of an arm, on the device with the most, while it runs some steps.
 
-    Backends count the bytes in use, and the peak since the process began, which cannot be reset and
-    which the proof in float64 has raised. A thread therefore polls the bytes in use. Memory that is
-    held for less than LOOK_EVERY_S may be missed.
-
-    Returns:
-      Bytes on the device with the most: the rise above the level at rest, plus the arm's own state
-      and batch; None if the backend does not count.
+    It is the rise above the level at rest plus the arm's own state and batch, in bytes; None if the
+    backend does not count. A thread polls the bytes in use, because the backends' own peak cannot
+    be reset after the proof in float64; what is held for less than LOOK_EVERY_S may be missed.
     """
     at_rest = [_count(device, "bytes_in_use") for device in devices]
     if any(size is None for size in at_rest):
@@ -150,15 +139,14 @@ def memory_bytes(program: Any) -> MemoryBytes | None:
         stats = program.get_compiled_memory_stats()
     except jax.errors.JaxRuntimeError:  # unimplemented by this backend
         return None
+    arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
+    temporary, alias = stats.temp_size_in_bytes, stats.alias_size_in_bytes
     return MemoryBytes(
-        total_bytes=stats.argument_size_in_bytes
-        + stats.output_size_in_bytes
-        + stats.temp_size_in_bytes
-        - stats.alias_size_in_bytes,
-        argument_bytes=stats.argument_size_in_bytes,
-        output_bytes=stats.output_size_in_bytes,
-        temporary_bytes=stats.temp_size_in_bytes,
-        alias_bytes=stats.alias_size_in_bytes,
+        total_bytes=arguments + outputs + temporary - alias,
+        argument_bytes=arguments,
+        output_bytes=outputs,
+        temporary_bytes=temporary,
+        alias_bytes=alias,
     )
 
 

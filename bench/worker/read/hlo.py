@@ -1,8 +1,7 @@
 """A reader of compiled HLO: instructions, calls, loop counts, shapes and source lines.
 
-Computations, opcodes and operands come from the module's structured API. Shapes, called
-computations, trip counts and metadata come from the instruction's text, because not every version
-of jaxlib offers them otherwise; source lines come from tables at the head of the module's text.
+Computations, opcodes and operands come from the module's structured API, all else from texts,
+because not every version of jaxlib offers it otherwise.
 """
 
 import re
@@ -24,11 +23,7 @@ _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 
 def opcode(instruction: Any) -> str:
-    """Return an opcode such as `all-reduce-start`.
-
-    Operations without an asynchronous form of their own, such as a reduce-scatter, are wrapped in a
-    computation that an `async-start` calls; that start is `reduce-scatter-start`.
-    """
+    """Return an opcode such as `all-reduce-start`, of `async-start` with that of what it wraps."""
     own = _spelled(instruction)
     wrapped = instruction.async_wrapped_root()
     return own if wrapped is None else own.replace("async", _spelled(wrapped), 1)
@@ -51,10 +46,8 @@ def op_name(instruction: Any) -> str:
 
 
 def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
-    """Yield dtype and shape of an instruction's result, or of each element of a tuple.
-
-    They are parsed from its text, `%name = (f32[4,2]{1,0}, s32[]) opcode(...)`.
-    """
+    """Yield dtype and shape of an instruction's result, or of each element of a tuple."""
+    # Its text is `%name = (f32[4,2]{1,0}, s32[]) opcode(...)`.
     made = instruction.to_string().partition(" = ")[2].partition(f" {opcode(instruction)}(")[0]
     for dtype, shape in _ARRAY.findall(made):
         yield dtype, integers(shape)
@@ -98,7 +91,6 @@ class Module:
         return {one.name: one for own in self.computations.values() for one in own}
 
     def _calls(self, period: int = 1) -> dict[str, list[tuple[str, float]]]:
-        """Return the computations that each computation calls, and how often."""
         return {
             name: [call for instruction in own for call in called(instruction, period)]
             for name, own in self.computations.items()
@@ -162,18 +154,14 @@ class Module:
     def source(self, instruction: Any) -> str:
         """Return the innermost source line, `optax/_src/transform.py:283`; empty if unknown.
 
-        XLA prints tables at the head of a module (`FileNames`, `FileLocations`, `StackFrames`), to
-        which an instruction's `stack_frame_id` refers. Older versions print `source_file` and
-        `source_line`.
+        Tables at the head of a module's text have the lines of an instruction's `stack_frame_id`.
         """
-        text = instruction.to_string()
-        if frame := re.search(r"stack_frame_id=(\d+)", text):
-            return self._frames.get(int(frame[1]), "")
-        line = re.search(r'source_file="([^"]*)"(?: source_line=(\d+))?', text)
-        return f"{short_path(line[1])}:{line[2] or 0}" if line else ""
+        frame = re.search(r"stack_frame_id=(\d+)", instruction.to_string())
+        return self._sources.get(frame[1], "") if frame else ""
 
     @cached_property
-    def _frames(self) -> dict[int, str]:
+    def _sources(self) -> dict[str, str]:
+        """Source lines by the number of a stack frame."""
         text = self._module.to_string()
 
         def table(title: str, form: str) -> list[Any]:
@@ -182,14 +170,12 @@ class Module:
             return re.findall(rf"^(\d+) {form}$", lines[1], re.MULTILINE) if lines else []
 
         files = dict(table("FileNames", r'"(.*)"'))
-        locations = {
-            number: f"{short_path(files.get(file, ''))}:{line}"
-            for number, file, line in table(
-                "FileLocations", r"\{file_name_id=(\d+).*? line=(\d+).*"
-            )
+        locations = table("FileLocations", r"\{file_name_id=(\d+).*? line=(\d+).*")
+        lines = {
+            number: f"{short_path(files.get(name, ''))}:{line}" for number, name, line in locations
         }
         frames = table("StackFrames", r"\{file_location_id=(\d+).*")
-        return {int(number): locations.get(location, "") for number, location in frames}
+        return {number: lines.get(location, "") for number, location in frames}
 
 
 def modules_of(programs: Iterable[Any]) -> list[Module]:
@@ -227,12 +213,12 @@ def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
 
 def short_path(path: str) -> str:
     """Shorten a path to start at its package or repository folder; otherwise to its name."""
-    for marker in ("site-packages/", "dist-packages/"):
-        if marker in path:
-            return path.rpartition(marker)[2]
-    for folder in ("implementations", "bench"):
-        if f"/{folder}/" in path:
-            return f"{folder}/{path.rpartition(f'/{folder}/')[2]}"
+    for folder in ("site-packages/", "dist-packages/"):
+        if folder in path:
+            return path.rpartition(folder)[2]
+    for folder in ("implementations/", "bench/"):
+        if f"/{folder}" in path:
+            return folder + path.rpartition(f"/{folder}")[2]
     return path.rpartition("/")[2]
 
 

@@ -1,11 +1,11 @@
 """A step's programs: their compilation, communication, FLOPs and bytes, compiled or only traced."""
 
-import itertools
 import math
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, combinations
 from typing import Any, TypeVar
 
 import jax
@@ -15,11 +15,12 @@ from jax.sharding import Mesh
 
 from bench.records.collective_kinds import bus_factor
 from bench.records.rows import CompileTimes
-from bench.records.step_programs import Communication, CompilersCost
+from bench.records.step_programs import Communication, CompilersCost, ProgramFigures
 from bench.worker.prove.trajectory import state_and_loss
 from bench.worker.read import hlo
-from bench.worker.read.collectives import Collective, bytes_of, collectives
+from bench.worker.read.collectives import Collective, bytes_of, collectives, groups_along
 from bench.worker.read.compilation import CompilationLog
+from bench.worker.read.device_memory import largest_program
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ def if_readable(read: Callable[[], T]) -> T | None:
 
 def live_programs() -> list[Any]:
     """Return the executables that are alive in this process."""
-    return list(jax.devices()[0].client.live_executables())
+    return jax.devices()[0].client.live_executables()
 
 
 def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
@@ -77,31 +78,17 @@ class FirstCall:
 def communication(
     programs: Sequence[Any], mesh: Mesh, *, scatter: bool = False, period: int = 1
 ) -> list[Communication]:
-    """Sum the collectives of a step's compiled programs by kind, axes and dtypes.
-
-    `scatter` and `period` are as for `collectives`.
-
-    Raises:
-      ValueError: a program's device groups have an unknown form.
-    """
+    """Sum the collectives of a step's programs by kind, axes and dtypes; see `collectives`."""
     found: dict[tuple[Any, ...], Communication] = {}
     for program in programs:
         for one in collectives(program, mesh.size, scatter=scatter, period=period):
             members = len(one.groups[0])
             axes = axes_of(one, mesh)
-            row = found.setdefault(
-                (one.kind, axes, members, one.dtypes, one.returned),
-                Communication(
-                    kind=one.kind,
-                    axes=list(axes),
-                    members=members,
-                    dtypes=list(one.dtypes),
-                    count=0,
-                    times=0,
-                    payload_bytes=0,
-                    wire_bytes=0.0,
-                ),
-            )
+            empty = Communication(
+                kind=one.kind, axes=list(axes), members=members, dtypes=list(one.dtypes),
+                count=0, times=0, payload_bytes=0, wire_bytes=0.0,
+            )  # fmt: skip
+            row = found.setdefault((one.kind, axes, members, one.dtypes, one.returned), empty)
             if one.returned:
                 row["returned"] = True
             row["count"] += one.count
@@ -116,21 +103,15 @@ def axes_of(collective: Collective, mesh: Mesh) -> tuple[str, ...]:
 
     A collective-permute runs along axes if each of its pairs lies within one group of those axes.
     """
-    places = np.arange(mesh.size).reshape(tuple(mesh.shape.values()))
-    names = list(mesh.shape)
-    for count in range(1, len(names) + 1):
-        for along in itertools.combinations(names, count):
-            across = [name for name in names if name not in along]
-            order = [names.index(name) for name in (*across, *along)]
-            members = math.prod(mesh.shape[name] for name in along)
-            groups = [set(row) for row in places.transpose(order).reshape(-1, members).tolist()]
-            if collective.kind == "collective-permute":
-                matches = all(
-                    any({*pair} <= group for group in groups) for pair in collective.groups
-                )
-            else:
-                matches = sorted(map(sorted, collective.groups)) == sorted(map(sorted, groups))
-            if matches:
+    places = np.arange(mesh.size).reshape(mesh.devices.shape)
+    own = set(map(frozenset, collective.groups))
+    for count in range(1, len(mesh.axis_names) + 1):
+        for along in combinations(mesh.axis_names, count):
+            groups = set(map(frozenset, groups_along(places, mesh.axis_names, along)))
+            if own == groups or (
+                collective.kind == "collective-permute"
+                and all(any(pair <= group for group in groups) for pair in own)
+            ):
                 return along
     return ()
 
@@ -148,14 +129,13 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
             cost = program.cost_analysis()
         except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
             return None
-        # Every process compiles the same program and knows only its own devices.
-        devices = len(program.local_devices()) * jax.process_count()
+        devices = _devices_of(program)
         compiled = max(0.0, cost.get("flops", 0.0))
         flops += devices * compiled
         moved += devices * max(0.0, cost.get("bytes accessed", 0.0))
-        products = [(n, one, done) for n, one in _executed([program]) if (done := _flops(one))]
-        if compiled < math.fsum(count * done for count, _, done in products):
-            for count, one, done in products:
+        products = [(one, n, done) for one, n in _executed([program]) if (done := _flops(one))]
+        if compiled < math.fsum(count * done for _, count, done in products):
+            for one, count, done in products:
                 if hlo.opcode(one) == "custom-call":
                     flops += devices * count * done
                     moved += devices * count * _accessed(one)
@@ -163,37 +143,32 @@ def compilers_cost(programs: Sequence[Any]) -> CompilersCost | None:
 
 
 def library_kernels(programs: Sequence[Any]) -> list[str]:
-    """Return the kernels of libraries that compiled programs call, such as `__cudnn$fmhaSoftmax`.
-
-    They are the targets of custom calls, without duplicates and in alphabetical order.
-    """
-    found = {
-        target
-        for _, instruction in _executed(programs)
-        for target in _CALL_TARGET.findall(instruction.to_string())
-    }
-    return sorted(found)
+    """Return the targets of custom calls in compiled programs, such as `__cudnn$fmhaSoftmax`."""
+    texts = (instruction.to_string() for instruction, _ in _executed(programs))
+    return sorted({target for text in texts for target in _CALL_TARGET.findall(text)})
 
 
 def product_flops(programs: Sequence[Any]) -> float:
     """Return the FLOPs of products and convolutions in compiled programs, over all devices.
 
-    Unlike `traced_flops`, this counts work that the compiler duplicates on several devices. It
+    Unlike `flops_of`, this counts work that the compiler duplicates on several devices. It
     misses products that became other operations, as small ones do on XLA:CPU.
     """
     return math.fsum(
-        # Every process compiles the same program and knows only its own devices.
-        len(program.local_devices()) * jax.process_count() * count * _flops(instruction)
+        _devices_of(program) * count * _flops(instruction)
         for program in programs
-        for count, instruction in _executed([program])
+        for instruction, count in _executed([program])
     )
 
 
-def _executed(programs: Sequence[Any]) -> Iterator[tuple[float, Any]]:
-    """Yield the number of executions of every instruction."""
-    for module in hlo.modules_of(programs):
-        for instruction, count in module.executed():
-            yield count, instruction
+def _devices_of(program: Any) -> int:
+    """Count a program's devices: every process compiles it, and knows only its own ones."""
+    return len(program.local_devices()) * jax.process_count()
+
+
+def _executed(programs: Sequence[Any]) -> Iterator[tuple[Any, float]]:
+    """Yield every instruction with the number of its executions."""
+    return chain.from_iterable(module.executed() for module in hlo.modules_of(programs))
 
 
 def _accessed(instruction: Any) -> int:
@@ -236,33 +211,36 @@ def _flops(instruction: Any) -> float:
     return 2.0 * math.prod(made) * made_of
 
 
-def traced_flops(step: Callable[..., Any], *arguments: Any) -> float:
-    """Return the FLOPs of one call over all devices, including recomputation and duplicates.
-
-    A product of (m, k) and (k, n) matrices counts 2 m k n; a convolution counts 2 per output
-    element and kernel element that contributes to it, with padding, but without the zeros between
-    the inputs of a dilated one. Elementwise operations do not count. The largest branch of a
-    conditional counts as always taken, even in a pipeline's idle ticks. A Pallas kernel counts once
-    per cell of its grid; loops and grids of unknown length count once.
-
-    Raises:
-      Exception: whatever tracing the step raises; a Python loop over devices cannot be traced.
-    """
-    return flops_of(jax.make_jaxpr(step)(*arguments))
+def program_figures(programs: Sequence[Any], mesh: Mesh, period: int = 1) -> ProgramFigures:
+    """Read memory, communication and work of a step from its compiled programs."""
+    return ProgramFigures(
+        memory=largest_program(programs),
+        communication=if_readable(lambda: communication(programs, mesh, period=period)),
+        cost=compilers_cost(programs),
+        product_flops=product_flops(programs),
+        kernels=library_kernels(programs),
+    )
 
 
 def flops_if_traceable(step: Callable[..., Any], *arguments: Any) -> float | None:
-    """Return `traced_flops`, or None if the step cannot be traced."""
+    """Return `flops_of` a step; None if it cannot be traced, like a Python loop over devices."""
     try:
-        return traced_flops(step, *arguments)
+        return flops_of(jax.make_jaxpr(step)(*arguments))
     except Exception as error:  # noqa: BLE001 - a user's file may raise anything
         print(f"the step's FLOPs cannot be counted: {error}", file=sys.stderr)  # noqa: T201
         return None
 
 
 def flops_of(jaxpr: Any) -> float:
-    """Return the FLOPs of a jaxpr, closed or not, as `traced_flops` counts them."""
-    return math.fsum(map(_of_equation, getattr(jaxpr, "jaxpr", jaxpr).eqns))
+    """Return the FLOPs of a jaxpr over all devices, including recomputation and duplicates.
+
+    A product of (m, k) and (k, n) matrices counts 2 m k n; a convolution counts 2 per output
+    element and kernel element that contributes to it, with padding, but without the zeros between
+    the inputs of a dilated one. Elementwise operations do not count. The largest branch of a
+    conditional counts as always taken, even in a pipeline's idle ticks. A Pallas kernel counts once
+    per cell of its grid; loops and grids of unknown length count once.
+    """
+    return math.fsum(map(_of_equation, jaxpr.eqns))
 
 
 def _of_equation(equation: Any) -> float:
@@ -277,24 +255,12 @@ def _of_equation(equation: Any) -> float:
         spread = math.prod(params["lhs_dilation"])
         made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]] / spread
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
-    within = [flops_of(jaxpr) for jaxpr in inner_jaxprs(params.values())]
+    within = [flops_of(jaxpr) for jaxpr in core.jaxprs_in_params(params)]
     if name == "cond":
         return max(within)
-    times = 1
-    if name == "scan":
-        times = params["length"]
-    elif name == "shard_map":
+    times = params["length"] if name == "scan" else 1
+    if name == "shard_map":
         times = math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
-    elif name == "pallas_call":
+    if name == "pallas_call":
         times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
     return times * math.fsum(within)
-
-
-def inner_jaxprs(values: Any) -> Iterator[core.Jaxpr]:
-    """Yield the jaxprs among the parameters of an equation."""
-    for value in values:
-        inner = getattr(value, "jaxpr", value)  # the jaxpr inside a closed one
-        if isinstance(inner, core.Jaxpr):
-            yield inner
-        elif isinstance(value, list | tuple):
-            yield from inner_jaxprs(value)

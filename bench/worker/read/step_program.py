@@ -5,13 +5,11 @@ where JAX's fast path runs a jitted function. Two steps have the same dispatch p
 host the same work, if their programs are equal, they call the same functions in the same order, and
 their arguments have the same structure and placement.
 
-Programs are equal if their canonical forms are: programs that differ only in names have the same.
-The form keeps opcodes, shapes with their layouts, operands, attributes, constants, device groups,
-donation (`input_output_alias`) and the order of instructions, which is their schedule. Names of
-instructions and computations, and the ids of channels, become numbers in order of appearance.
-Labels are dropped: the module's name, metadata (`op_name`, source lines), and input for the
-partitioner, which has run already. That input includes shardings: shapes are those of shards by
-now, and the dispatch path has the placement of arguments.
+Programs are equal if their canonical forms are. These keep opcodes, shapes with their layouts,
+operands, attributes, constants, device groups, donation (`input_output_alias`) and the order of
+instructions, which is their schedule. Names of instructions and computations, and the ids of
+channels, become numbers in order of appearance. Labels are dropped: the module's name, metadata,
+and input for the partitioner, which has run; the dispatch path has the placement of arguments.
 """
 
 import gc
@@ -27,6 +25,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import jax
+from jaxlib._hlo import HloPrintOptions
 
 from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
@@ -39,10 +38,10 @@ _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
 
 
 def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> StepProgram | None:
-    """Read what identifies a step's programs, and run two more steps to trace its dispatch path.
+    """Read what identifies a warm arm's programs, and run two steps to trace its dispatch path.
 
-    The arm is warm. `own_options` says whether the programs may have been compiled with unusual
-    options, which they do not show. None if the programs cannot be read.
+    `own_options` says whether the programs may have been compiled with unusual options, which they
+    do not show. None if the programs cannot be read.
     """
     dispatch, calls = dispatch_path(arm)
     return if_readable(
@@ -82,10 +81,7 @@ def operations(programs: Sequence[Any]) -> list[Operation]:
 
 
 def dispatch_path(arm: Arm) -> tuple[str, int]:
-    """Run two steps; return a hash of the dispatch path, and the number of calls.
-
-    The hash is empty if the two steps called different functions.
-    """
+    """Run two steps; return a hash of their path, empty if they differ, and the number of calls."""
     first, second = _calls(arm), _calls(arm)
     leaves, structure = jax.tree.flatten((arm.state, arm.batch))
     path = "\n".join([*first, str(structure), *map(_placed, leaves)])
@@ -114,8 +110,7 @@ def _calls(arm: Arm) -> list[str]:
         if collects:
             gc.enable()
     jax.block_until_ready((state, loss))
-    arm.state = state
-    arm.steps += 1
+    arm.state, arm.steps = state, arm.steps + 1
     return calls[:-1]  # the last one is sys.setprofile
 
 
@@ -131,9 +126,8 @@ def _placed(leaf: Any) -> str:
         return repr(leaf)
     shards: Mapping[Any, Any] = leaf.sharding.devices_indices_map(leaf.shape)
     places = sorted((device.id, str(index)) for device, index in shards.items())
-    return (
-        f"{leaf.aval} {type(leaf.sharding)} {leaf.sharding.memory_kind} {leaf.committed} {places}"
-    )
+    kind = f"{type(leaf.sharding)} {leaf.sharding.memory_kind}"
+    return f"{leaf.aval} {kind} {leaf.committed} {places}"
 
 
 _STRING = r'"(?:[^"\\]++|\\.)*+"'
@@ -141,13 +135,13 @@ _BRACES = r"\{\}"
 for _ in range(4):  # no attribute nests deeper
     _BRACES = rf'\{{(?:[^{{}}"]++|{_STRING}|{_BRACES})*+\}}'
 _LABEL = re.compile(
-    r"(?:, |^)(?:(?:metadata|origin|original_value|sharding"
+    r"(?:, |^)(?:(?:origin|original_value|sharding"
     rf"|allow_spmd_sharding_propagation_to_\w+)={_BRACES}"
     r"|frontend_attributes=\{(?:(?:is_spmd_generated|xla\.sdy\.[\w.]+)="
     rf"(?:{_STRING}|{_BRACES}),?)*\}})"
 )
-_TABLES = re.compile(r"^(?:File|Function|Stack)[A-Z]\w+\n(?:.+\n)*", re.MULTILINE)
-_PARAMETERS = re.compile(r"^((?:ENTRY )?%\S+) \(.*\{$", re.MULTILINE)
+_PRINTED = HloPrintOptions()
+_PRINTED.print_metadata = _PRINTED.print_program_shape = False
 _COMMENT = re.compile(r"/\*.*?\*/")
 _ELIDED = re.compile(r"(%[\w.-]+)( = \S+ constant\()\{\.\.\.\}")
 """A constant with too many elements to be printed."""
@@ -157,11 +151,7 @@ _COMPUTATIONS, _INSTRUCTIONS, _NAME_OF, _LITERAL = 3, 2, 1, 8
 
 
 def fingerprint(programs: Iterable[Any]) -> str:
-    """Return a hash that is equal for programs with equal canonical forms on equal devices.
-
-    Raises:
-      ValueError: device groups have an unknown form.
-    """
+    """Return a hash that is equal for programs with equal canonical forms on equal devices."""
     texts = [
         f"{[device.id for device in program.local_devices()]}\n{canonical(module)}"
         for program in programs
@@ -176,19 +166,11 @@ def short_hash(text: str | bytes) -> str:
 
 
 def canonical(module: Any) -> str:
-    """Return the canonical form of a module.
-
-    It is made from the module's text, because only the text shows the schedule and every attribute.
-
-    Raises:
-      ValueError: device groups have an unknown form.
-    """
-    text = module.to_string().partition(", ")[2]
+    """Return a module's canonical form, made from its text, which alone shows every attribute."""
+    text = module.to_string(_PRINTED).partition(", ")[2]
     counts = re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", text.partition("\n")[0])
     devices = math.prod(map(int, counts))
-    for label in (_TABLES, _COMMENT, _LABEL):
-        text = label.sub("", text)
-    text = _PARAMETERS.sub(r"\1", text)
+    text = _LABEL.sub("", _COMMENT.sub("", text))
     text = _ELIDED.sub(lambda own: f"{own[1]}{own[2]}{_literal(module, own[1])}", text)
     text = GROUPS.sub(lambda groups: str(parse_groups(groups[1], devices)), text)
     numbers: defaultdict[str, int] = defaultdict()

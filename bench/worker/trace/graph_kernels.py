@@ -75,14 +75,14 @@ class GraphKernels:
             _library(event.op) if op is None else None
             for event, op in zip(events, launched, strict=True)
         ]
-        counts, names = Counter(places), {}
+        counts = Counter(places)
+        names: dict[int | None, Iterator[str]] = {}
         for place, called in self._called.items():
             inside = [name for name in called if name not in outside]
             if counts[place] == len(inside):
                 names[place] = iter(inside)
         for event, op, at in zip(events, launched, places, strict=True):
-            known = names.get(at) if at is not None else None
-            yield replace(event, op=op or next(known or iter(()), event.op))
+            yield replace(event, op=op or next(names.get(at, iter(())), event.op))
 
 
 def _library(kernel: str) -> int | None:

@@ -4,12 +4,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from bench.records.collective_kinds import KINDS
 from bench.records.trace_rows import Category
 from bench.worker.read import hlo
-from bench.worker.read.collectives import groups_of
+from bench.worker.read.collectives import Groups, groups_of
 from bench.worker.trace.graph_kernels import GraphKernels, kind_of
 from bench.worker.trace.xspace import Event
 
@@ -40,7 +41,7 @@ class Operation:
     """Dtype and shape of each result: `f32[256,1024]`."""
     transposes: bool
     """Whether it moves elements to another layout, alone or fused with computation."""
-    groups: tuple[tuple[int, ...], ...] = ()
+    groups: Groups = ()
     """Device groups of a collective, whose members wait for one another, as indices into
     `mesh.devices.flat`."""
     start: str = ""
@@ -60,13 +61,10 @@ def unknown(module: str, name: str) -> Operation:
 
 
 class Operations:
-    """Operations of a step's programs.
+    """Operations of a step's programs, on a mesh of so many `devices`.
 
-    Args:
-      own: modules of the programs that the step compiled.
-      devices: number of devices of the mesh.
-      others: modules of all other programs of the process. A step may run programs that were
-        compiled before it, such as small ones of jax.numpy.
+    `own` are the modules of the programs that the step compiled, and `others` those of all other
+    programs of the process: a step may run such as were compiled before it, as by jax.numpy.
     """
 
     def __init__(
@@ -75,24 +73,20 @@ class Operations:
         self._devices = devices
         self._modules: defaultdict[str, list[tuple[hlo.Module, bool]]] = defaultdict(list)
         """Modules by name, and whether they are the step's own; own ones first."""
-        for modules, is_own in ((own, True), (others, False)):
-            for module in modules:
-                self._modules[module.name].append((module, is_own))
+        for module, is_own in [(one, True) for one in own] + [(one, False) for one in others]:
+            self._modules[module.name].append((module, is_own))
         self._operations: dict[tuple[str, str, int], Operation] = {}
         self._kernels: dict[hlo.Module, GraphKernels] = {}
 
     def launched(self, events: Sequence[Event]) -> list[Event]:
-        """Name kernels in CUDA graphs by their instructions; `events` are in order of their start.
-
-        Kernels whose instruction is unknown keep their names.
-        """
+        """Name kernels in CUDA graphs by their instructions where known; `events` are in order."""
         if not any(event.in_graph for event in events):
             return list(events)
         runs = defaultdict[tuple[int, str, int], list[Event]](list)
         for event in events:
             runs[event.device, event.module, event.program].append(event)
         named = (self._of_run(module, program, own) for (_, module, program), own in runs.items())
-        return sorted((one for own in named for one in own), key=lambda event: event.start)
+        return sorted(chain.from_iterable(named), key=lambda event: event.start)
 
     def _of_run(self, name: str, program: int, events: list[Event]) -> Iterable[Event]:
         found = _chosen(self._modules[name], program)
@@ -103,18 +97,16 @@ class Operations:
         return self._kernels[found[0]].resolved(events)
 
     def get(self, module: str, name: str, program: int = 0) -> Operation:
-        """Return the operation, with category `unknown` if no program has it.
+        """Return an operation, `unknown` if no program has it.
 
         `program` is the module's number, which distinguishes modules of one name; 0 if unknown.
         """
         key = (module, name, program)
         if key not in self._operations:
             candidates = [pair for pair in self._modules[module] if name in pair[0].instructions]
-            found = _chosen(candidates, program)
+            own = next(iter(_chosen(candidates, program)), None)
             self._operations[key] = (
-                _read(found[0], found[0].instructions[name], self._devices)
-                if found
-                else unknown(module, name)
+                _read(own, own.instructions[name], self._devices) if own else unknown(module, name)
             )
         return self._operations[key]
 
@@ -140,9 +132,7 @@ def _read(module: hlo.Module, instruction: Any, devices: int) -> Operation:
         category=category,
         phase=phase_of(hlo.op_name(instruction), source),
         source=source,
-        shapes=tuple(
-            f"{dtype}[{','.join(map(str, shape))}]" for dtype, shape in hlo.arrays(instruction)
-        ),
+        shapes=tuple(f"{d}[{','.join(map(str, shape))}]" for d, shape in hlo.arrays(instruction)),
         transposes=any(map(hlo.moves_elements, inner)),
         groups=joined(groups_of(begun, devices)) if category == "collective" else (),
         start=begun.name if begun is not instruction else "",
@@ -176,7 +166,7 @@ def phase_of(op_name: str, source: str) -> str:
     return "update" if source.startswith("optax/") else "other"
 
 
-def joined(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+def joined(groups: Sequence[Sequence[int]]) -> Groups:
     """Join groups that share devices: pairs of a collective-permute may form a chain."""
     sets: list[set[int]] = []
     for group in groups:

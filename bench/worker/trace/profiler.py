@@ -30,7 +30,7 @@ from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
-from bench.worker.trace.drawn_step import KeptStep, drawn_step
+from bench.worker.trace.drawn_step import drawn_step, share_clock
 from bench.worker.trace.operations import Operation, Operations
 from bench.worker.trace.step_parts import (
     PARTS,
@@ -48,12 +48,7 @@ ENOUGH_S = 60.0
 """Seconds after which no pass begins; there are always at least two."""
 
 
-def process_name() -> str:
-    """Return the name of this process in TensorBoard.
-
-    The profiler's default is the host name, which processes of one host share, and which a
-    published trace should not reveal.
-    """
+def _process_name() -> str:  # the profiler's default would reveal the host's
     return f"process_{jax.process_index()}"
 
 
@@ -70,14 +65,14 @@ class TracedArm:
     """Traced steps, on this process's devices in the order of the mesh."""
     untraced_ns: list[int] = field(default_factory=list)
     """Nanoseconds of steps without a profiler, run just before the traced ones."""
-    kept: list[KeptStep] = field(default_factory=list)
-    """The step of median length in each trace, the only one whose operations are kept."""
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    """Of each trace, the number of the step of median length, whose operations alone are kept, and
+    `Recording.began`."""
 
     def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
-        """Trace some steps and read the trace, whose file is kept in `logdir` if that is given.
+        """Trace some steps, and keep the file in `logdir` if that is given.
 
-        Raises:
-          EndedError: tracing failed in some process. Results of earlier traces are kept.
+        EndedError if it failed in some process; results of earlier traces are kept.
         """
 
         def take() -> tuple[xspace.Recording, list[int]]:
@@ -86,18 +81,14 @@ class TracedArm:
                 path = record(self.arm, Path(folder), self.run, steps)
                 return xspace.read(path.read_bytes(), self.arm.name), untraced_ns
 
-        def show(_status: str, _reason: str) -> None:
-            traceback.print_exc()
-
+        show = lambda *_: traceback.print_exc()  # noqa: E731 - it is one call
         recording, untraced_ns = in_all_processes(take, show)
         found = in_all_processes(partial(read_steps, recording, self.operations, places), show)
         lengths = process_exchange.from_main([one[0].share["total"] for one in found])
         middle = lengths.index(statistics.median_low(lengths))
-        self.kept.append(KeptStep(len(self.steps) + middle, recording.began, found[middle]))
-        for number, devices in enumerate(found):
-            if number != middle:
-                for device in devices:
-                    device.runs, device.launching = (), []
+        self.kept.append((len(self.steps) + middle, recording.began))
+        for device in chain.from_iterable(found[:middle] + found[middle + 1 :]):
+            device.runs, device.launching = (), []
         self.steps += found
         self.untraced_ns += untraced_ns
 
@@ -105,9 +96,9 @@ class TracedArm:
 def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
     """Trace every cell that is ok, in several passes, and send the attribution of its step time.
 
-    The first pass's trace is kept for TensorBoard. If a trace fails, the cell keeps the results of
-    earlier passes, and its samples. The settings are TensorBoard's `logdir`, the `run` under which
-    TensorBoard lists the traces, and the number of `steps` of a trace.
+    The first pass's trace is kept for TensorBoard, which lists it under the settings' `run` if it
+    looks into their `logdir`; a trace has so many `steps`. If one fails, the cell keeps the results
+    of earlier passes, and its samples.
     """
     mesh, logdir = session.mesh, Path(settings["logdir"])
     others = modules_of(live_programs())
@@ -167,7 +158,7 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
                 with jax.profiler.StepTraceAnnotation(arm.name, step_num=number):
                     arm.run(1)
         (recorded,) = Path(draft).rglob("*.xplane.pb")
-        path = logdir / folder / "plugins/profile" / session / f"{process_name()}.xplane.pb"
+        path = logdir / folder / "plugins/profile" / session / f"{_process_name()}.xplane.pb"
         path.parent.mkdir(parents=True, exist_ok=True)
         recorded.replace(path)
     return path
@@ -178,22 +169,16 @@ def read_steps(
 ) -> list[list[DeviceStep]]:
     """Attribute the time of each step, on each device of this process.
 
-    `places` are the devices' indices in the mesh, by their ordinal in the trace.
-
-    Raises:
-      ValueError: the trace has no operation of the programs.
+    `places` are the devices' indices in the mesh, by their ordinal in the trace. ValueError if it
+    has no operation of the programs.
     """
     steps = []
     for start, end in recording.steps:
         events = [event for event in recording.events if start <= event.start < end]
         everywhere = partial(arrivals_everywhere, recording.began)
         runs = identify_runs(operations.launched(events), operations, places, everywhere)
-        steps.append(
-            [
-                device_step((start, end), [run for run in runs if run.event.device == ordinal])
-                for ordinal in places
-            ]
-        )
+        by_device = ([run for run in runs if run.event.device == ordinal] for ordinal in places)
+        steps.append([device_step((start, end), own) for own in by_device])
     found = (op for devices in steps for device in devices for op in device.operations)
     if not any(operation.opcode for operation in found):
         raise ValueError("no operation of the step's programs is in the trace")
@@ -201,19 +186,17 @@ def read_steps(
 
 
 def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
-    """Return when the last of all processes arrived, if they share a host and so a clock.
+    """Return when the last of all processes arrived, if they share a clock, or else of this one.
 
-    Clocks of different hosts differ by more than the duration of a collective, so waiting for
-    another host cannot be distinguished from moving data. `began` is the time at which the clock of
-    this process's trace was 0.
+    `began` is the time at which the clock of this process's trace was 0.
     """
     if jax.process_count() == 1:
         return own
-    everyones = process_exchange.gather((host_id(), began, own))
-    if len({host for host, _, _ in everyones}) > 1 or not all(start for _, start, _ in everyones):
+    hosts, clocks, everyones = zip(*process_exchange.gather((host_id(), began, own)), strict=True)
+    if not share_clock(hosts, clocks):
         return own
     latest: Arrivals = {}
-    for _, start, arrivals in everyones:
+    for start, arrivals in zip(clocks, everyones, strict=True):
         for meeting, at in arrivals.items():
             latest[meeting] = max(latest.get(meeting, 0), at + start)
     return {meeting: at - began for meeting, at in latest.items()}
@@ -224,7 +207,7 @@ def summarize(
 ) -> tuple[list[Any], list[int], list[Any]]:
     """Return `steps`, `counted` and `ops` of a TraceRow, over the devices of all processes.
 
-    Each step lists this process's devices, whose indices in the mesh are `places`.
+    `places` are the indices in the mesh of this process's devices, which each step lists.
     """
     counted = process_exchange.from_main(middle_half([one[0].share["total"] for one in steps]))
     own = [
@@ -242,10 +225,7 @@ def summarize(
 
 
 def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
-    """Average over the device steps of all processes, in the order in which operations first ran.
-
-    All processes have equally many devices.
-    """
+    """Average over the device steps of all processes, in the order in which operations ran."""
     own: defaultdict[Operation, Any] = defaultdict(Counter)
     for device in devices:
         for operation, spent in device.operations.items():
@@ -256,7 +236,7 @@ def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
     totals: defaultdict[str, Any] = defaultdict(Counter)
     for description, total in chain.from_iterable(everyones):
         totals[description].update(total)
-    steps = len(devices) * len(everyones)
+    steps = len(devices) * len(everyones)  # all processes have equally many devices
     return [
         {**json.loads(description), "count": total["count"] / steps}
         | {f"{part}_ns": round(total[part] / steps, 1) for part in ("compute", "wait", "move")}
@@ -270,7 +250,8 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
     steps, counted, ops = summarize(traced.steps, places)
     lengths = process_exchange.from_main([one[0].share["total"] for one in traced.steps])
     median = statistics.median(lengths)
-    drawn = drawn_step(min(traced.kept, key=lambda one: abs(lengths[one.number] - median)), places)
+    number, began = min(traced.kept, key=lambda one: abs(lengths[one[0]] - median))
+    drawn = drawn_step(number, began, traced.steps[number], places)
     on_cpu = jax.devices()[0].platform == "cpu"
     everyones_ns = process_exchange.gather(traced.untraced_ns)
     allowed = process_exchange.gather((host_id(), sorted(cores())))
@@ -279,7 +260,7 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         cell=row["cell"],
         implementation=row["implementation"],
         profile=row.get("profile", ""),
-        host=process_name(),
+        host=_process_name(),
         steps=steps,
         counted=counted,
         ops=ops,

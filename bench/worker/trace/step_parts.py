@@ -10,7 +10,7 @@ nothing; it is counted as overlap, which is not one of the parts.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -65,13 +65,10 @@ def identify_runs(
     places: Mapping[int, int],
     everywhere: Callable[[Arrivals], Arrivals] = lambda own: own,
 ) -> list[Run]:
-    """Look up the operations that ran on the devices of the mesh.
+    """Look up the operations of one step's events, in order of their start, on the mesh's devices.
 
-    Args:
-      events: the events of one step, in order of their start.
-      operations: the operations of the step's programs.
-      places: the devices' indices in the mesh, by ordinal.
-      everywhere: merges this process's arrivals with those of other processes.
+    `places` are the devices' indices in the mesh, by ordinal; `everywhere` merges this process's
+    arrivals with those of others.
     """
     found = [
         (event, operations.get(event.module, event.op, event.program))
@@ -101,25 +98,23 @@ def identify_runs(
     ]
 
 
-def _resolve_kernels(runs: Sequence[Run]) -> list[Run]:
+def _resolve_kernels(runs: Sequence[Run]) -> Iterator[Run]:
     """Give control operations that compiled to one kernel the category of what they call.
 
     XLA:CPU compiles small loops to one kernel, which appears as one operation with none inside.
     """
     starts = sorted(run.event.start for run in runs if run.operation.category != "control")
-    return [
-        run._replace(operation=replace(run.operation, category=run.operation.inside))
-        if run.operation.category == "control"
-        and bisect_left(starts, run.event.start) == bisect_left(starts, run.event.end)
-        else run
-        for run in runs
-    ]
+    for run in runs:
+        start, end, own = run.event.start, run.event.end, run.operation
+        alone = bisect_left(starts, start) == bisect_left(starts, end)
+        is_kernel = own.category == "control" and alone
+        yield run._replace(operation=replace(own, category=own.inside)) if is_kernel else run
 
 
 def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
     """Attribute one step on one device, given its start and end, to parts and operations."""
     start, end = step
-    runs = _resolve_kernels(runs)
+    runs = list(_resolve_kernels(runs))
     divided = DeviceStep(defaultdict(float, total=float(end - start)), start, runs)
     # The runs that begin or end, by time; `cuts` are all times of a start, arrival or end.
     changes: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
@@ -131,8 +126,7 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
             continue
         changes[first].append((number, True))
         changes[last].append((number, False))
-        cuts |= {first, last}
-        cuts |= {run.arrival} if first < run.arrival < last else set()
+        cuts |= {first, last, min(max(run.arrival, first), last)}
     active: dict[int, Run] = {}
     following = 0
     for now, then in pairwise(sorted(cuts)):
@@ -150,10 +144,8 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
 
 def _before_launch(runs: Sequence[Run], following: int) -> bool:
     """Whether the next run belongs to another launch of a program than the previous run."""
-    if following == len(runs):
-        return False
-    if following == 0:
-        return True
+    if following in (0, len(runs)):
+        return following < len(runs)
     before, after = runs[following - 1].event, runs[following].event
     return (before.module, before.launch) != (after.module, after.launch)
 

@@ -58,11 +58,7 @@ class Recording:
 
 
 def read(serialized: bytes, step: str) -> Recording:
-    """Read a serialized XSpace, the content of a `.xplane.pb`, whose steps are named `step`.
-
-    Raises:
-      ValueError: the content is not an XSpace.
-    """
+    """Read a serialized XSpace, whose steps are named `step`; ValueError if it is none."""
     try:
         data = ProfileData.from_serialized_xspace(serialized)
     except RuntimeError as error:
@@ -71,17 +67,13 @@ def read(serialized: bytes, step: str) -> Recording:
         # The types of jaxlib's binding lack __module__, which Python 3.12 and later deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         planes = list(data.planes)
-        host = next((plane for plane in planes if plane.name.startswith("/host:CPU")), None)
+        hosts = [plane for plane in planes if plane.name.startswith("/host:CPU")][:1]
         events = [event for plane in planes for event in _of_device(plane)]
         stats = {name: value for plane in planes for name, value in plane.stats}
-        began = int(stats.get("profile_start_time", 0))
-        if host is None:
-            return Recording([], sorted(events, key=lambda event: event.start), began)
-        threads = [_Thread.of(line, step) for line in host.lines]
-    if not events:
-        events = list(_of_threads(threads))
+        threads = [_Thread.of(line, step) for host in hosts for line in host.lines]
+    events = sorted(events or _of_threads(threads), key=lambda event: event.start)
     steps = sorted(step for thread in threads for step in thread.steps)
-    return Recording(steps, sorted(events, key=lambda event: event.start), began)
+    return Recording(steps, events, int(stats.get("profile_start_time", 0)))
 
 
 def _of_device(plane: Any) -> Iterator[Event]:
@@ -99,7 +91,8 @@ def _of_device(plane: Any) -> Iterator[Event]:
             stats, start = dict(event.stats), int(event.start_ns)
             # Of a kernel in a CUDA graph, `hlo_op` is the graph, which is not an instruction.
             own = None if _GRAPH in stats else stats.get("hlo_op")
-            op = str(own or _named(event.name))
+            # On TPU, an event is named by its instruction's text.
+            op = str(own or re.sub(r"%([\w.-]+) = .*", r"\1", event.name, flags=re.DOTALL))
             run = next((run for run in runs if int(run.start_ns) <= start < int(run.end_ns)), None)
             if run is not None:
                 stats.setdefault("hlo_module", run.name.partition("(")[0])
@@ -118,12 +111,6 @@ def _event(event: Any, stats: dict[str, Any], device: int, op: str) -> Event:
         program=int(stats.get("program_id", 0)),
         in_graph=_GRAPH in stats,
     )
-
-
-def _named(name: str) -> str:
-    """Return the operation of an event that is named by its instruction's text, as on TPU."""
-    match = re.match(r"%([\w.-]+) = ", name)
-    return match[1] if match else name
 
 
 @dataclass
