@@ -249,8 +249,8 @@ def _table(
             row[f"memory_bytes_{side}"] = cell.get("memory_bytes")
         change = by_name.get(name)
         row |= {
-            **columns("step", change and change.step),
-            **columns("against_baseline", change and change.against_baseline),
+            **columns("step", change.step if change else None),
+            **columns("against_baseline", change.against_baseline if change else None),
             "verdict": change.verdict.word if change else None,
             "verdict_from": change.source if change else None,
             "verdict_low": change.verdict.low if change else None,
