@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.disturbances import Conditions, Effect, conditions, drifts, order_effects
 from bench.analyse.process_spread import Spreads
-from bench.analyse.ratio_intervals import Ratio, intervals, ratios
+from bench.analyse.ratio_intervals import Ratio, compare, intervals, ratios
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
 from bench.analyse.turn_details import Waits, input_waits, process_times
@@ -103,8 +103,8 @@ class Comparison:
     def claim_of(self, arm: str, other: str) -> Claim | None:
         """Return the claim about one of the arms against another; None without samples of both."""
         known = {arm: other} if {arm, other} <= {*self.arms} else {}
-        ratio = ratios(self.rounds, known, self.process).get(arm)
-        return ratio and claim(ratio, self.alpha / pairs(len(self.arms)), self.margin)
+        alpha = self.alpha / pairs(len(self.arms))
+        return compare(self.rounds, known, alpha, self.margin, self.process).get(arm)
 
     def all_pairs(self) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
         """Yield each two arms that shared rounds: the ratio of `claim_of`, and its interval."""

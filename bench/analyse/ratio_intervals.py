@@ -172,7 +172,7 @@ def intervals(
     widths = np.array([_quantile(own.freedom, alpha) * own.sd for own in spreads])
     lengths = np.array([len(own) for own in series])
     found = {}
-    for length in np.unique(lengths):
+    for length in set(lengths.tolist()):
         places = np.flatnonzero(lengths == length)
         differences = np.array([series[place] for place in places])
         counts = [[len(values) for values in paired[names[place]]] for place in places]
