@@ -251,6 +251,6 @@ def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
             raise WrongStepError(
                 "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
             )
-    for name in wanted:
+    for name in processes[0]:
         the_same([sha256(own[name].tobytes()).digest() for own in processes], name)
     return restored(start, processes[0])
