@@ -230,9 +230,12 @@ def test_reading_a_state_is_no_work_between_turns(arm, monkeypatch):
 
 def test_a_lie_about_time_gains_next_to_nothing_and_is_found(arm):
     liar = arm("foreign_lie")
-    spans = [liar.run(2) for _ in range(foreign_arm.SPANS)]
     least = (1 - foreign_arm.TRUSTED_SHARE) * 10e6 - liar.asking_ns
-    assert min(spans) >= least, "two steps of five milliseconds"
+    for _ in range(20):  # on a busy host, a request may cost too much for a conviction
+        spans = [liar.run(2) for _ in range(foreign_arm.SPANS)]
+        assert min(spans) >= least, "two steps of five milliseconds"
+        if liar.why_untrusted():
+            break
     assert "shorter than the worker's clock shows" in liar.why_untrusted()
 
 
