@@ -176,6 +176,17 @@ def blank(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
+@pytest.fixture(scope="module")
+def mlp(browser: Browser, directory: Path) -> Iterator[Page]:
+    """The page with charts of the MLP, only to be looked at."""
+    page = browser.new_page(viewport={"width": 1300, "height": 900})
+    address = (directory / "report.html").as_uri()
+    opened = Opened(page, f"{address}#ratios?subject=mlp-base%2C+fp32")
+    yield page
+    page.close()
+    assert opened.faults == []
+
+
 @pytest.fixture
 def open_page(browser: Browser, directory: Path) -> Iterator[object]:
     made: list[Opened] = []
@@ -392,9 +403,9 @@ def names_on_axis(page: Page, group: str) -> list[str]:
     return list(dict.fromkeys(item["label"] for item in sorted(labels, key=lambda item: item["y"])))
 
 
-def test_the_axis_of_ratios_is_bounded_and_holds_the_margin(open_page) -> None:
+def test_the_axis_of_ratios_is_bounded_and_holds_the_margin(mlp: Page, open_page) -> None:
     subject = "#ratios?subject=mlp-base%2C+fp32"
-    low, high = ends_of_axis(open_page(subject).page)
+    low, high = ends_of_axis(mlp)
     assert 1 / 1.5 > low > 0.6, "what was not measured in the same rounds may lie anywhere"
     assert 1.5 < high < 1.6, "python_loop takes four times as long"
     off = "/".join(set(PLAN.ratios) - {"jit_spmd", "nnx_jit_cached"})
@@ -403,8 +414,8 @@ def test_the_axis_of_ratios_is_bounded_and_holds_the_margin(open_page) -> None:
     assert 1.03 < high < 1.1
 
 
-def test_ratios_off_the_axis_are_written_beside_arrows(open_page) -> None:
-    items = open_page("#ratios?subject=mlp-base%2C+fp32").page.evaluate(ITEMS, "ratios")
+def test_ratios_off_the_axis_are_written_beside_arrows(mlp: Page) -> None:
+    items = mlp.evaluate(ITEMS, "ratios")
     shown = {(item["type"], item.get("name")): item for item in items}
     assert re.fullmatch(r"[34]\.\d{3} \N{BLACK RIGHT-POINTING SMALL TRIANGLE}",
                         shown["text", "python_loop"]["text"])  # fmt: skip
@@ -415,20 +426,19 @@ def test_ratios_off_the_axis_are_written_beside_arrows(open_page) -> None:
     assert ("symbol", "nnx_jit") in shown
 
 
-def test_implementations_are_ordered_by_a_typical_panel(open_page, directory: Path) -> None:
-    opened = open_page("#ratios?subject=mlp-base%2C+fp32")
+def test_implementations_are_ordered_by_a_typical_panel(mlp: Page, directory: Path) -> None:
     found = cell_table.build(store.load(directory))
     own = {block.name for block in found.comparisons if block.subject == "mlp-base, fp32"}
     cells = found.cells[found.cells["block"].isin(own) & found.cells["ratio"].notna()]
-    names = names_on_axis(opened.page, "ratios")
+    names = names_on_axis(mlp, "ratios")
     assert names == list(cells.groupby("implementation")["ratio"].median().sort_values().index)
-    traced = names_on_axis(opened.page, "breakdown")
+    traced = names_on_axis(mlp, "breakdown")
     assert set(traced) < set(names), "one had no trace"
     assert traced[-1] == "python_loop", "the slowest"
 
 
-def test_roofs_bend_where_bandwidth_suffices(open_page) -> None:
-    items = open_page("#roofline?subject=mlp-base%2C+fp32").page.evaluate(ITEMS, "roofline")
+def test_roofs_bend_where_bandwidth_suffices(mlp: Page) -> None:
+    items = mlp.evaluate(ITEMS, "roofline")
     marks = [item["intensity"] for item in items if item["type"] == "symbol" and "cell" in item]
     roofs = [item for item in items if item["type"] == "line"]
     assert len(roofs) == 4, "one a number of devices"
@@ -460,8 +470,8 @@ def test_panels_of_heatmaps_are_ordered_by_a_typical_block(blank: Page) -> None:
     assert run_script(blank, "typicalOrder", cells) == ["b", "c", "a"]
 
 
-def test_fields_of_a_heatmap_are_coloured_by_their_distance(open_page) -> None:
-    items = open_page("#heatmap?subject=mlp-base%2C+fp32").page.evaluate(ITEMS, "heatmap")
+def test_fields_of_a_heatmap_are_coloured_by_their_distance(mlp: Page) -> None:
+    items = mlp.evaluate(ITEMS, "heatmap")
     fields = [item for item in items if item["type"] == "rect" and "depth" in item]
     for item in fields:
         if item["status"] != "ok":
