@@ -253,10 +253,7 @@ ALWAYS = {
 """Proved in every run of the tests, for every implementation of a kind; the others in
 `nox -s conformance`, but for FIRST."""
 
-FIRST = {
-    ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
-    ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
-}
+FIRST = {("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1")}
 
 
 def marks(kind, name, case):

@@ -124,14 +124,14 @@ def restless(right, copy, problem, mesh):
     [
         ("accumulates", frozen, "goes from .* and should be"),
         *slow(("accumulates", partial(frozen, every=2), "goes from .* and should be")),
-        ("accumulates for sgd", partial(frozen, every=9), "goes from .* and should be"),
+        *slow(("accumulates for sgd", partial(frozen, every=9), "goes from .* and should be")),
         ("accumulates", counted_but_frozen, "do not change"),
         ("accumulates", half, "accumulates for a later update is wrong|that of 1 of 2 parts"),
         ("ends", half, "that of 1 of 2 parts|accumulates for a later"),
         ("ends", restless, "the parameters change after steps that owe no update"),
         ("looks ahead", frozen, "goes from .* and should be"),
-        ("applies what is finite", partial(frozen, every=3), "goes from .* and should be"),
-        ("is free of schedules", partial(frozen, every=3), "goes from .* and should be"),
+        *slow(("applies what is finite", partial(frozen, every=3), "goes from .* and should be")),
+        *slow(("is free of schedules", partial(frozen, every=3), "goes from .* and should be")),
     ],
 )
 def test_a_planted_fault_is_found(gates, mesh, name, change, diagnosis):
