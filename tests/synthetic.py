@@ -171,6 +171,12 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
 def write(reports: Path, plan: Plan, run: str = "synthetic") -> Path:
     """Store a whole synthetic run and return its folder."""
     directory = store.create(reports, manifest(plan, run))
+    measure(directory, plan)
+    return directory
+
+
+def measure(directory: Path, plan: Plan) -> None:
+    """Store a plan's blocks in the folder of a run."""
     for block in plan.blocks():
         for launch in range(plan.launches):
             together = [name for name in plan.ratios if name not in plan.alone]
@@ -179,7 +185,6 @@ def write(reports: Path, plan: Plan, run: str = "synthetic") -> Path:
             apart = [attempt(plan, block, launch, name, [name]) for name in sorted(plan.alone)]
             curves = losses(plan, block, rows[1]) if plan.trained and not launch else []
             append(directory, rows, *apart, traces=shown, losses=curves)
-    return directory
 
 
 def append(

@@ -29,7 +29,8 @@ def drawn(experts=4, tokens=8, width=6, hidden=10):
 
 def by_token(x, logits, up, down, choices):
     """The same, a sequence, a choice and a token after the other."""
-    share, slots = np.asarray(jax.nn.softmax(logits)), choices * x.shape[1] // logits.shape[2]
+    x, share, up, down = map(np.asarray, (x, jax.nn.softmax(logits), up, down))
+    slots = choices * x.shape[1] // logits.shape[2]
     outputs = np.zeros(x.shape, np.float32)
     for sequence, own in enumerate(share):
         chosen = np.argsort(-own, axis=-1, kind="stable")[:, :choices]

@@ -244,20 +244,21 @@ def gates(programs):
 
 
 ALWAYS = {
-    *("mlp-data=8-fp32", "mlp-data=2,fsdp=4-fp32", "mlp-data=2,model=4-fp32"),
-    "mlp-data=2,fsdp=2,model=2-fp32",
+    "data parallel": "mlp-data=8-fp32",
+    "fully sharded": "mlp-data=2,fsdp=4-fp32",
+    "tensor parallel": "mlp-data=2,model=4-fp32",
+    "fully sharded and tensor parallel": "mlp-data=2,fsdp=2,model=2-fp32",
+    "other libraries": "mlp-data=8-fp32",
 }
-"""Proved in every run of the tests, for every implementation; the others in `nox -s conformance`,
-but for FIRST."""
+"""Proved in every run of the tests, for every implementation of a kind; the others in
+`nox -s conformance`, but for FIRST."""
 
-FIRST = {
-    ("shard_map_pmean", "mlp-data=2-fp32,microbatches=2,remat,clip=0.1"),
-    ("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1"),
-}
+FIRST = {("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1")}
 
 
-def marks(name, case):
-    return () if str(case) in ALWAYS or (name, str(case)) in FIRST else (pytest.mark.slow,)
+def marks(kind, name, case):
+    always = str(case) == ALWAYS.get(kind)
+    return () if always or (name, str(case)) in FIRST else (pytest.mark.slow,)
 
 
 def test_every_implementation_is_of_one_kind():
@@ -267,7 +268,7 @@ def test_every_implementation_is_of_one_kind():
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        pytest.param(name, case, id=f"{case}-{name}", marks=marks(name, case))
+        pytest.param(name, case, id=f"{case}-{name}", marks=marks(kind, name, case))
         for kind, names in KINDS.items()
         for case in CASES[kind]
         for name in sorted(names)
@@ -314,8 +315,12 @@ def kind_of(name):
 
 
 SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"}
-LIKE_OTHERS = {"context_gathered", "context_ulysses", "expert_replicated", "expert_tensor_parallel",
-               "owner_computes"}  # fmt: skip
+LIKE_OTHERS = {
+    *("context_gathered", "context_ulysses", "expert_replicated", "expert_tensor_parallel"),
+    *("owner_computes", "context_ring", "compressed_int8", "zero2"),
+    *("shard_map_psum", "shard_map_in_backward", "shard_map_bucketed"),
+    "tensor_parallel_spmd_activations",
+}
 """Those that place their state as another file does; `slow` tries them too."""
 
 

@@ -167,24 +167,21 @@ def test_no_float32_array_has_the_size_of_all_logits(monkeypatch):
     ("module", "axes"),
     [
         (jit_spmd, "data=2"),
-        (shard_map_psum, "data=2"),
-        (tensor_parallel_shard_map, "data=1,model=2"),
-        (context_ring, "data=1,context=2"),
-        *(
-            pytest.param(module, axes, marks=pytest.mark.slow)
-            for module, axes in (
-                (explicit_sharding, "data=2"),
-                (fsdp_shard_map, "data=2"),
-                (tensor_parallel_spmd, "data=1,model=2"),
-                (pipeline_zero_bubble, "data=1,pipe=2"),
-            )
+        *slow(
+            (tensor_parallel_shard_map, "data=1,model=2"),
+            (shard_map_psum, "data=2"),
+            (context_ring, "data=1,context=2"),
+            (explicit_sharding, "data=2"),
+            (fsdp_shard_map, "data=2"),
+            (tensor_parallel_spmd, "data=1,model=2"),
+            (pipeline_zero_bubble, "data=1,pipe=2"),
         ),
     ],
 )
 def test_steps_whose_logits_are_computed_in_parts_are_right(monkeypatch, programs, module, axes):
     monkeypatch.setattr(layers, "WIDE", 0)
     mesh = make_mesh(MeshShape.parse(axes))
-    config = replace(gpt2.SIZES["tiny"](), layers=2, vocabulary=250)
+    config = replace(gpt2.SIZES["tiny"](), layers=mesh.shape.get("pipe", 1), vocabulary=250)
 
     def of(precision):
         return replace(gpt2.problem(config, 4, precision), microbatches=2)
@@ -203,7 +200,7 @@ def test_gpt2_has_the_rows_that_others_give_it():
 
 
 @pytest.mark.parametrize(
-    ("module", "axes"), [(jit_spmd, "data=2"), (tensor_parallel_spmd, "data=1,model=2")]
+    ("module", "axes"), [(jit_spmd, "data=2"), *slow((tensor_parallel_spmd, "data=1,model=2"))]
 )
 def test_parts_add_no_communication(monkeypatch, module, axes):
     """The compiler reduces the table's gradient once, not once for each part."""

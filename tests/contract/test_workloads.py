@@ -67,8 +67,8 @@ def test_mean_of_equal_shards_is_the_mean_of_the_batch(name):
 def test_keeps_parameters_in_float32(name, precision, dtype):
     workload = WORKLOADS[name]
     problem = workload.problem(next(iter(workload.SIZES.values()))(), 4, precision)
-    params, model_state, loss_fn = problem.functional_with_state()
-    arguments = params, model_state, problem.batch(0)
+    params, model_state = jax.eval_shape(lambda: (problem.draw(), problem.draw_state()))
+    loss_fn, arguments = problem.loss_with_state(), (params, model_state, problem.batch(0))
     (_, after), grads = jax.eval_shape(jax.value_and_grad(loss_fn, has_aux=True), *arguments)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves((params, grads))} == {"float32"}
     jax.tree.map(lambda a, b: np.testing.assert_equal(a.dtype, b.dtype), model_state, after)
@@ -80,9 +80,9 @@ def test_model_flops_are_about_the_compilers(name):
     """The formula counts matrix products; the compiler also counts what is elementwise."""
     workload = WORKLOADS[name]
     problem = workload.problem(workload.SIZES[workload.DEFAULT_SIZE](), 16, "fp32")
-    params, model_state, loss_fn = problem.functional_with_state()
-    step = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
-    lowered = step.lower(params, model_state, problem.batch(0))
+    state = jax.eval_shape(lambda: (problem.draw(), problem.draw_state()))
+    step = jax.jit(jax.value_and_grad(problem.loss_with_state(), has_aux=True))
+    lowered = step.lower(*state, problem.batch(0))
     analysis = lowered.cost_analysis()
     assert analysis["flops"] == pytest.approx(problem.model_flops, rel=0.15)
 

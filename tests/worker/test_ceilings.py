@@ -17,6 +17,7 @@ from bench.worker.prove.failures import EndedError
 from bench.worker.read.programs import live_programs
 from bench.worker.time import ceilings
 from bench.worker.time.ceilings import measure_ceilings
+from tests.slow import slow
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def test_one_device_has_nobody_to_reduce_with():
     assert (found["all_reduce_bytes"], found["all_reduce_s"]) == (None, None)
 
 
-@pytest.mark.parametrize("name", ["matmul_flops", "memory_bytes", "all_reduce"])
+@pytest.mark.parametrize("name", ["all_reduce", *slow("matmul_flops", "memory_bytes")])
 def test_a_failure_costs_the_ceilings_alone(name, monkeypatch, capsys):
     before = alive()
     real = ceilings.chained

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -136,8 +137,12 @@ def test_what_is_gathered_to_be_returned_is_told(use, returned):
 
 
 def test_zero1_returns_what_it_gathers_and_fsdp_does_not():
-    for name, returned in (("zero1", True), ("fsdp_shard_map", False), ("fsdp_spmd", False)):
-        gathered = [one for one in run(name, small_mlp(), "data=4").collectives
+    for name, mesh, returned in (
+        ("zero1", "data=4", True),
+        ("fsdp_shard_map", "data=2,fsdp=2", False),
+        ("fsdp_spmd", "fsdp=4", False),
+    ):
+        gathered = [one for one in run(name, small_mlp(), mesh).collectives
                     if one.kind == "all-gather"]  # fmt: skip
         assert gathered
         assert {one.returned for one in gathered} == {returned}
@@ -217,9 +222,18 @@ USED_TWICE = ("jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding", "sha
 
 REPLICATED = ("pmap", "shard_map_pmean", "shard_map_psum", *USED_TWICE)
 
+FIRST = ("pmap", "shard_map_pmean", "jit_spmd", "explicit_sharding")
+"""One of each way to reduce; `slow` tries the others."""
 
-@pytest.mark.parametrize("precision", ["fp32", *slow("bf16")])
-@pytest.mark.parametrize("name", REPLICATED)
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *itertools.product(FIRST, ["fp32"]),
+        *slow(*((name, "fp32") for name in REPLICATED if name not in FIRST)),
+        *slow(*itertools.product(REPLICATED, ["bf16"])),
+    ],
+)
 def test_data_parallelism_is_one_all_reduce_of_gradients_and_loss(name, precision):
     found = run(name, small_mlp(precision), "data=4")
     assert found.kinds == {"all-reduce"}
@@ -250,14 +264,16 @@ def test_data_parallelism_reduces_every_models_gradients(name, model, mesh):
 
 
 @pytest.mark.parametrize(
-    "name", ["pmap", "shard_map_pmean", "shard_map_psum", "shard_map_bucketed"]
+    "name", ["shard_map_pmean", "shard_map_bucketed", *slow("pmap", "shard_map_psum")]
 )
 def test_microbatches_are_reduced_once(name):
     found = run(name, small_mlp(microbatches=4), "data=2")
     assert found.of("all-reduce") == [found.parameter_bytes + 4]
 
 
-@pytest.mark.parametrize("name", ["jit_spmd", "nnx_jit", "nnx_jit_cached", "explicit_sharding"])
+@pytest.mark.parametrize(
+    "name", ["jit_spmd", *slow("nnx_jit", "nnx_jit_cached", "explicit_sharding")]
+)
 def test_microbatches_are_reduced_one_by_one_where_the_compiler_decides(name):
     """As their docstrings say: the partitioner does not move the reduction out of the scan."""
     found = run(name, small_mlp(microbatches=4), "data=2")
@@ -280,13 +296,13 @@ def test_zero2_scatters_every_microbatch_and_gathers_once():
     assert sum(found.of("all-gather")) == found.parameter_bytes
 
 
-@pytest.mark.parametrize("data", [2, *slow(1, 4, 8)])
-def test_owners_get_gradients_and_send_parameters_of_whole_layers(data):
-    config = gpt2.Config(layers=3, heads=2, width=16, context=16, vocabulary=256)
+@pytest.mark.parametrize(("data", "count"), [(2, 1), *slow((1, 3), (2, 3), (4, 3), (8, 3))])
+def test_owners_get_gradients_and_send_parameters_of_whole_layers(data, count):
+    config = gpt2.Config(layers=count, heads=2, width=16, context=16, vocabulary=256)
     problem = gpt2_muon.problem(config, 8, "fp32")
     found = run("owner_computes", problem, f"data={data}")
     layers = 4 * sum(x.size for x in jax.tree.leaves(shapes_of_params(problem)["blocks"]))
-    padded = layers // 3 * (3 + -3 % data)
+    padded = layers // count * (count + -count % data)
     assert sum(found.of("reduce-scatter", data)) == padded
     assert sum(found.of("all-gather")) == (padded if data > 1 else 0)
     # Two scalars: the loss, and the norm of the gradients by which they are clipped.
@@ -418,10 +434,10 @@ BY_SIZE = pytest.mark.parametrize(
 
 @BY_SIZE
 @pytest.mark.parametrize(
-    ("name", "share"), [("compressed_bf16", 1 / 2), ("compressed_int8", 1 / 4)]
+    ("name", "share"), [*slow(("compressed_bf16", 1 / 2)), ("compressed_int8", 1 / 4)]
 )
 def test_compressed_gradients_are_sent_in_fewer_bytes(name, share, data):
-    problem = small_gpt2()
+    problem = small_gpt2(layers=1)
     found = run(name, problem, f"data={data}", {"u16", "s8", "f32"})
     least = share * found.parameter_bytes
     most = (share + (0 if share > 1 / 4 else 1 / 256)) * (found.parameter_bytes + 4 * 256 * data)
@@ -472,8 +488,7 @@ def groups(mesh, *axes):
     ("name", "layers"),
     [
         ("tensor_parallel_shard_map", 2),
-        ("tensor_parallel_spmd", 1),
-        ("tensor_parallel_spmd_activations", 1),
+        *slow(("tensor_parallel_spmd", 1), ("tensor_parallel_spmd_activations", 1)),
     ],
 )
 @pytest.mark.parametrize(
@@ -532,10 +547,10 @@ def test_pipelines_hand_on_a_microbatch_a_tick(name, ticks, mesh):
         *slow("data=1,model=1", "fsdp=2,model=1", "data=4,model=2", "fsdp=2,model=4"),
     ],
 )
-@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize("by_hand", [True, *slow(False)])
 def test_shards_of_layers_are_gathered_over_one_axis_and_used_over_another(by_hand, mesh):
     sizes = dict(MeshShape.parse(mesh).axes)
-    problem, data, ways = small_gpt2(), sizes.get("data", 1), sizes["model"]
+    problem, data, ways = small_gpt2(layers=1), sizes.get("data", 1), sizes["model"]
     step_mesh = make_mesh(MeshShape.parse(mesh))
     over = "fsdp" if sizes.get("fsdp", 1) > 1 else "data"
     found = run(f"fsdp_tensor_parallel_{'shard_map' if by_hand else 'spmd'}", problem, mesh)
@@ -551,13 +566,13 @@ def test_shards_of_layers_are_gathered_over_one_axis_and_used_over_another(by_ha
     if ways > 1:
         activations = 4 * (8 // data // sizes.get("fsdp", 1)) * 16 * 16
         summed = sum(c for c in found.over("all-reduce", groups(mesh, "model")) if c >= activations)
-        assert summed >= (4 * 2 + 2) * activations
+        assert summed >= (4 * 1 + 2) * activations
 
 
 @pytest.mark.parametrize(("data", "ways"), [(2, 4), *slow((1, 1), (1, 2), (1, 8))])
-@pytest.mark.parametrize("name", ["context_ring", "context_gathered", "context_ulysses"])
+@pytest.mark.parametrize("name", ["context_ring", *slow("context_gathered", "context_ulysses")])
 def test_attention_over_a_divided_sequence_moves_what_theory_says(name, data, ways):
-    layers, length, width = 2, 32, 16
+    layers, length, width = 1, 32, 16
     config = gpt2.Config(layers, heads=8, width=width, context=length, vocabulary=256)
     mesh = f"data={data},context={ways}"
     found = run(name, light(gpt2.problem(config, 8, "fp32")), mesh)
@@ -595,11 +610,11 @@ def test_a_stage_hands_activations_on_and_gradients_back_in_every_tick(name, mes
 
 @pytest.mark.parametrize(("data", "ways"), [(2, 4), *slow((1, 1), (1, 2), (1, 8))])
 @pytest.mark.parametrize(
-    "name", ["expert_all_to_all", "expert_tensor_parallel", "expert_replicated"]
+    "name", ["expert_all_to_all", *slow("expert_tensor_parallel", "expert_replicated")]
 )
 def test_tokens_go_to_experts_or_experts_to_tokens(name, data, ways):
     config, mesh = moe.SIZES["tiny"](), f"data={data},expert={ways}"
-    problem = moe.problem(config, 8, "fp32")
+    problem = light(moe.problem(config, 8, "fp32"))
     found = run(name, problem, mesh)
     slots = moe.CHOICES * config.context // config.experts * config.experts
     own = 4 * (8 // data // ways) * slots * config.width
@@ -616,7 +631,6 @@ def test_tokens_go_to_experts_or_experts_to_tokens(name, data, ways):
         of_experts = 2 * 4 * config.experts * config.width * 4 * config.width
         whole = found.parameter_bytes - (of_experts if moved else 0)
         over_all = found.over("all-reduce", groups(mesh, "data", "expert"))
-        # The loss goes along; clipping adds one number for each sum of squares.
-        assert whole < sum(over_all) <= whole + 4 * 4
+        assert sum(over_all) == whole + 4, "the loss goes along"
         if moved and data > 1:
             assert sum(found.over("all-reduce", groups(mesh, "data"))) == of_experts // ways

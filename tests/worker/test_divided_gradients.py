@@ -133,7 +133,8 @@ def test_what_fits_nowhere_is_tried_in_the_smallest_shards(divided):
 
 
 def test_statistics_of_a_batch_are_never_taken_over_parts(divided):
-    own = resnet.problem(resnet.SIZES["tiny"](), ROWS, "fp64")
+    config = resnet.Config(side=4, widths=(4,), blocks=1)
+    own = resnet.problem(config, ROWS, "fp64")
     own = replace(own, start_state=widened(own.draw_state()))
     assert divided(1, own).division == (DEVICES, 1)
 
@@ -222,6 +223,7 @@ def test_a_wrong_step_is_caught_by_a_truth_in_parts(session):
         gate.prove_rounding(Doubled)
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_a_device_is_proved_by_a_sharded_truth(session):
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(session.problem.start))
     gate = session.gate_with(20 * parameters)  # ten times the parameters in float64

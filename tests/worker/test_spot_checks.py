@@ -608,7 +608,7 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
 
 @pytest.mark.parametrize(
     ("implementation", "shape"),
-    [*slow((jit_spmd, "data=2")), (pipeline_gpipe, "data=1,pipe=2")],
+    [(jit_spmd, "data=2"), *slow((pipeline_gpipe, "data=1,pipe=2"))],
 )
 def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     implementation, shape

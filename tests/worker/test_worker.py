@@ -21,6 +21,7 @@ from bench.records.step_programs import expanded
 from bench.worker.block_session import BlockSession
 from bench.worker.trace.profiler import PASSES
 from implementations import local_steps
+from tests.slow import slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -347,7 +348,7 @@ def build(problem, mesh):
     ("does", "reason"),
     [
         ("jax.clear_caches()", "it clears jax's caches"),
-        ("jax.monitoring.clear_event_listeners()", "it removes the listeners"),
+        *slow(("jax.monitoring.clear_event_listeners()", "it removes the listeners")),
         ("sys.stdout.close(); sys.stderr.close()", ""),
     ],
 )
