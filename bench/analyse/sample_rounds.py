@@ -5,6 +5,7 @@ Arms take turns within a round, so whatever slows the host slows all of them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -126,8 +127,8 @@ class Rounds:
 
 def divided(values: NDArray[Any], keys: NDArray[Any]) -> list[NDArray[Any]]:
     """Divide values where their keys change, such as the worker process of each round."""
-    parts = np.split(values, np.flatnonzero(np.diff(keys)) + 1)
-    return [own for own in parts if own.size]
+    ends = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(values)]
+    return [values[start:end] for start, end in pairwise(ends) if start < end]
 
 
 @dataclass(frozen=True)
