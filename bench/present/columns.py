@@ -6,14 +6,18 @@ values with the names of their formats, which bench/present/web/format.js also i
 generic code can sort, filter and search every table.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from bench.analyse.ratio_intervals import Ratio
 from bench.records import numbers
 from bench.records.statuses import STATUSES
+
+if TYPE_CHECKING:
+    from bench.analyse.ratio_intervals import Ratio
 
 FORMATS: dict[str, Callable[[Any], str]] = {
     "text": str,

@@ -327,7 +327,7 @@ def test_checkpoints_are_refused_without_their_package_or_folder(tmp_path: Path)
     there = {**catalogue(), "optional": {"orbax-checkpoint": "1"}}
     asked = Options(checkpoint=("async", "sync"), checkpoint_dir=str(tmp_path))
     plan = make_plan(asked, there)
-    assert (plan.modes, plan.extras) == (["async", "sync"], ("checkpoint",))
+    assert (plan.modes, plan.extras) == (["async", "sync"], ["checkpoint"])
     with pytest.raises(BadInput, match="there is no folder"):
         make_plan(replace(asked, checkpoint_dir=str(tmp_path / "none")), there)
     with pytest.raises(BadInput, match="has no effect without --checkpoint"):
