@@ -35,7 +35,7 @@ LOCK = "requirements.lock"
 WORKERS = (os.cpu_count() or 1) + 1
 """One more than cores, which works while another waits."""
 
-SEVERAL_CORES = ("--numprocesses", str(min(WORKERS, 4)), "--dist", "worksteal")
+SEVERAL_CORES = ("--numprocesses", str(min(WORKERS, 4)), "--dist")
 """Options for tests, many of which wait for processes that they start."""
 
 
@@ -130,17 +130,19 @@ def tests(session: nox.Session) -> None:
     Chromium is either the system's (on Debian: apt-get install chromium) or the one installed by
     `playwright install chromium`.
     """
-    run_tests(session, *SEVERAL_CORES)
+    # A file's tests share what its fixtures compile, and no file takes long enough to be divided.
+    run_tests(session, *SEVERAL_CORES, "loadfile")
 
 
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Run the slow tests: every implementation on all it is for, and more (posargs: of pytest)."""
-    run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES)
+    run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES, "worksteal")
     if session.posargs:
         return
     # See tests/conftest.py: with jaxlib 0.10, all others are compiled without fusion emitters.
-    run_tests(session, "-k", "[vae", "--slow", *SEVERAL_CORES, env={"LOCKSTEP_EMITTERS": "1"})
+    words = ("-k", "[vae", "--slow", *SEVERAL_CORES, "worksteal")
+    run_tests(session, *words, env={"LOCKSTEP_EMITTERS": "1"})
 
 
 @nox.session

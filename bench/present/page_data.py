@@ -262,7 +262,7 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
     found = {}
     for arm, other, (value, low, high) in block.all_pairs():
         ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
-        found[f"{arms[arm]}/{arms[other]}"] = shortened([value, *ends], 5)
+        found[f"{arms[arm]}/{arms[other]}"] = shortened([value, *ends])
     return found
 
 

@@ -166,8 +166,8 @@ def test_no_float32_array_has_the_size_of_all_logits(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "axes"),
     [
-        (jit_spmd, "data=2"),
         *slow(
+            (jit_spmd, "data=2"),
             (tensor_parallel_shard_map, "data=1,model=2"),
             (shard_map_psum, "data=2"),
             (context_ring, "data=1,context=2"),

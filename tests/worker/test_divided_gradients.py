@@ -102,6 +102,7 @@ def test_a_batch_for_which_memory_runs_out_in_spite_of_the_plan_is_divided_furth
     assert distance(gradients, expected[1]) < 1e-13
 
 
+@pytest.mark.slow
 def test_parameters_of_which_one_device_has_too_little_memory_are_sharded(problem, divided):
     whole = divided(LARGE)
     shapes = jax.tree.leaves(whole.place(problem.draw()))
@@ -132,6 +133,7 @@ def test_what_fits_nowhere_is_tried_in_the_smallest_shards(divided):
     assert divided(1).division == (DEVICES, ROWS)
 
 
+@pytest.mark.slow
 def test_statistics_of_a_batch_are_never_taken_over_parts(divided):
     config = resnet.Config(side=4, widths=(4,), blocks=1)
     own = resnet.problem(config, ROWS, "fp64")
@@ -185,6 +187,7 @@ def session(monkeypatch, programs):
     return session
 
 
+@pytest.mark.slow
 def test_a_step_is_proved_in_float64_at_a_batch_that_fits(session):
     whole = session.gate_with(LARGE)
     assert whole.float64 is whole

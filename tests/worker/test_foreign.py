@@ -345,6 +345,7 @@ def test_a_jax_step_in_a_process_of_its_own_is_the_same_step(tmp_path, workload)
     again.children.close()
 
 
+@pytest.mark.slow
 def test_an_isolated_step_carries_model_state():
     """The averages and keys that it returns are those of the step in the worker."""
     block = Block("resnet", "tiny", MeshShape.parse("data=1"), 8, StepOptions())

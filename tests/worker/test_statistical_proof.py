@@ -34,6 +34,7 @@ from bench.worker.prove.statistical_proof import (
     with_part,
 )
 from implementations import local_steps, shard_map_pmean
+from tests.slow import slow
 
 APPROXIMATE = {
     name: module
@@ -148,9 +149,11 @@ def never_averaged(problem, mesh):
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
-        pytest.param(name, mesh, marks=() if mesh == "data=2" else pytest.mark.slow)
-        for name in APPROXIMATE
-        for mesh in ("data=1", "data=2", "data=4")
+        ("compressed_int8", "data=2"),
+        *slow(
+            *((name, "data=2") for name in APPROXIMATE if name != "compressed_int8"),
+            *((name, mesh) for name in APPROXIMATE for mesh in ("data=1", "data=4")),
+        ),
     ],
 )
 def test_approximate_files_train_as_the_reference_does(proofs, name, mesh):

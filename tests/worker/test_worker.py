@@ -222,6 +222,7 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert len(ends) + len(("jit_spmd", "noisy")) == len(rows(events, "cell")), "told twice"
 
 
+@pytest.mark.slow
 def test_an_approximate_step_is_proved_timed_and_marked_and_an_exact_one_like_it_is_wrong(tmp_path):
     hidden = "from implementations.compressed_bf16 import build, why_unsupported\n"
     (tmp_path / "hidden.py").write_text(hidden)
