@@ -8,10 +8,22 @@ from pathlib import Path
 
 OPENINGS = 5
 
-PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+PAINTED = """new Promise((seen, failed) => {
+  setTimeout(() => failed(new Error("nothing was painted in 30 s")), 30000);
+  new PerformanceObserver((list) => {
+    const [paint] = list.getEntriesByName("first-contentful-paint");
+    if (paint) seen(paint.startTime);
+  }).observe({ type: "paint", buffered: true });
+})"""
 """JavaScript for the milliseconds to the paint, which may come long after the load event."""
 
-DRAWN = "document.body.dataset.drawn === 'all' && performance.now()"
+DRAWN = """new Promise((seen) => {
+  const look = () => {
+    if (document.body.dataset.drawn === "all") seen(performance.now());
+    else setTimeout(look, 10);
+  };
+  look();
+})"""
 """JavaScript for the milliseconds until a report has drawn all its charts."""
 
 FLAGS = ["--disable-gpu", "--disable-background-networking", "--no-first-run"]
@@ -48,7 +60,7 @@ def first_paint(page: Path, moment: str = PAINTED) -> float | None:
         for _ in range(OPENINGS):
             opened = browser.new_page()
             opened.goto(page.resolve().as_uri())
-            times.append(float(opened.wait_for_function(moment).json_value()) / 1e3)
+            times.append(float(opened.evaluate(moment)) / 1e3)
             opened.close()
         browser.close()
     return statistics.median(times)
