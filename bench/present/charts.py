@@ -48,6 +48,7 @@ PARTS = {
 """Label and colour of each part of a traced step, in the order of the bars. The colours are
 distinguishable under colour blindness; a test computes their distances."""
 
+_SHIPPED = {path.stem for path in (ROOT / "implementations").rglob("*.py")}
 
 COLOUR_SEED, SHAPE_SEED = 272_851, 58_281
 """Seeds of the looks, chosen so that no two of implementations/ look alike, and those that are
@@ -70,17 +71,16 @@ def looks_of(names: Iterable[str]) -> dict[str, Look]:
     unless a name before it in the alphabet has taken its look. One that Lockstep does not have
     takes a colour that nothing else has in this run, if there is one left.
     """
-    shipped = {path.stem for path in (ROOT / "implementations").rglob("*.py")}
     every = [
         Look(colour, shape, DASHES[place % len(DASHES)])
         for colour in range(COLOURS)
         for place, shape in enumerate(SHAPES)
     ]
     found: dict[str, Look] = {}
-    for name in sorted(names, key=lambda name: (name not in shipped, name)):
+    for name in sorted(names, key=lambda name: (name not in _SHIPPED, name)):
         first = len(SHAPES) * _drawn(name, COLOUR_SEED) + _drawn(name, SHAPE_SEED)
         order = every[first:] + every[:first]
-        if name not in shipped:
+        if name not in _SHIPPED:
             taken = {look.colour for look in found.values()}
             order.sort(key=lambda look: look.colour in taken)
         found[name] = next((look for look in order if look not in found.values()), order[0])
