@@ -97,7 +97,7 @@ def test_a_divided_state_comes_back_as_it_was_on_two_meshes(quick: None, tmp_pat
     assert not list((tmp_path / "files").iterdir())
 
 
-def saved_of(tree: saved_state.Tree, path: Path = Path()) -> saved_state.SavedState:
+def saved_of(tree: saved_state.Tree, path: Path) -> saved_state.SavedState:
     return saved_state.SavedState(path, saved_state.shapes_of(tree), saved_state.checksums(tree))
 
 
@@ -173,9 +173,9 @@ def test_files_are_read_from_where_they_lie(
     assert [sorted(before, key=lambda event: event[1]) for before in reads] == [expected] * 2
 
 
-def test_a_layout_does_not_matter_and_one_bit_does() -> None:
+def test_a_layout_does_not_matter_and_one_bit_does(tmp_path: Path) -> None:
     tree = saved_state.arrays(state_on(mesh_of(data=4), P("data")))
-    saved = saved_of(tree)
+    saved = saved_of(tree, tmp_path)
     for spec, axes in ((P("data"), {"data": 2}), (P(), {"data": 2}), (P("data"), {"data": 1})):
         other = saved_state.arrays(state_on(mesh_of(**axes), spec))
         saved_state.check_equal(other, saved)
@@ -235,7 +235,7 @@ def test_what_is_gathered_on_a_device_is_seen() -> None:
     ],
 )
 def test_an_array_is_held_to_its_own_sharding_beside_a_larger_one(
-    quick: None, shape: tuple[int, ...], dtype: str, bound: int | None
+    quick: None, tmp_path: Path, shape: tuple[int, ...], dtype: str, bound: int | None
 ) -> None:
     mesh = mesh_of(data=4)
     divided = NamedSharding(mesh, P("data"))
@@ -246,7 +246,7 @@ def test_an_array_is_held_to_its_own_sharding_beside_a_larger_one(
             "like a shard of the table": jax.device_put(np.zeros((16, 4), np.float32), divided),
         }
     )
-    saved = saved_of(tree)
+    saved = saved_of(tree, tmp_path)
     besides: list[jax.Array] = []
 
     def restore(_path: Path, _shapes: saved_state.Shapes) -> saved_state.Tree:
