@@ -130,7 +130,7 @@ def _read(module: hlo.Module, instruction: Any, devices: int) -> Operation:
         name=instruction.name,
         opcode=opcode,
         category=category,
-        phase=phase_of(hlo.op_name(instruction), source),
+        phase=_phase(module, instruction, category),
         source=source,
         shapes=tuple(f"{d}[{','.join(map(str, shape))}]" for d, shape in hlo.arrays(instruction)),
         transposes=any(map(hlo.moves_elements, inner)),
@@ -149,6 +149,22 @@ def _category(opcode: str, inner: Iterable[Any]) -> Category:
     if opcodes & _MATMUL or any(_MATMUL_TARGET.search(one.to_string()) for one in inner):
         return "matmul"
     return "layout" if opcodes <= _SHAPES else "elementwise"
+
+
+def _phase(module: hlo.Module, instruction: Any, category: Category) -> str:
+    """Return the phase of an instruction, or of what it serves if the compiler has added it.
+
+    The compiler's own copies have no name in the traced program. A copy of a result belongs to what
+    has computed it, and a copy of an argument to what uses it: often, both are the update.
+    """
+    named = instruction
+    while category == "layout" and not hlo.op_name(named) and (operands := named.operands()):
+        named = operands[0]
+    if hlo.opcode(named) == "parameter":
+        named = instruction
+        while not hlo.op_name(named) and (users := named.users()):
+            named = users[0]
+    return phase_of(hlo.op_name(named), module.source(named))
 
 
 def phase_of(op_name: str, source: str) -> str:
