@@ -110,7 +110,14 @@ def ablations(rows: Rows) -> Table:
             for part, (title, note) in TITLES.items()
             for column in (
                 Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high")),
-                Column(f"{part}_traced", "In the trace", title.lower(), "percent", optional=True),
+                Column(
+                    f"{part}_traced",
+                    "In the trace",
+                    title.lower(),
+                    "percent",
+                    span=(f"{part}_traced_low", f"{part}_traced_high"),
+                    optional=True,
+                ),
             )
         ),
     )
@@ -144,7 +151,9 @@ def ablation_sentence(row: Mapping[str, Any]) -> str:
         text = f"{label} {numbers.percent(row[part])}"
         notes = [between(row[f"{part}_low"], row[f"{part}_high"], "percent")]
         if not missing(row[f"{part}_traced"]):
-            notes.append(f"{numbers.percent(row[f'{part}_traced'])} in its trace")
+            span = between(row[f"{part}_traced_low"], row[f"{part}_traced_high"], "percent")
+            traced = filter(None, (numbers.percent(row[f"{part}_traced"]), span))
+            notes.append(f"in its trace {', '.join(traced)}")
         shares.append(f"{text} ({'; '.join(filter(None, notes))})" if any(notes) else text)
     return f"Of a step of {row['cell']}, by ablation: {', '.join(shares)}." if shares else ""
 

@@ -26,6 +26,10 @@ class StepParts(TypedDict):
     idle_ns: int
     overlap_ns: int
     """The part of `compute_ns` that ran during a collective."""
+    forward_ns: NotRequired[int]
+    """Time in operations of the forward pass; runs of earlier versions lack it."""
+    update_ns: NotRequired[int]
+    """Time in operations of the update."""
 
 
 class OpTime(TypedDict):
