@@ -6,10 +6,11 @@ from json import JSONDecoder, JSONEncoder
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from bench.records.messages import Event, Job, TellEvent
+from bench.records.messages import GATE, Event, Job, TellEvent
 from bench.records.temporary_folders import temporary_folder
 from bench.worker import event_stream, process_exchange
 from bench.worker.block import run_job
+from bench.worker.read.compilation import remembered_programs
 
 _encode, _decode = JSONEncoder().encode, JSONDecoder().decode
 """Bound before any file is loaded, because a file could replace the functions of `json`."""
@@ -41,7 +42,9 @@ def main(events: TextIO) -> None:
 
     shared = job.get("program_cache")
     with nullcontext(shared) if shared else temporary_folder() as programs:
-        run_job(job, emit, receive, Path(programs))
+        folder = Path(programs)
+        with remembered_programs(folder / GATE):  # all but the arms' own, which have other folders
+            run_job(job, emit, receive, folder)
     process_exchange.leave()
 
 

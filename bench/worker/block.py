@@ -80,9 +80,8 @@ def run_job(
     workload = load_workload(session.block, job["workload_paths"])
     problem = make_problem(workload, session.block, precision)
     # Drawn once for all implementations, because drawing takes longer than copying.
-    with remembered_programs(programs / GATE):
-        devices = session.mesh.local_devices
-        session.problem = drawn(problem, devices, device_memory(devices))
+    devices = session.mesh.local_devices
+    session.problem = drawn(problem, devices, device_memory(devices))
     moments = jax.tree.leaves(jax.eval_shape(problem.optimizer.init, session.problem.start))
     session.row["optimizer_bytes"] = sum(leaf.size * leaf.dtype.itemsize for leaf in moments)
     session.end_lap("start")

@@ -99,7 +99,7 @@ def build(problem, mesh):
         nonlocal until
         until = time.monotonic() + 1.0
         if not any(thread.is_alive() for thread in threads):
-            threads[:] = [threading.Thread(target=later, daemon=True) for _ in range(3)]
+            threads[:] = [threading.Thread(target=later, daemon=True) for _ in range(8)]
             for thread in threads:  # several, which get their turns on a busy machine as well
                 thread.start()
         return right.step(state, batch)
