@@ -365,6 +365,15 @@ def test_damage_is_said_on_stderr_and_on_the_page(
     )
 
 
+def test_races_of_functions_can_be_compared(tmp_path: Path) -> None:
+    """Their rows name no files."""
+    plan = synthetic.Plan(devices=(1,), ratios={"old": 1.0, "new": 1.5})
+    a, b = (synthetic.write(tmp_path, plan, name) for name in "ab")
+    synthetic.rewrite(a, "cells", lambda row: row.pop("sources"))
+    found = run_changes.compare(store.load(a), store.load(b))
+    assert {change.implementation for change in found.changes} == {"old", "new"}
+
+
 def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, replace(PLAN, devices=(1,)), replace(PLAN, devices=(2,)))
     assert comparison_sentences.tally(found).startswith("No cell has a time in both runs.")
