@@ -674,6 +674,10 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
     [
         (("--meshs", "data=1"), "--meshs is not an option; did you mean --meshes?"),
         (("mlp",), "unexpected argument 'mlp'; options start with --"),
+        (
+            ("--implementation-path", "mine.py", "yours.py"),
+            "unexpected argument 'yours.py'; name each file with its own --implementation-path",
+        ),
         (("--batch-sizes", "-4"), "--batch-sizes: '-4' is not a positive whole number"),
         (("--run", "last"), "--run: 'last' stands for the newest run; choose another name"),
         (("--qqq",), "--qqq is not an option; see --help"),
