@@ -6,6 +6,7 @@ launch, whose rows are stored like a run's.
 
 import inspect
 import math
+import platform
 import types
 import uuid
 from collections.abc import Mapping
@@ -319,7 +320,8 @@ def _stored(
         platform=device.platform, device_kind=device.device_kind, device_count=jax.device_count(),
         device_memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
         usable_cores=usable_cores(), processes=1,
-        versions=installed(("jax", "jaxlib", "flax", "optax", "numpy")), optional={},
+        versions={"python": platform.python_version(),
+                  **installed(("jax", "jaxlib", "flax", "optax", "numpy"))}, optional={},
         implementations=[], workloads=[],
     )  # fmt: skip
     manifest = describe_run(plan, Options(), catalogue, [], None)

@@ -183,7 +183,7 @@ def _row(cell: Mapping[Any, Any]) -> list[str]:
         low, high = cell["verdict_low"], cell["verdict_high"]
         ends = between(low, high, "ratio")
         apart = bool(ends) and not low <= 1 <= high and not cell["proved_same"]
-        verdict = f"{cell['verdict']}: {f'{ends} times' if apart else sure_of(cell)}"
+        verdict = f"{cell['verdict']}: {f'{ends} times as long' if apart else sure_of(cell)}"
     return [
         cell["implementation"],
         formatted(cell["step_s"], "s"),

@@ -291,10 +291,15 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
 
 
 def _files(run: Run) -> dict[str, dict[str, str]]:
-    """Return file hashes by the implementation or workload that the files belong to."""
+    """Return file hashes by the implementation or workload that the files belong to.
+
+    Functions of lockstep.compare have none.
+    """
     rows: Sequence[Mapping[str, Any]] = run.last_cell_rows
     return {
-        f"{part} {row[part]}": hashes for row in rows for part, hashes in row["sources"].items()
+        f"{part} {row[part]}": hashes
+        for row in rows
+        for part, hashes in row.get("sources", {}).items()
     }
 
 

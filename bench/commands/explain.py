@@ -157,4 +157,4 @@ def _unknown(name: str, known: Collection[str], said: str) -> str:
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0)
     others = f", and {len(names) - len(near)} more" if len(names) > len(near) else ""
     fault = f"several cells end in {name}" if several else f"{said} {name}"
-    return f"{fault}; there are {', '.join(near)}{others}"
+    return f"{fault}; there are {', '.join(near) or 'none'}{others}"

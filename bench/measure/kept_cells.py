@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import platform
+import shutil
 import sys
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -38,6 +39,10 @@ Keys = dict[str, str | None]
 Known = dict[str, dict[str, Any]]
 """Contents of entries, by the same names: `run`, `proof`, `figures`, and `compile` if it was cold.
 """
+ROOM = 64 << 20
+"""With less free space beside its programs, a run keeps none: jax may have cut some short, and it
+neither reads nor replaces those."""
+
 CONTENT = "content.json"
 """Name of a cell's content among the programs of its entry."""
 
@@ -94,6 +99,11 @@ def completed(row: CellRow, known: Known) -> CellRow:
 def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, run: str) -> None:
     """Cache the proofs of a launch's ok cells, and their programs from a folder."""
     entries: Known = {}
+    free = 0
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(folder.parent).free
+    if free < ROOM:
+        return
     for row in rows:
         # Settings that a file has changed are part of no key.
         if row["status"] == "ok" and "proof" in row and "jax_config" not in row:

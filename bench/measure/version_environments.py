@@ -84,7 +84,9 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
             continue
         known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
         versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
-        name = f"jax-{known['jax']}-python-{version}-{digest(done.stdout.encode() + content)}"
+        own_root = b"" if CHECKOUT else bytes(ROOT)
+        parts = digest(done.stdout.encode() + content + own_root)
+        name = f"jax-{known['jax']}-python-{version}-{parts}"
         folder = user_cache_path("lockstep-environments") / name
         own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
         if install and not (folder / _READY).exists():
@@ -128,6 +130,9 @@ def _install(folder: Path, python: str, own: Path, requirements: str) -> None:
         done = _uv(*words, text=text)
         if done.returncode:
             raise BadInput([f"uv cannot make {folder}: {readable(' '.join(done.stderr.split()))}"])
+    if not CHECKOUT:  # workers find an installed Lockstep last, after the environment's packages
+        for packages in folder.rglob("site-packages"):
+            (packages / "lockstep.pth").write_text(f"{ROOT}\n")
     (folder / _READY).touch()
 
 

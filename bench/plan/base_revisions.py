@@ -12,7 +12,7 @@ from bench.plan.options import Options
 from bench.records.cells import base_of
 from bench.records.git_files import RevisionError, git
 from bench.records.messages import BaseFile, Catalogue
-from bench.records.paths import CHECKOUT
+from bench.records.paths import ROOT
 from bench.records.temporary_folders import temporary_folder
 
 
@@ -53,7 +53,8 @@ def find_repository(folder: Path, revision: str) -> Repository:
     try:
         root = Path(git(folder, "rev-parse", "--show-toplevel").strip())
     except RevisionError as error:
-        own = "" if CHECKOUT else "; name a file of your own with --implementation-path"
+        installed = folder == ROOT / "implementations"
+        own = "; name a file of your own with --implementation-path" if installed else ""
         raise RevisionError(f"{folder} is not in a git repository{own} ({error})") from error
     wanted = ("rev-parse", "--verify", "--end-of-options")
     try:

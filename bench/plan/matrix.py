@@ -193,7 +193,7 @@ class _Planner:
         """Cross the workloads, meshes, batches and step options of a preset without parts."""
         meshes, batches = self.meshes(preset), self.read("batch_sizes")
         step_options = self.step_options(preset, variants)
-        for workload, size in self.workloads(preset) if meshes else ():
+        for workload, size in self.workloads(preset) if meshes or self.options.meshes else ():
             global_batches = batches or default_batches(f"{workload}-{size}", preset, meshes)
             for options in step_options:
                 for batch, mesh in placed(global_batches, meshes, scaling):

@@ -58,7 +58,7 @@ def build(ledger: Ledger) -> Path:
         {**unknown, **one, "record": best}
         for one, best in zip(ledger.attempts, curve, strict=True)
     ])  # fmt: skip
-    told = f"{ledger.question['block']}: {summary(ledger)}."
+    told = f"{summary(ledger).replace('record', 'Record', 1)}."
     plot = _plot(ledger, curve)
     plot.write(ledger.path.parent)
     return write_pages(
@@ -78,7 +78,7 @@ _COLUMNS = (
            value=lambda one: one["level"] if one["tested"] is not False else None),
     Column("record", "Record", "over the first", "ratio"),
     Column("seconds", "Duration", "of its command", "seconds"),
-    Column("reason", "Reason"),
+    Column("reason", "Reason", long=True),
 )  # fmt: skip
 
 

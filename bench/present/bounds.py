@@ -12,6 +12,9 @@ TENTH = 0.1
 EQUAL = "the program is equal"
 """Reason for a verdict that follows from no times."""
 
+NEGLIGIBLE = 0.001
+"""Shares below which the lower of two bounds says nothing to a reader."""
+
 TWICE = 2.0
 """Ratios from here on are written as factors, because percentages above 100 are hard to read."""
 
@@ -47,7 +50,8 @@ def longer(least: float, most: float, whom: str = "") -> str:
     how = f"longer{whom and ' than' + whom}" if percent else f"times as long{whom and ' as' + whom}"
     if not bounded:
         return f"at least {low} {how}"
-    return f"{low} to {outward(most - 1) if percent else digits_of(most)} {how}"
+    start = "up" if percent and least - 1 < NEGLIGIBLE else low
+    return f"{start} to {outward(most - 1) if percent else digits_of(most)} {how}"
 
 
 def behind(least: float) -> str:
@@ -63,11 +67,13 @@ def faster(most: float) -> str:
 
 
 def sure(low: float, high: float) -> str:
-    """Return an interval as words: `within 4.2 %`, or `3.1 % to 5.2 %` on one side of 1."""
+    """Return an interval as words: `within 4.2 %`, or on one side of 1 `3.1 % to 5.2 %`."""
     if math.isinf(bound_of(low, high)):
         return "no interval"
     if low <= 1 <= high:
         return within(bound_of(low, high))
+    if high >= TWICE:
+        return f"a factor of {digits_of(low, math.floor)} to {digits_of(high)}"
     near, far = sorted(abs(end - 1) for end in (low, high))
     return f"{outward(near, math.floor)} to {outward(far)}"
 

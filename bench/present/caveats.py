@@ -234,7 +234,6 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
     )
     said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
-    said["Steps too large for a whole proof"] = _divided_proofs(cells)
     if len(rounded := cells[cells["replica_drift"] > 0]):
         said["Replicas differ by rounding"] = (
             f"The replicas of {listing(rounded['cell'])} differ by rounding, by at most "
@@ -325,6 +324,8 @@ def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:
             f"update of each leaf of its state to {proof['update_tolerance']:.2g}{loosened}, in "
             "the dtypes that were timed. Nothing was proved in float64."
         )
+    elif len(cells):
+        said["Steps too large for a whole proof"] = _divided_proofs(cells)
     timed = []
     if len(cells):
         timed = list(cells.loc[(cells["status"] == "ok") & cells["foreign"].isna(), "cell"])

@@ -20,6 +20,7 @@ from bench.present.rendering import write_pages
 from bench.present.run_environment import started
 from bench.present.terminal import plain
 from bench.records import files, numbers
+from bench.records.paths import PROGRAM
 from bench.records.statuses import CHANGE_STYLES, STATUSES
 from bench.records.store import Run
 
@@ -166,7 +167,7 @@ def content(compared: Compared) -> dict[str, Any]:
     sides = Column("a", "A"), Column("b", "B")
     name = Column("name", "", detail=lambda row: item(row, "kind"))
     absent = Column("a", "Only in"), Column("b", "Because"), CELLS
-    command = ("python", "-m", "bench", "compare", a["run"], b["run"])
+    command = (*PROGRAM.split(), "compare", a["run"], b["run"])
     return {
         "a": a["run"],
         "b": b["run"],

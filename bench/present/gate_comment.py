@@ -22,6 +22,7 @@ from bench.present.columns import Column, Figure, Table, ratio_figure
 from bench.present.rendering import environment
 from bench.present.run_environment import chips
 from bench.records import files, numbers, printable
+from bench.records.paths import PROGRAM
 from bench.records.statuses import CHANGE_STYLES
 
 FILE = "regress.md"
@@ -106,7 +107,7 @@ def command(outcome: Outcome) -> str:
     repositories = outcome.gate["repositories"]
     if len(repositories) == 1:
         revision = repositories[0]["base"]
-    return shlex.join(["python", "-m", "bench", name, revision, *rest])
+    return shlex.join([*PROGRAM.split(), name, revision, *rest])
 
 
 def code(text: str) -> Markup:

@@ -98,7 +98,8 @@ def make(found: Tables) -> PlacingTable | None:
         situations += [Figure(each.among(own), each.step.main) for each in columns]
     apart = APART if any(row.approximate for row in rows) else ""
     single, count = sum(b.span_steps == (1,) for b in blocks), len(blocks)
-    latency = f" In {single} of {count} situations, single steps were timed: latencies."
+    where = f"In {single} of {count} situations, single" if single < count else "Single"
+    latency = f" {where} steps were timed, so step times are latencies."
     return PlacingTable(
         subjects,
         situations,

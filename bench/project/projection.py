@@ -144,7 +144,6 @@ class Point:
 class Projection:
     """All predictions of a run."""
 
-    run: str
     scaling: Scaling
     here: dict[str, Calibrated]
     """This machine's calibrations by subject (`mlp-base, fp32`), with the run's measured steps and
@@ -207,7 +206,6 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
     curves = list(dict.fromkeys(_curves(programs, request)))
     by_chips, formulae = program_formulae.along(curves, request.chips, read)
     return Projection(
-        run=name,
         scaling=request.scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
         points=_with_efficiency([*_points(request.hardware, by_chips)]),

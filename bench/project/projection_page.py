@@ -18,6 +18,7 @@ from bench.project.curve_charts import Chart
 from bench.project.hardware import Hardware
 from bench.project.projection import Projection
 from bench.records import derived_files, frames
+from bench.records.paths import PROGRAM
 
 SHOWN = 6
 """Numbers of chips in a table on the terminal: the first ones and the last."""
@@ -65,7 +66,7 @@ def build(
         rests=[*map(sentences.hardware, hardware), *sentences.formulae(projection)],
         published=tables.published(),
         answers=tables.answers(),
-        command=shlex.join(["python", "-m", "bench", "project", *arguments]),
+        command=shlex.join([*PROGRAM.split(), "project", *arguments]),
     )
     derived_files.seal(folder)
     return page

@@ -16,6 +16,7 @@ import synthetic
 from fronts import Done, Front
 
 from bench.analyse import outcomes
+from bench.plan import base_revisions
 from bench.plan.base_revisions import checkouts, find_repository
 from bench.present import gate_comment
 from bench.records import store
@@ -242,11 +243,19 @@ def test_without_a_repository_or_anything_to_compare_it_is_refused(gate: Gate) -
     done = gate.front("regress", "main", "--implementation-path", str(outside))
     assert done.code == 4, done
     assert "is not in a git repository" in done.err
+    assert "name a file" not in done.err, "one is named"
     gate.write("newest", "steps")
     path = str(gate.repository / "steps/newest.py")
     done = gate.front("regress", "main", "--implementation-path", path)
     assert done.code == 4, done
     assert "there is nothing to compare: main has no newest" in done.err
+
+
+def test_an_installed_package_has_no_base_of_its_own(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(base_revisions, "ROOT", tmp_path)
+    (tmp_path / "implementations").mkdir()
+    with pytest.raises(RevisionError, match="name a file of your own with --implementation-path"):
+        base_revisions.find_repository(tmp_path / "implementations", "main")
 
 
 @pytest.mark.slow

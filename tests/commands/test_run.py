@@ -674,6 +674,10 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
     [
         (("--meshs", "data=1"), "--meshs is not an option; did you mean --meshes?"),
         (("mlp",), "unexpected argument 'mlp'; options start with --"),
+        (
+            ("--implementation-path", "mine.py", "yours.py"),
+            "unexpected argument 'yours.py'; name each file with its own --implementation-path",
+        ),
         (("--batch-sizes", "-4"), "--batch-sizes: '-4' is not a positive whole number"),
         (("--run", "last"), "--run: 'last' stands for the newest run; choose another name"),
         (("--qqq",), "--qqq is not an option; see --help"),
@@ -711,6 +715,9 @@ def test_a_resumed_run_keeps_its_selection_unless_another_is_given(front: Front)
         ("data=1", launch, ["pmap"]) for launch in (0, 1)
     ]
     assert "mlp-base/data=2" in front("run", "--resume", "r", "-k", "data=2", "--dry-run").out
+    done = front("run", "--resume", "r", "-k", "nobody")
+    assert done.code == 5, done
+    assert "none of the 6 cells is selected" in done.out
 
 
 def test_options_of_pytest_in_the_environment_do_nothing(front: Front) -> None:

@@ -40,6 +40,7 @@ match words:
             sys.exit(f"no solution for {wanted}")
         print(f"flax==0.12.8\njax=={known[-1]}" if not between else f"jax=={known[-1]}")
     case ["venv", *_, folder]:
-        Path(folder, "bin").mkdir(parents=True)
+        for part in ("bin", "lib/site-packages"):
+            Path(folder, part).mkdir(parents=True)
     case ["pip", "install", *_] if "FAKE_UV_BREAKS" in os.environ:
         sys.exit("the disk is full")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 
 import jax
@@ -128,7 +129,9 @@ def test_a_report_says_what_was_proved_and_can_be_loaded(raced, start, tmp_path,
     assert found.report("given") == page
     with pytest.raises(ValueError, match=r"^report: given exists in reports/; choose another"):
         raced.report("given")
-    assert json.loads((REPORTS / "given" / "manifest.json").read_text())["run"] == "given"
+    manifest = json.loads((REPORTS / "given" / "manifest.json").read_text())
+    assert manifest["run"] == "given"
+    assert manifest["versions"]["python"] == platform.python_version()
     with pytest.raises(ValueError, match="there is no run 'givn'"):
         lockstep.load("givn")
 

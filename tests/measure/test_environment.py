@@ -19,6 +19,7 @@ def test_only_what_changes_how_programs_run_is_recorded(monkeypatch: pytest.Monk
         "NCCL_COMM_ID": "10.1.2.3:1234",
         "NCCL_SOCKET_IFNAME": "eth0",
         "SLURM_NTASKS_PER_NODE": "3",
+        "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_HOSTNAMES": "node1",
     }
     for name, value in {**kept, **left_out}.items():

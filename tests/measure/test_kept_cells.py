@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bench.measure import kept_cells
 from bench.measure.kept_cells import ACCOUNTED, entry_keys
 from bench.plan.content_keys import Contents
+from bench.records import user_cache
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import GATE, Catalogue
@@ -18,6 +20,8 @@ from bench.records.variants import Variant
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from bench.records.rows import CellRow
 
 
 BLOCK = Block("model", "tiny", MeshShape.parse("data=2"), 8, StepOptions())
@@ -123,6 +127,21 @@ def test_a_cell_that_may_depend_on_more_is_not_kept(project: Path, text: str, ke
     assert now[GATE] is not None
     (project / "own.py").write_text("import random\n")
     assert found(project)["mine"] is None, "it imports this, or does more itself"
+
+
+@pytest.mark.parametrize("free", [kept_cells.ROOM, kept_cells.ROOM - 1])
+def test_programs_that_a_full_folder_may_have_cut_short_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    monkeypatch.setattr(user_cache, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(kept_cells.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    program = tmp_path / "programs/block/mine/jit_step-cache"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"cut")
+    compiled = {"trace_s": 1.0, "lower_s": 1.0, "compile_s": 1.0, "cache_hits": 0}
+    row = {"implementation": "mine", "status": "ok", "proof": [], "compile": compiled}
+    kept_cells.remember([cast("CellRow", row)], {"mine": "k"}, {}, tmp_path / "programs/block", "r")
+    assert user_cache.has(kept_cells.entry_name("k")) == (free == kept_cells.ROOM)
 
 
 def test_every_file_of_the_repository_can_be_kept() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.measure import version_environments
 from bench.measure.schedule import Schedule
 from bench.measure.version_environments import (
     Environment,
@@ -54,6 +55,17 @@ def test_an_environment_is_made_once(calls, tmp_path):
     assert sum(call.startswith("venv") for call in calls()) == 1
     assert make_environment("jax==0.11.0") == made
     assert sum(call.startswith("venv") for call in calls()) == 1
+
+
+def test_an_installed_lockstep_is_found_from_its_environments(calls, monkeypatch):
+    from_checkout = make_environment("jax==0.11.0")
+    assert not list(from_checkout.python.parents[1].rglob("*.pth"))
+    monkeypatch.setattr(version_environments, "CHECKOUT", False)
+    monkeypatch.setattr(version_environments, "_dependencies", list)
+    made = make_environment("jax==0.11.0")
+    assert made.python != from_checkout.python, "another installation has another folder"
+    (found,) = made.python.parents[1].rglob("site-packages/*.pth")
+    assert found.read_text() == f"{ROOT}\n"
 
 
 @pytest.mark.skipif(sys.version_info[:2] == (3, 11), reason="it has what the older one has")

@@ -259,6 +259,12 @@ def test_a_selected_file_that_cannot_be_imported_is_a_fault() -> None:
     assert "jit_spmd" in make_plan(Options(), found).implementations, "it ends its own cells"
 
 
+def test_a_mesh_that_cannot_be_read_hides_no_other_fault() -> None:
+    found = "; ".join(faults(workloads=("mpl",), meshes=("dta=2",)))
+    assert "unknown axis 'dta'" in found
+    assert "--workloads: unknown 'mpl'" in found
+
+
 def test_all_faults_are_reported_at_once() -> None:
     found = faults(
         preset="quik",

@@ -962,6 +962,8 @@ def test_fits_a_phone(open_page, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     situations = page.locator(".verdicts").first
     assert situations.evaluate("one => one.scrollWidth - one.parentElement.clientWidth") <= 0
+    chosen = page.locator("#implementations")
+    assert chosen.evaluate("one => one.scrollHeight - one.clientHeight") <= 0, "all are shown"
 
 
 COLUMNS = """all => all.filter(wide => wide.clientWidth).map(wide => {

@@ -127,6 +127,16 @@ def test_a_run_against_itself_says_so(reports: Path) -> None:
     assert printed(found).splitlines()[2].startswith("A and B are the same run")
 
 
+def test_the_command_is_the_one_that_is_installed(
+    reports: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.load(reports / "before")
+    found = run_changes.compare(run, run)
+    assert "python -m bench compare before before" in page(found)
+    monkeypatch.setattr(comparison_report, "PROGRAM", "lockstep")
+    assert "lockstep compare before before" in page(found)
+
+
 def test_the_margin_is_the_wider_one_unless_given(reports: Path, tmp_path: Path) -> None:
     runs = [store.load(reports / name) for name in ("before", "after")]
     runs[0].manifest["config"]["margin"] = 0.05
@@ -363,6 +373,15 @@ def test_damage_is_said_on_stderr_and_on_the_page(
         .read_text()
         .count("differs from what was stored")
     )
+
+
+def test_races_of_functions_can_be_compared(tmp_path: Path) -> None:
+    """Their rows name no files."""
+    plan = synthetic.Plan(devices=(1,), ratios={"old": 1.0, "new": 1.5})
+    a, b = (synthetic.write(tmp_path, plan, name) for name in "ab")
+    synthetic.rewrite(a, "cells", lambda row: row.pop("sources"))
+    found = run_changes.compare(store.load(a), store.load(b))
+    assert {change.implementation for change in found.changes} == {"old", "new"}
 
 
 def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:

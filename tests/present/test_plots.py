@@ -22,6 +22,7 @@ from bench.records import store
 from bench.records.paths import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from bench.analyse.cell_table import Tables
@@ -101,6 +102,20 @@ def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
         assert block.floor is not None
         (row,) = shown[shown["isBaseline"]].xs(block.place).to_dict("records")
         assert row["floor"] == floor_width(block.floor)
+
+
+@pytest.mark.parametrize(
+    ("others", "off"), [((1.6, 1.7, 2.6), [2.6]), ((1.1, 1.2, 2.6), [2.6]), ((0.3,), [])]
+)
+def test_at_least_half_of_the_ratios_are_on_their_axis(
+    tmp_path: Path, others: Sequence[float], off: list[float]
+) -> None:
+    ratios = {synthetic.BASELINE: 1.0, **{f"file_{i}": ratio for i, ratio in enumerate(others)}}
+    plan = synthetic.Plan(devices=(1,), ratios=ratios)
+    found = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
+    drawn = vega_plot.compose("ratios", spec_of(kinds.ratios, found), "", "")
+    beside_arrows = re.findall(r"(\d\.\d+) \u25b8<|\u25c2 (\d\.\d+)<", drawn.svg)
+    assert [float(low or high) for low, high in beside_arrows] == pytest.approx(off, rel=0.1)
 
 
 def test_scaling_shows_times_efficiency_and_guides(found: Tables) -> None:

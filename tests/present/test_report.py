@@ -240,14 +240,15 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
         bounds.longer(1.419, math.inf), bounds.longer(1.419, 1.5), bounds.within(15.1),
         bounds.longer(2.39, math.inf), bounds.longer(1.419, 2.39, " it"),
         bounds.sure(0.95, 1.01), bounds.sure(0.9, 0.95), bounds.sure(1.411, 1.5),
-        bounds.outward(0.2506),
-        bounds.sure(0.0, math.inf),
+        bounds.outward(0.2506), bounds.longer(1.00039, 1.131, " it"),
+        bounds.sure(0.0, math.inf), bounds.sure(16.6, 173.0),
     )]  # fmt: skip
     assert shown == [
         "4.2 %", "4.1 %", "5.0 %", "124 %", "0 %", "\N{INFINITY} %",
         "at least 41.9 % longer", "41.9 % to 50.0 % longer", "within a factor of 16",
         "at least 2.3 times as long", "1.4 to 2.4 times as long as it", "within 5.3 %",
-        "5.0 % to 10 %", "41.1 % to 50.0 %", "25.1 %", "no interval",
+        "5.0 % to 10 %", "41.1 % to 50.0 %", "25.1 %",
+        "up to 13.1 % longer than it", "no interval", "a factor of 16 to 180",
     ]  # fmt: skip
 
 
@@ -549,6 +550,11 @@ def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> N
     assert said[title].endswith(
         "do not fit in float64 at any batch: proved only in the timed dtypes."
     )
+    raced = {"loss_tolerance": 1e-3, "update_tolerance": 1e-3, "loosened": []}
+    synthetic.rewrite(directory, "manifest", lambda row: row["config"].update(functions=raced))
+    said = {c.title for c in caveats.caveats(cell_table.build(run), store.load(directory).manifest)}
+    assert "Proved against one another" in said
+    assert title not in said, "functions of lockstep.compare are never proved in float64"
 
 
 def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:

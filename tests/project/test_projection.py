@@ -327,6 +327,8 @@ def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     for text in (html, markdown):
         for said in ("predicted, not measured", "h100-sxm", "MaxText 128B", "jit_spmd"):
             assert said in text
+        # A published run has another name, and its projection is copied.
+        assert "synthetic" not in text
     policy = "default-src &#39;none&#39;"
     assert policy in html or policy.replace("&#39;", "'") in html
     assert "<script" not in html

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -164,6 +165,7 @@ def test_the_table_and_the_exit_code(
     assert ended.value.exit_code == code
     assert words in (tmp_path / "reports/r" / trial_results.FAULTS_MARKDOWN).read_text()
     html = (tmp_path / "reports/r" / trial_results.FAULTS_PAGE).read_text()
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", html)
     assert words.replace("\\", "") in html
     assert html.rstrip().endswith("</html>")
     shown = capsys.readouterr().out

@@ -58,4 +58,7 @@ def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:
             f"{word} is not an option; " + (f"did you mean {one[0]}?" if one else "see --help")
             for word, one in near.items()
         ]
-    return [f"unexpected argument {word!r}; options start with --" for word in places]
+    hint = "options start with --"
+    if any(word.endswith(".py") for word in places):
+        hint = "name each file with its own --implementation-path"
+    return [f"unexpected argument {word!r}; {hint}" for word in places]

@@ -204,7 +204,7 @@ class Front:
         run = self.engine.directory
         plan, schedule = self.engine.plan, self.engine.schedule
         left = any(schedule.missing_launches(*each) for each in self._selected.items())
-        if run is None or left:
+        if run is None or left or not self._selected:
             return
         budget_s = schedule.budget_left_s
         shortest_s = min(schedule.blocks[block.name].seconds for block in self._selected)
