@@ -8,7 +8,7 @@ docs/design/verdicts.md says what it assumes. Many series are computed at once, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -18,10 +18,25 @@ from scipy import special
 _ALPHA = 0.05
 """Error of the interval from whose width a standard error is derived."""
 
+_BATCH = 4_000_000
+"""Twice the number of pairs of values that are held in memory at a time."""
+
 _MOST_EXACT = 64
 """The most differences for which the null distribution is computed exactly. Above that, the normal
 approximation is used; its tails are longer: at an error of 1e-5, its interval is less than 1 %
 wider."""
+
+
+def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Yield each length of series with the places of some, so few that their pairs fit into memory.
+
+    Series without values are left out.
+    """
+    every = np.asarray(lengths, np.int64)
+    for length in np.unique(every[every > 0]).tolist():
+        places = np.flatnonzero(every == length)
+        for some in np.array_split(places, -(-len(places) * length**2 // _BATCH)):
+            yield length, some
 
 
 def walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -46,9 +61,10 @@ def shift(
     """
     averages = walsh_averages(differences)
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
-    middle = [(count - 1) // 2, count // 2]
-    ordered = np.partition(averages, [*middle, *((depth, count - 1 - depth) if depth >= 0 else ())])
-    location = ordered[..., middle].mean(axis=-1)
+    below, above = (count - 1) // 2, count // 2
+    ends = (depth, count - 1 - depth) if depth >= 0 else ()
+    ordered = np.partition(averages, [below, above, *ends])
+    location = (ordered[..., below] + ordered[..., above]) / 2
     if depth < 0:
         endless = np.full_like(location, np.inf)
         return location, -endless, endless

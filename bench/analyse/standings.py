@@ -14,14 +14,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse.process_spread import ASSUMED, Spreads
-from bench.analyse.ratio_intervals import ratios
+from bench.analyse.ratio_intervals import log_intervals
 from bench.analyse.sample_rounds import Rounds
+from bench.analyse.signed_rank import nan_quantiles
 
 
 @dataclass(frozen=True)
@@ -102,31 +104,22 @@ def rank(
 def _logs(
     rounds: Rounds, arms: Sequence[str], alpha: float, process: Spreads
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the arms to rank, and the estimates and upper bounds of log(time(i) / time(j)).
-
-    Two arms that are both surely slower than a third are not compared: their bound is infinite.
-    Neither of them leads, so the bound is never used.
-    """
+    """Return the arms to rank, and the estimates and upper bounds of log(time(i) / time(j))."""
     known = [arm for arm in arms if arm in rounds.arms]
     columns = rounds.throughput[:, [rounds.arms.index(arm) for arm in known]]
     present = (~np.isnan(columns)).astype(int)
     beside = (present.T @ present > 0).sum(axis=1) > 1
-    names = [arm for arm, any_ in zip(known, beside, strict=True) if any_ or len(arms) == 1]
-    middle = np.zeros((len(names), len(names)))
-    high = np.full_like(middle, math.inf)
+    kept = beside | (len(arms) == 1)
+    names = [arm for arm, ranked in zip(known, kept, strict=True) if ranked]
+    typical = np.log(nan_quantiles(columns[:, kept].T, [0.5]))
+    middle, high = typical - typical.T, np.full((len(names), len(names)), math.inf)
     np.fill_diagonal(high, 0)
-    left, slower = list(names), set[str]()
-    for below in sorted(names, key=lambda arm: float(np.nanmedian(columns[:, known.index(arm)]))):
-        if below in slower:
-            continue
-        left.remove(below)
-        for above, ratio in ratios(rounds, dict.fromkeys(left, below), process).items():
-            one, other = names.index(above), names.index(below)
-            middle[one, other] = math.log(ratio.value)
-            middle[other, one] = -middle[one, other]
-            ends = ratio.interval(alpha / (len(names) - 1)) or (0.0, math.inf)
-            high[one, other] = math.log(ends[1])
-            high[other, one] = -math.log(ends[0]) if ends[0] else math.inf
-            if ends[0] > 1:
-                slower.add(above)
+    every = log_intervals(
+        rounds, [*combinations(names, 2)], alpha / max(1, len(names) - 1), process
+    )
+    one, other = np.triu_indices(len(names), 1)
+    shared = ~np.isnan(every[:, 0])
+    one, other, (estimate, low, above) = one[shared], other[shared], every[shared].T
+    middle[one, other], middle[other, one] = estimate, -estimate
+    high[one, other], high[other, one] = above, -low
     return names, middle, high

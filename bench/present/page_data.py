@@ -259,11 +259,13 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
     Each is the first's time over the second's, with the ends of the interval that holds for all
     pairs of the block simultaneously, or None where there is no interval.
     """
-    found = {}
-    for arm, other, (value, low, high) in block.all_pairs():
-        ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
-        found[f"{arms[arm]}/{arms[other]}"] = shortened([value, *ends])
-    return found
+    pairs, logs = block.all_pairs()
+    figures = shortened(np.exp(np.where(np.isfinite(logs), logs, np.nan)).ravel().tolist())
+    return {
+        f"{arms[arm]}/{arms[other]}": figures[3 * place : 3 * place + 3]
+        for place, (arm, other) in enumerate(pairs)
+        if figures[3 * place] is not None
+    }
 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:

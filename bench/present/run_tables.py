@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -226,25 +227,20 @@ def endings(cells: pd.DataFrame) -> Table:
 
 def scaling(curve: Scaling) -> Table:
     """Return the figures of a scaling plot: step time, and efficiency below it."""
-    devices = sorted(curve.points["devices"].unique())
-    points = curve.points[["implementation", "devices", "step_s", "efficiency"]].to_dict("records")
-    rows: dict[str, dict[Any, Any]] = {}
-    for point in sorted(points, key=itemgetter("implementation")):
-        name = point["implementation"]
-        rows.setdefault(name, {"implementation": name})[point["devices"]] = point
+    shown = ("implementation", "devices", "step_s", "efficiency")
+    rows: dict[str, Row] = {}
+    for name, count, *figures in zip(*(curve.points[key].tolist() for key in shown), strict=True):
+        rows.setdefault(name, {"implementation": name})[count] = figures
     columns = [
-        Column(str(count), numbers.count(count, "device"), value=_point(count)) for count in devices
+        Column(str(count), numbers.count(count, "device"), value=partial(_point, count))
+        for count in sorted(set(curve.points["devices"].tolist()))
     ]
-    return Table(curve.title, [IMPLEMENTATION, *columns], list(rows.values()))
+    return Table(curve.title, [IMPLEMENTATION, *columns], [rows[name] for name in sorted(rows)])
 
 
-def _point(devices: int) -> Any:
-    def figure(row: Mapping[Any, Any]) -> Figure | None:
-        point = row.get(devices)
-        if point is None:
-            return None
-        share = point["efficiency"]
-        efficient = numbers.MISSING if missing(share) else numbers.significant(100 * share)
-        return Figure(numbers.si(point["step_s"], "s"), f"{efficient} % efficient")
-
-    return figure
+def _point(devices: int, row: Mapping[Any, Any]) -> Figure | None:
+    if devices not in row:
+        return None
+    step, share = row[devices]
+    efficient = numbers.MISSING if missing(share) else numbers.significant(100 * share)
+    return Figure(numbers.si(step, "s"), f"{efficient} % efficient")

@@ -201,14 +201,17 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
 
 
 def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
-    columns = {"value": f"{key}{suffix}", "low": f"{key}_q1{suffix}", "high": f"{key}_q3{suffix}"}
+    columns = {
+        "name": "implementation",
+        "x": "devices",
+        "value": f"{key}{suffix}",
+        "low": f"{key}_q1{suffix}",
+        "high": f"{key}_q3{suffix}",
+    }
+    values = (curve.points[column].tolist() for column in columns.values())
     return [
-        {
-            "name": point["implementation"],
-            "x": int(point["devices"]),
-            **{k: None if math.isnan(point[c]) else point[c] for k, c in columns.items()},
-        }
-        for point in curve.points.to_dict("records")
+        {name: None if missing(value) else value for name, value in zip(columns, row, strict=True)}
+        for row in zip(*values, strict=True)
     ]
 
 
