@@ -1,6 +1,5 @@
 """Comparison of a block's arms: claims, disturbances, and the samples behind them."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -7,7 +7,6 @@ bench/present/web/data.js is the only reader.
 """
 
 import json
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
