@@ -79,7 +79,7 @@ def rows(spec: dict[str, Any]) -> pd.DataFrame:
 
 def spec_of(kind: Any, found: Tables) -> Any:
     """What the first plan of a kind draws."""
-    return next(kind(subject(found))).spec
+    return next(kind(subject(found))).spec()
 
 
 def test_ratios_have_every_cell_and_interval(found: Tables) -> None:

@@ -5,6 +5,7 @@ Equal rows give equal bytes. Marks or dashes repeat every distinction made by co
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bench.analyse import causes
@@ -92,7 +93,7 @@ def scaling(subject: Subject) -> Iterator[Plan]:
     """Plot each scaling curve, with quartiles: the first of each kind now, the others later."""
     seen = set()
     for curve in subject.curves:
-        spec, table = _scaling(curve, subject), run_tables.scaling(curve)
+        spec, table = partial(_scaling, curve, subject), run_tables.scaling(curve)
         words, known = CHARTS["scaling"], len(curve.communication_bound)
         remarks = [words.remarks["communication"]] if known else []
         if curve.oversubscribed_from is not None:
@@ -126,7 +127,7 @@ def heatmap(subject: Subject) -> Iterator[Plan]:
         "yTitle": words.x,
     }
     note = f"{words.note} {words.remarks['untimed']}{no_batches}{no_meshes}{no_names}"
-    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, spec_of("heatmap", values), note)
+    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, partial(spec_of, "heatmap", values), note)
 
 
 def _faceted(
@@ -151,9 +152,9 @@ def _faceted(
     rows = [row for place in places for row in found[place]]
     looks = charts.looks((row["name"] for row in rows), subject.implementations)
     sizes = panel_sizes(len(places), beside, labels)
-    spec = spec_of(kind, {"rows": rows, "places": places, **looks, **sizes, **values})
+    values |= {"rows": rows, "places": places, **looks, **sizes}
     note = CHARTS[kind].note.format(margin=numbers.percent(subject.blocks[0].margin))
-    yield Plan(len(places), spec, note + rest)
+    yield Plan(len(places), partial(spec_of, kind, values), note + rest)
 
 
 def _row(block: Comparison, cell: Mapping[str, Any], kind: str, **more: Any) -> Row:

@@ -1,7 +1,7 @@
 """The data of a subject's plots, and the plots that could be drawn."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -50,8 +50,8 @@ class Plan:
 
     panels: int
     """Number of panels, the measure of drawing time."""
-    spec: Mapping[str, Any]
-    """In Vega-Lite."""
+    spec: Callable[[], Mapping[str, Any]]
+    """Returns it in Vega-Lite; many plans are never drawn."""
     note: str
     table: Table | None = None
     """The figures behind it; None where the report's other tables contain them."""
