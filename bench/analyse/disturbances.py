@@ -55,13 +55,13 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
     trends = defaultdict[str, list[list[float]]](list)
     for length, places in batches([len(own) for _, own in long]):
         slopes, scores = trend(np.array([long[place][1] for place in places]))
-        sizes = slopes * (length - 1)
-        for place, *found in zip(places, sizes.tolist(), scores.tolist(), strict=True):
-            trends[long[place][0]].append(found)
+        found = zip(places, (slopes * (length - 1)).tolist(), scores.tolist(), strict=True)
+        for place, *size_and_score in found:
+            trends[long[place][0]].append(size_and_score)
     effects = {}
     for arm in filter(trends.__contains__, series):
-        sizes, scores = zip(*trends[arm], strict=True)
-        p = 2 * float(ndtr(-abs(sum(scores)) / math.sqrt(len(scores))))
+        sizes, normal = zip(*trends[arm], strict=True)
+        p = 2 * float(ndtr(-abs(sum(normal)) / math.sqrt(len(normal))))
         effects[arm] = Effect(statistics.median(sizes), p)
     return effects
 
@@ -69,13 +69,12 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
 def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the Theil-Sen slope per round, and the normal score of the Mann-Kendall test.
 
-    They are computed for many series of one length at once, (..., rounds).
-
-    Both are functions of the differences of all pairs: the median of their slopes, and the sum of
-    their signs, S. Its variance is n (n - 1) (2 n + 5) / 18 without a trend, without ties and with
-    independent values (Kendall, Rank Correlation Methods, 1975); the usual continuity correction is
-    applied. Dependent neighbours increase it: following Hamed and Rao (Journal of Hydrology 204
-    (1998), 182), the variance is inflated by the autocorrelation of the detrended values.
+    `values` are many series, (..., rounds). Both figures are functions of the differences of all
+    pairs: the median of their slopes, and the sum of their signs, S. Its variance is n (n - 1) (2 n
+    + 5) / 18 without a trend, without ties and with independent values (Kendall, Rank Correlation
+    Methods, 1975); the usual continuity correction is applied. Dependent neighbours increase it:
+    following Hamed and Rao (Journal of Hydrology 204 (1998), 182), the variance is inflated by the
+    autocorrelation of the detrended values.
     """
     count = values.shape[-1]
     earlier, later = _pairs(count)
@@ -90,13 +89,12 @@ def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
 def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the factor by which dependent neighbours inflate a variance; at least 1.
 
-    `values` are many series, (..., rounds), of two rounds or more.
-
     It is the larger of two estimates from the autocorrelations r_k of the signs of deviations from
     the median, because the dependence of these signs determines a median's variance. The first is 1
     + 2 sum_k (1 - k / (b + 1)) r_k, with Bartlett's weights and b = n^(1/3) lags (Newey and West,
     Econometrica 55 (1987), 703). It assumes nothing about how the dependence decays, but misses
-    longer lags. The second, (1 + r_1) / (1 - r_1) of an AR(1) process, covers those.
+    longer lags. The second, (1 + r_1) / (1 - r_1) of an AR(1) process, covers those. `values` are
+    many series, (..., rounds), of at least two rounds.
     """
     count = values.shape[-1]
     signs = np.sign(values - np.median(values, axis=-1, keepdims=True))
@@ -106,7 +104,8 @@ def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
     weights = [1 - lag / (len(lags) + 1) for lag in lags]
     weighted = 1 + 2 * sum(w * r for w, r in zip(weights, correlations, strict=True))
     first = np.minimum(correlations[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
-    return np.maximum(np.maximum(weighted, (1 + first) / (1 - first)), 1.0)
+    factor: NDArray[np.float64] = np.maximum(weighted, (1 + first) / (1 - first))
+    return np.maximum(factor, 1.0)
 
 
 @cache

@@ -226,9 +226,9 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
     the degrees of freedom of their `quotient` stay UNPAIRED_FREEDOM. A 95 % interval therefore
     reaches at least 16 % below and 19 % above the value.
     """
-    if not above or not below:
-        return None
-    return quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
+    if above and below:
+        return quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
+    return None
 
 
 def apart(above: Series, below: Series) -> Ratio | None:
@@ -238,9 +238,9 @@ def apart(above: Series, below: Series) -> Ratio | None:
     order over the same period, so their differences, assumed to be UNPAIRED_SD and updated by their
     own spread, average out over launches.
     """
-    if not above or not below:
-        return None
-    return quotient(_mean_of_processes(above), _mean_of_processes(below), UNPAIRED_FREEDOM)
+    if above and below:
+        return quotient(_mean_of_processes(above), _mean_of_processes(below), UNPAIRED_FREEDOM)
+    return None
 
 
 def _mean_of_processes(series: Series) -> Ratio:

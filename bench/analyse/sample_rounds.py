@@ -6,8 +6,7 @@ Arms take turns within a round, so whatever slows the host slows all of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -137,12 +136,6 @@ class Rounds:
             [part[column, known[column]] for part, known in parts if known[column].any()]
             for column in range(values.shape[1])
         ]
-
-
-def divided(values: NDArray[Any], keys: NDArray[Any]) -> list[NDArray[Any]]:
-    """Divide values where their keys change, such as the worker process of each round."""
-    ends = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(values)]
-    return [values[start:end] for start, end in pairwise(ends) if start < end]
 
 
 @dataclass(frozen=True)

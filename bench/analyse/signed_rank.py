@@ -31,10 +31,7 @@ wider."""
 
 
 def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield each length of series with the places of some, so few that their pairs fit into memory.
-
-    Series without values are left out.
-    """
+    """Yield each length above 0 and the places of some series, whose pairs fit into memory."""
     every = np.asarray(lengths, np.int64)
     for length in np.unique(every[every > 0]).tolist():
         places = np.flatnonzero(every == length)

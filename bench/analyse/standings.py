@@ -12,9 +12,9 @@ Statistical Association 78 (1983), 965: multiple comparisons with the best),
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 from types import MappingProxyType
 
 import numpy as np
@@ -82,21 +82,18 @@ def rank(
     others = sorted(np.flatnonzero(~leads), key=lambda arm: middle[arm, leaders[0]])
     tiers: list[list[np.intp]] = []
     for place, one in enumerate(others):
-        above = [*leaders, *others[:place]]
-        if not tiers or sure[np.ix_(others[place:], above)].min() > 0:
+        if not tiers or sure[np.ix_(others[place:], [*leaders, *others[:place]])].min() > 0:
             tiers.append([])
         tiers[-1].append(one)
 
-    def every(some: Iterable[np.intp]) -> tuple[str, ...]:
-        return tuple(other for arm in some for other in groups[names[arm]])
-
+    alike_to = [groups[name] for name in names]
     return Standings(
-        leaders=every(leaders),
-        tiers=tuple(map(every, tiers)),
+        leaders=tuple(other for arm in leaders for other in alike_to[arm]),
+        tiers=tuple(tuple(other for arm in tier for other in alike_to[arm]) for tier in tiers),
         behind={
             other: (math.exp(nearest[arm]), math.exp(farthest[arm]))
-            for arm, name in enumerate(names)
-            for other in groups[name]
+            for arm, group in enumerate(alike_to)
+            for other in group
         },
     )
 
@@ -108,18 +105,15 @@ def _logs(
     known = [arm for arm in arms if arm in rounds.arms]
     columns = rounds.throughput[:, [rounds.arms.index(arm) for arm in known]]
     present = (~np.isnan(columns)).astype(int)
-    beside = (present.T @ present > 0).sum(axis=1) > 1
-    kept = beside | (len(arms) == 1)
-    names = [arm for arm, ranked in zip(known, kept, strict=True) if ranked]
+    kept = ((present.T @ present > 0).sum(axis=1) > 1) | (len(arms) == 1)
+    names = [*compress(known, kept)]
     typical = np.log(nan_quantiles(columns[:, kept].T, [0.5]))
-    middle, high = typical - typical.T, np.full((len(names), len(names)), math.inf)
-    np.fill_diagonal(high, 0)
-    every = log_intervals(
-        rounds, [*combinations(names, 2)], alpha / max(1, len(names) - 1), process
-    )
-    one, other = np.triu_indices(len(names), 1)
-    shared = ~np.isnan(every[:, 0])
-    one, other, (estimate, low, above) = one[shared], other[shared], every[shared].T
+    middle, high = typical - typical.T, np.where(np.eye(len(names)), 0, math.inf)
+    each = alpha / max(1, len(names) - 1)
+    found = log_intervals(rounds, [*combinations(names, 2)], each, process).T
+    shared = ~np.isnan(found[0])
+    one, other = (ends[shared] for ends in np.triu_indices(len(names), 1))
+    estimate, low, above = found[:, shared]
     middle[one, other], middle[other, one] = estimate, -estimate
     high[one, other], high[other, one] = above, -low
     return names, middle, high

@@ -24,10 +24,10 @@ from bench.analyse.causes import means, parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
-from bench.present import block_tables, cell_columns, charts, phase_tables, run_tables, trace_tables
+from bench.present import cell_columns, charts, phase_tables, run_tables, trace_tables
 from bench.present.cell_columns import Row
 from bench.present.columns import Table, packed, shortened
-from bench.present.plots.plot_plan import sample
+from bench.present.plots.kinds import sample
 from bench.present.trace_tables import called
 from bench.records import printable
 from bench.records.arms import implementation_of
@@ -156,7 +156,7 @@ class _PageData:
                 "floor": floor_width(floor) if floor and floor.low else None,
                 "matmul": ceilings and ceilings["matmul_flops"],
                 "bandwidth": ceilings and ceilings["memory_bytes"],
-                "facts": block_tables.facts(block, self.manifest),
+                "facts": run_tables.facts(block, self.manifest),
                 "ratios": _ratios(block, self.arms),
                 "launch": [int(block.rounds.attempt[place]) for place in rounds],
                 "samples": {

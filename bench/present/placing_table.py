@@ -15,7 +15,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.placings import Placing, Row
 from bench.present import bounds, sentences
 from bench.present.columns import Figure, missing
-from bench.present.plots.plot_plan import some
+from bench.present.plots.kinds import some
 from bench.present.plots.vega_plot import Plot, compose, spec_of
 from bench.records import numbers
 from bench.records.statuses import STATUSES

@@ -44,21 +44,17 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     about = f"{run_environment.machine(run.manifest)}; {run_environment.started(run.manifest)}"
     picture = placing_table.picture(found, run_environment.question(run.manifest), about)
 
-    def write_texts() -> Path:
-        content = markdown.content(found, run.manifest, drawn, predicted)
-        files.write(directory / "report.md", markdown.render(content))
-        path = directory / "report.html"
-        files.write(path, page.html(found, run.manifest, predicted))
-        return path
-
     # Drawing needs a core, but not the interpreter.
     with ThreadPoolExecutor(1) as other:
-        texts = other.submit(write_texts)
+        text = other.submit(markdown.content, found, run.manifest, drawn, predicted)
+        html = other.submit(page.html, found, run.manifest, predicted)
         for chart in drawn.charts:
             chart.plot.write(plots)
         if picture:
             picture.write(directory)
-        return texts.result()
+        files.write(directory / "report.md", markdown.render(text.result()))
+        files.write(directory / "report.html", html.result())
+    return directory / "report.html"
 
 
 def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
