@@ -269,17 +269,13 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
 
 
 def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
-    columns = {
-        "name": "implementation",
-        "x": "devices",
-        "value": f"{key}{suffix}",
-        "low": f"{key}_q1{suffix}",
-        "high": f"{key}_q3{suffix}",
-    }
-    values = (curve.points[column].tolist() for column in columns.values())
+    ends = {"value": "", "low": "_q1", "high": "_q3"}
+    keys = ["implementation", "devices", *(f"{key}{end}{suffix}" for end in ends.values())]
+    points = zip(*(curve.points[name].tolist() for name in keys), strict=True)
+    names = ("name", "x", *ends)
     return [
-        {name: None if missing(value) else value for name, value in zip(columns, row, strict=True)}
-        for row in zip(*values, strict=True)
+        {name: None if missing(value) else value for name, value in zip(names, point, strict=True)}
+        for point in points
     ]
 
 
