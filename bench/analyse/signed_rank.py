@@ -35,7 +35,8 @@ def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, N
     every = np.asarray(lengths, np.int64)
     for length in np.unique(every[every > 0]).tolist():
         places = np.flatnonzero(every == length)
-        for some in np.array_split(places, -(-len(places) * length**2 // _BATCH)):
+        parts = -(-len(places) * length**2 // _BATCH)
+        for some in np.array_split(places, min(parts, len(places))):
             yield length, some
 
 

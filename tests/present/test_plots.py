@@ -284,6 +284,19 @@ def test_the_same_rows_give_the_same_plots(found: Tables, drawn: Figures) -> Non
         assert (one.plot.svg, one.plot.png) == (other.plot.svg, other.plot.png), one.plot.slug
 
 
+def test_plots_are_drawn_when_they_are_needed(
+    found: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        vega_plot.vl_convert, "vegalite_to_svg", lambda s, **_: asked.append(s) or s
+    )
+    one, *_ = print_plots.draw(found).charts
+    assert not asked
+    assert one.plot.svg == one.plot.svg == asked.pop()
+    assert not asked
+
+
 def test_a_plot_is_written_for_screens_and_papers(drawn: Figures, tmp_path: Path) -> None:
     plot, other = drawn.charts[0].plot, drawn.charts[1].plot
     paper = tmp_path / f"{plot.slug}.pdf"
