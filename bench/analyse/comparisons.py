@@ -1,9 +1,9 @@
 """Comparison of a block's arms: claims, disturbances, and the samples behind them."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from operator import itemgetter
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.disturbances import Conditions, Effect, conditions, drifts, order_effects
 from bench.analyse.process_spread import Spreads
-from bench.analyse.ratio_intervals import Ratio, compare, intervals, ratios
+from bench.analyse.ratio_intervals import Ratio, compare, log_intervals, ratios
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
 from bench.analyse.turn_details import Waits, input_waits, process_times
@@ -106,14 +106,13 @@ class Comparison:
         alpha = self.alpha / pairs(len(self.arms))
         return compare(self.rounds, known, alpha, self.margin, self.process).get(arm)
 
-    def all_pairs(self) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
-        """Yield each two arms that shared rounds: the ratio of `claim_of`, and its interval."""
-        alpha = self.alpha / pairs(len(self.arms))
-        for place, arm in enumerate(self.arms[:-1], 1):
-            below = dict.fromkeys(self.arms[place:], arm)
-            found = intervals(self.rounds, below, alpha, self.process)
-            for other, (value, low, high) in found.items():
-                yield arm, other, (1 / value, 1 / high, 1 / low if low else math.inf)
+    def all_pairs(self) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
+        """Return every two arms with the log of their ratio and its interval: (pairs, 3).
+
+        NaN or infinite where `claim_of` has no ratio or no interval.
+        """
+        every, alpha = [*combinations(self.arms, 2)], self.alpha / pairs(len(self.arms))
+        return every, log_intervals(self.rounds, every, alpha, self.process)
 
     @cached_property
     def standings(self) -> Standings:

@@ -4,7 +4,6 @@ A roofline (Williams, Waterman and Patterson, Communications of the ACM 52 (2009
 device's FLOP/s by its matmul rate, and by its memory bandwidth times the arithmetic intensity.
 """
 
-import functools
 import math
 import tomllib
 from collections import defaultdict
@@ -33,9 +32,18 @@ class Peak:
     """Address of the page or paper."""
 
 
+_PEAKS = {
+    (kind, precision): Peak(float(entry[precision]), entry["note"], entry["source"])
+    for entry in tomllib.loads(Path(__file__).with_name("peaks.toml").read_text("utf-8"))["peak"]
+    for kind in entry["device_kinds"]
+    for precision in PRECISIONS
+    if precision in entry
+}
+
+
 def peak(device_kind: str, precision: str) -> Peak | None:
     """Return the published peak of a device, or None if peaks.toml has no exact match."""
-    return _table().get((device_kind, precision))
+    return _PEAKS.get((device_kind, precision))
 
 
 def utilization(
@@ -58,19 +66,6 @@ def utilization(
         f"the time would mean {numbers.percent(share)} of the published peak of {device_kind}, "
         f"{numbers.si(published.flops, 'FLOP/s')}; no device is that fast, so the time is not shown"
     )
-
-
-@functools.cache
-def _table() -> dict[tuple[str, str], Peak]:
-    with Path(__file__).with_name("peaks.toml").open("rb") as file:
-        entries = tomllib.load(file)["peak"]
-    return {
-        (kind, precision): Peak(float(entry[precision]), entry["note"], entry["source"])
-        for entry in entries
-        for kind in entry["device_kinds"]
-        for precision in PRECISIONS
-        if precision in entry
-    }
 
 
 def ceilings(blocks: Iterable[BlockRow]) -> dict[str, Ceilings]:

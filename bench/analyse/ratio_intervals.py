@@ -5,7 +5,7 @@ estimated round by round. `apart` and `unpaired` compare blocks and runs that sh
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from scipy import special
 
 from bench.analyse.process_spread import ASSUMED, PROCESS, ProcessSpread, Series, Spreads
 from bench.analyse.sample_rounds import Rounds, spreads
-from bench.analyse.signed_rank import estimated, fewest, shift
+from bench.analyse.signed_rank import batches, estimated, fewest, shift
 from bench.analyse.verdicts import Claim, claim, same
 
 CONFIDENCE = 0.95
@@ -158,33 +158,27 @@ def compare(
     }
 
 
-def intervals(
-    rounds: Rounds, opponents: Mapping[str, str], alpha: float, process: Spreads = ASSUMED
-) -> dict[str, tuple[float, float, float]]:
-    """Return time(arm) / time(opponent) with the ends of its interval, for arms that shared rounds.
+def log_intervals(
+    rounds: Rounds, pairs: Sequence[tuple[str, str]], alpha: float, process: Spreads = ASSUMED
+) -> NDArray[np.float64]:
+    """Return log(time(arm) / time(other)) and the ends of its interval: (pairs, 3).
 
-    Equal to `value` and `interval(alpha)` of `ratios`, but computed for all arms at once, because a
-    report needs those of all pairs. Where there are too few rounds, the ends are 0 and infinity.
+    Equal to `value` and `interval(alpha)` of `ratios`, but computed for all pairs at once, because
+    a report needs those of every block. NaN for arms that never shared a round; where they shared
+    too few, the ends are infinite.
     """
-    paired = rounds.paired(opponents)
-    names, series = list(paired), [np.concatenate(own) for own in paired.values()]
-    spreads = [process.between(arm, opponents[arm]) for arm in names]
+    logs = rounds.log_ratios(pairs).T
+    shared = ~np.isnan(logs)
+    counts = np.add.reduceat(shared, rounds.starts, axis=1, dtype=int)
+    lengths = counts.sum(axis=1)
+    spreads = (process.between(*pair) for pair in pairs)
     widths = np.array([_quantile(own.freedom, alpha) * own.sd for own in spreads])
-    lengths = np.array([len(own) for own in series])
-    found = {}
-    for length in set(lengths.tolist()):
-        places = np.flatnonzero(lengths == length)
-        differences = np.array([series[place] for place in places])
-        counts = [[len(values) for values in paired[names[place]]] for place in places]
-        shares = np.array([math.hypot(*own) / sum(own) for own in counts])
-        middle, low, high = shift(differences, alpha)
-        others = widths[places] * shares
-        logs = (middle, middle - np.hypot(middle - low, others),
-                middle + np.hypot(high - middle, others))  # fmt: skip
-        for place, *ratio in zip(
-            places.tolist(), *(np.exp(log).tolist() for log in logs), strict=True
-        ):
-            found[names[place]] = tuple(ratio)
+    found = np.full((len(pairs), 3), np.nan)
+    for length, some in batches(lengths):
+        middle, low, high = shift(logs[some][shared[some]].reshape(-1, length), alpha)
+        others = widths[some] * np.sqrt((counts[some] ** 2).sum(axis=1)) / length
+        ends = middle - np.hypot(middle - low, others), middle + np.hypot(high - middle, others)
+        found[some] = np.column_stack([middle, *ends])
     return found
 
 
@@ -232,9 +226,9 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
     the degrees of freedom of their `quotient` stay UNPAIRED_FREEDOM. A 95 % interval therefore
     reaches at least 16 % below and 19 % above the value.
     """
-    if not above or not below:
-        return None
-    return quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
+    if above and below:
+        return quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
+    return None
 
 
 def apart(above: Series, below: Series) -> Ratio | None:
@@ -244,9 +238,9 @@ def apart(above: Series, below: Series) -> Ratio | None:
     order over the same period, so their differences, assumed to be UNPAIRED_SD and updated by their
     own spread, average out over launches.
     """
-    if not above or not below:
-        return None
-    return quotient(_mean_of_processes(above), _mean_of_processes(below), UNPAIRED_FREEDOM)
+    if above and below:
+        return quotient(_mean_of_processes(above), _mean_of_processes(below), UNPAIRED_FREEDOM)
+    return None
 
 
 def _mean_of_processes(series: Series) -> Ratio:

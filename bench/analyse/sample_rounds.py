@@ -3,10 +3,10 @@
 Arms take turns within a round, so whatever slows the host slows all of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, Self
+from functools import cached_property
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -84,16 +84,15 @@ class Rounds:
             return np.full(len(self.attempt), np.nan)
         return self.throughput[:, self.arms.index(arm)]
 
-    def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
-        """Return log(time(arm) / time(opponent)) of each arm, wherever both took turns.
+    def log_ratios(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
+        """Return log(time(arm) / time(other)) of arms that took turns, (rounds, pairs).
 
-        The result has, by arm, one array per worker process with a value for each round that the
-        two share; arms that share none are left out. Single-step spans all measure the same: the
-        throughput span, the latency span if there is one, and the wash-out step unless the switch
-        between arms slows one of them more. A round's value is then their mean.
+        NaN where not both had a turn. Single-step spans all measure the same: the throughput span,
+        the latency span if there is one, and the wash-out step unless the switch between arms slows
+        one of them more. A round's value is then their mean.
         """
-        known = {a: b for a, b in opponents.items() if {a, b} <= set(self.arms)}
-        arms, others = (list(map(self.arms.index, names)) for names in (known, known.values()))
+        place = {arm: column for column, arm in enumerate(self.arms)}
+        arms, others = ([place[pair[end]] for pair in pairs] for end in (0, 1))
 
         def logs(table: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.log(table[:, arms] / table[:, others])
@@ -109,26 +108,34 @@ class Rounds:
                     _, low, high = shift(differences, SWITCH_ALPHA[spans])
                     if low <= 0 <= high:
                         column[timed] += differences / (spans + 1)
-        series = self._series(values)
+        return values
+
+    def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
+        """Return the log ratios of each arm to its opponent, wherever both took turns.
+
+        The result has, by arm, one array per worker process with a value for each round that the
+        two share; arms that share none are left out.
+        """
+        known = {a: b for a, b in opponents.items() if {a, b} <= set(self.arms)}
+        series = self._series(self.log_ratios([*known.items()]))
         return {arm: own for arm, own in zip(known, series, strict=True) if own}
 
     def log_seconds(self, arm: str) -> list[NDArray[np.float64]]:
         """Return log(seconds per step) of every round with the arm, one array per worker."""
         return self._series(np.log(self.seconds(arm))[:, np.newaxis])[0]
 
+    @cached_property
+    def starts(self) -> NDArray[np.intp]:
+        """(processes,): the first round of each."""
+        return np.flatnonzero(np.diff(self.attempt, prepend=-1))
+
     def _series(self, values: NDArray[np.float64]) -> list[list[NDArray[np.float64]]]:
         """Return each column of (rounds, columns) without NaNs, one array per worker process."""
-        present = ~np.isnan(values)
+        parts = [(part, ~np.isnan(part)) for part in np.split(values.T, self.starts[1:], axis=1)]
         return [
-            divided(column[known], self.attempt[known])
-            for column, known in zip(values.T, present.T, strict=True)
+            [part[column, known[column]] for part, known in parts if known[column].any()]
+            for column in range(values.shape[1])
         ]
-
-
-def divided(values: NDArray[Any], keys: NDArray[Any]) -> list[NDArray[Any]]:
-    """Divide values where their keys change, such as the worker process of each round."""
-    ends = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(values)]
-    return [values[start:end] for start, end in pairwise(ends) if start < end]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Scaling curves: the cells on each, and the efficiency along it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -57,40 +58,43 @@ class Scaling:
             each = f", {numbers.count(self.devices_a_process, 'device')} per process"
         return f"{self.kind.capitalize()} scaling, {self.family}{each}, batch {self.batch} {fixed}"
 
-    @property
+    @cached_property
     def ideal(self) -> NDArray[np.float64]:
         """Ideal scaling from the fastest cell on the smallest mesh.
 
         (meshes, 2): devices, and seconds per step.
         """
-        devices = np.unique(self.points["devices"].to_numpy(float))
-        best = self.points.loc[self.points["devices"] == devices[0], "step_s"].min()
+        every, seconds = (self.points[name].to_numpy(float) for name in ("devices", "step_s"))
+        devices = np.unique(every)
+        best = seconds[every == devices[0]].min()
         share = devices[0] / devices if self.kind == "strong" else np.ones(len(devices))
         return np.column_stack([devices, best * share])
 
-    @property
+    @cached_property
     def communication_bound(self) -> NDArray[np.float64]:
         """The smallest communication time of any implementation, at the measured rate.
 
         (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
         """
-        devices, seconds = self.points[["devices", "communication_s"]].to_numpy(float).T
+        names = ("devices", "communication_s")
+        devices, seconds = (self.points[name].to_numpy(float) for name in names)
         known = np.unique(devices[seconds > 0])
         least = [seconds[(devices == count) & (seconds > 0)].min() for count in known]
         bound = np.column_stack([known, least])
         return bound if len(bound) > 1 else bound[:0]
 
-    @property
+    @cached_property
     def oversubscribed_from(self) -> float | None:
         """The number of devices above which devices share cores; 0 if they do on all meshes.
 
         It lies between two meshes. None where every device has a core.
         """
-        shared = self.points.loc[self.points["oversubscribed"].astype(bool), "devices"]
-        if shared.empty:
+        devices = self.points["devices"].to_numpy(float)
+        shared = np.unique(devices[self.points["oversubscribed"].to_numpy(bool)])
+        if not len(shared):
             return None
-        below = self.points.loc[self.points["devices"] < shared.min(), "devices"]
-        return 0.0 if below.empty else float(np.sqrt(below.max() * shared.min()))
+        below = devices[devices < shared[0]]
+        return float(np.sqrt(below.max(initial=0) * shared[0]))
 
 
 def find(cells: pd.DataFrame) -> list[Scaling]:

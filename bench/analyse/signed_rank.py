@@ -8,7 +8,7 @@ docs/design/verdicts.md says what it assumes. Many series are computed at once, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
@@ -18,10 +18,26 @@ from scipy import special
 _ALPHA = 0.05
 """Error of the interval from whose width a standard error is derived."""
 
+_BATCH = 4_000_000
+"""Twice the number of pairs of values that are held in memory at a time."""
+
+_SORTED = 2000
+"""Values of which numpy sorts fewer as fast as it finds four order statistics, or much faster."""
+
 _MOST_EXACT = 64
 """The most differences for which the null distribution is computed exactly. Above that, the normal
 approximation is used; its tails are longer: at an error of 1e-5, its interval is less than 1 %
 wider."""
+
+
+def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Yield each length above 0 and the places of some series, whose pairs fit into memory."""
+    every = np.asarray(lengths, np.int64)
+    for length in np.unique(every[every > 0]).tolist():
+        places = np.flatnonzero(every == length)
+        parts = -(-len(places) * length**2 // _BATCH)
+        for some in np.array_split(places, min(parts, len(places))):
+            yield length, some
 
 
 def walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -46,9 +62,13 @@ def shift(
     """
     averages = walsh_averages(differences)
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
-    middle = [(count - 1) // 2, count // 2]
-    ordered = np.partition(averages, [*middle, *((depth, count - 1 - depth) if depth >= 0 else ())])
-    location = ordered[..., middle].mean(axis=-1)
+    below, above = (count - 1) // 2, count // 2
+    if count < _SORTED:
+        ordered = np.sort(averages)
+    else:
+        ends = (depth, count - 1 - depth) if depth >= 0 else ()
+        ordered = np.partition(averages, [below, above, *ends])
+    location = (ordered[..., below] + ordered[..., above]) / 2
     if depth < 0:
         endless = np.full_like(location, np.inf)
         return location, -endless, endless

@@ -12,16 +12,18 @@ Statistical Association 78 (1983), 965: multiple comparisons with the best),
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, compress
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse.process_spread import ASSUMED, Spreads
-from bench.analyse.ratio_intervals import ratios
+from bench.analyse.ratio_intervals import log_intervals
 from bench.analyse.sample_rounds import Rounds
+from bench.analyse.signed_rank import nan_quantiles
 
 
 @dataclass(frozen=True)
@@ -80,21 +82,18 @@ def rank(
     others = sorted(np.flatnonzero(~leads), key=lambda arm: middle[arm, leaders[0]])
     tiers: list[list[np.intp]] = []
     for place, one in enumerate(others):
-        above = [*leaders, *others[:place]]
-        if not tiers or sure[np.ix_(others[place:], above)].min() > 0:
+        if not tiers or sure[np.ix_(others[place:], [*leaders, *others[:place]])].min() > 0:
             tiers.append([])
         tiers[-1].append(one)
 
-    def every(some: Iterable[np.intp]) -> tuple[str, ...]:
-        return tuple(other for arm in some for other in groups[names[arm]])
-
+    alike_to = [groups[name] for name in names]
     return Standings(
-        leaders=every(leaders),
-        tiers=tuple(map(every, tiers)),
+        leaders=tuple(other for arm in leaders for other in alike_to[arm]),
+        tiers=tuple(tuple(other for arm in tier for other in alike_to[arm]) for tier in tiers),
         behind={
             other: (math.exp(nearest[arm]), math.exp(farthest[arm]))
-            for arm, name in enumerate(names)
-            for other in groups[name]
+            for arm, group in enumerate(alike_to)
+            for other in group
         },
     )
 
@@ -102,31 +101,19 @@ def rank(
 def _logs(
     rounds: Rounds, arms: Sequence[str], alpha: float, process: Spreads
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the arms to rank, and the estimates and upper bounds of log(time(i) / time(j)).
-
-    Two arms that are both surely slower than a third are not compared: their bound is infinite.
-    Neither of them leads, so the bound is never used.
-    """
+    """Return the arms to rank, and the estimates and upper bounds of log(time(i) / time(j))."""
     known = [arm for arm in arms if arm in rounds.arms]
     columns = rounds.throughput[:, [rounds.arms.index(arm) for arm in known]]
     present = (~np.isnan(columns)).astype(int)
-    beside = (present.T @ present > 0).sum(axis=1) > 1
-    names = [arm for arm, any_ in zip(known, beside, strict=True) if any_ or len(arms) == 1]
-    middle = np.zeros((len(names), len(names)))
-    high = np.full_like(middle, math.inf)
-    np.fill_diagonal(high, 0)
-    left, slower = list(names), set[str]()
-    for below in sorted(names, key=lambda arm: float(np.nanmedian(columns[:, known.index(arm)]))):
-        if below in slower:
-            continue
-        left.remove(below)
-        for above, ratio in ratios(rounds, dict.fromkeys(left, below), process).items():
-            one, other = names.index(above), names.index(below)
-            middle[one, other] = math.log(ratio.value)
-            middle[other, one] = -middle[one, other]
-            ends = ratio.interval(alpha / (len(names) - 1)) or (0.0, math.inf)
-            high[one, other] = math.log(ends[1])
-            high[other, one] = -math.log(ends[0]) if ends[0] else math.inf
-            if ends[0] > 1:
-                slower.add(above)
+    kept = ((present.T @ present > 0).sum(axis=1) > 1) | (len(arms) == 1)
+    names = [*compress(known, kept)]
+    typical = np.log(nan_quantiles(columns[:, kept].T, [0.5]))
+    middle, high = typical - typical.T, np.where(np.eye(len(names)), 0, math.inf)
+    each = alpha / max(1, len(names) - 1)
+    found = log_intervals(rounds, [*combinations(names, 2)], each, process).T
+    shared = ~np.isnan(found[0])
+    one, other = (ends[shared] for ends in np.triu_indices(len(names), 1))
+    estimate, low, above = found[:, shared]
+    middle[one, other], middle[other, one] = estimate, -estimate
+    high[one, other], high[other, one] = above, -low
     return names, middle, high

@@ -107,8 +107,7 @@ def _past(run: store.Run) -> dict[Key, Past]:
         ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
         beside = sum(not reason for reason in ways.values())
         arms[cell["attempt"]] += (cell["status"] != "unsupported") * (1 + beside)
-    turns = Counter(row["attempt"] for row in run.sample_rows())
-    found: dict[Key, Past] = {}
+    turns, found = run.turns, dict[Key, Past]()
     for row in run.block_rows:
         if row["seconds"]:
             every, many = arms[row["attempt"]] + TWINS, apart[row["attempt"]]

@@ -152,7 +152,7 @@ class Column:
 
 def item(row: Any, key: str) -> Any:
     """Return a row's item or attribute."""
-    return row[key] if isinstance(row, Mapping) else getattr(row, key)
+    return row[key] if isinstance(row, dict) else getattr(row, key)
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,8 @@ class Table:
         `cells` are the numbers of cells on the page, by name.
         """
         shown = self.shown("page", "cell")
-        details = {c.key: [c.detail_of(row) for row in self.rows] for c in shown}
+        detailed = (column for column in shown if column.detail or column.span)
+        details = {column.key: [*map(column.detail_of, self.rows)] for column in detailed}
         return {
             "title": self.title,
             "name": self.name,

@@ -13,7 +13,6 @@ from bench.analyse import block_ratios, loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import (
-    block_tables,
     cell_columns,
     command_lines,
     phase_tables,
@@ -180,7 +179,7 @@ def _of_block(
     """Render the tables of one block, its times first."""
     reasons = (trace_tables.reasons, trace_tables.against_fastest)
     said = [one for find in reasons for one in find(block, found.traces).values()]
-    yield block_tables.comparison(block, cells, manifest)
+    yield run_tables.comparison(block, cells, manifest)
     for table in (
         run_tables.processes([block], found.traces),
         *phase_tables.tables(found, [block]),

@@ -7,7 +7,6 @@ bench/present/web/data.js is the only reader.
 """
 
 import json
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,10 +24,10 @@ from bench.analyse.causes import means, parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
-from bench.present import block_tables, cell_columns, charts, phase_tables, run_tables, trace_tables
+from bench.present import cell_columns, charts, phase_tables, run_tables, trace_tables
 from bench.present.cell_columns import Row
 from bench.present.columns import Table, packed, shortened
-from bench.present.plots.plot_plan import sample
+from bench.present.plots.kinds import sample
 from bench.present.trace_tables import called
 from bench.records import printable
 from bench.records.arms import implementation_of
@@ -157,7 +156,7 @@ class _PageData:
                 "floor": floor_width(floor) if floor and floor.low else None,
                 "matmul": ceilings and ceilings["matmul_flops"],
                 "bandwidth": ceilings and ceilings["memory_bytes"],
-                "facts": block_tables.facts(block, self.manifest),
+                "facts": run_tables.facts(block, self.manifest),
                 "ratios": _ratios(block, self.arms),
                 "launch": [int(block.rounds.attempt[place]) for place in rounds],
                 "samples": {
@@ -259,11 +258,13 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
     Each is the first's time over the second's, with the ends of the interval that holds for all
     pairs of the block simultaneously, or None where there is no interval.
     """
-    found = {}
-    for arm, other, (value, low, high) in block.all_pairs():
-        ends = [low, high] if low > 0 and math.isfinite(high) else [None, None]
-        found[f"{arms[arm]}/{arms[other]}"] = shortened([value, *ends])
-    return found
+    pairs, logs = block.all_pairs()
+    figures = shortened(np.exp(np.where(np.isfinite(logs), logs, np.nan)).ravel().tolist())
+    return {
+        f"{arms[arm]}/{arms[other]}": figures[3 * place : 3 * place + 3]
+        for place, (arm, other) in enumerate(pairs)
+        if figures[3 * place] is not None
+    }
 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:

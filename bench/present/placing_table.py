@@ -4,11 +4,9 @@
 """
 
 import math
-import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from operator import truediv
 from typing import Any, NamedTuple
 
 from bench.analyse import placings
@@ -17,7 +15,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.placings import Placing, Row
 from bench.present import bounds, sentences
 from bench.present.columns import Figure, missing
-from bench.present.plots.plot_plan import some
+from bench.present.plots.kinds import some
 from bench.present.plots.vega_plot import Plot, compose, spec_of
 from bench.records import numbers
 from bench.records.statuses import STATUSES
@@ -29,7 +27,7 @@ SHADES = (1.02, 1.1, 1.25, 1.6)
 """Thresholds of the shades: times over the fastest's."""
 
 SLIDE = 1920, 1080
-"""Width and height of a slide in pixels, which the picture's PNG fills in one direction."""
+"""Width and height of a slide in pixels, of which the picture's PNG fills one."""
 
 LINE, PER_COLUMN = 50, 9
 """Characters per line of the picture's text beside no column, and more of them for each."""
@@ -109,7 +107,7 @@ def make(found: Tables) -> PlacingTable | None:
 
 
 def picture(found: Tables, title: str, machine: str) -> Plot | None:
-    """Draw the answer above the matrix; None if nothing was compared.
+    """Return a drawing of the answer above the matrix; None if nothing was compared.
 
     `title` is the question that the run answers; `machine` is in a few words, with the date.
     """
@@ -148,9 +146,7 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
         for text in (*said, "", f"{machine}. {legend}")
         for line in textwrap.wrap(text, width, break_on_hyphens=False) or [""]
     ]
-    plot = compose("share", spec, textwrap.wrap(title, width * 3 // 4), lines)
-    size = map(float, re.findall(r'(?:width|height)="([\d.]+)"', plot.svg)[:2])
-    return replace(plot, scale=min(map(truediv, SLIDE, size)))
+    return replace(compose("share", spec, textwrap.wrap(title, width * 3 // 4), lines), fills=SLIDE)
 
 
 def _line(row: Row, blocks: list[Comparison], count: int) -> Line:

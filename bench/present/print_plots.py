@@ -13,8 +13,7 @@ from bench.analyse.comparisons import Comparison
 from bench.present import sentences
 from bench.present.charts import CHARTS
 from bench.present.columns import Table
-from bench.present.plots.kinds import plans
-from bench.present.plots.plot_plan import Subject
+from bench.present.plots.kinds import Subject, plans
 from bench.present.plots.vega_plot import Plot, compose
 from bench.records.paths import as_typed
 
@@ -77,9 +76,9 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
             room -= plan.panels
             title = plan.title or CHARTS[kind].title
             slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
-            spec = _marked(plan.spec, approximate)
+            spec = _marked(plan.spec(), approximate)
             plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
-            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table))
+            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table()))
     return Figures(chosen, {subject: _left_out(left) for subject, left in missing.items()})
 
 

@@ -1,5 +1,6 @@
 """The files of a report: pages, plots and tables, all derived only from stored rows."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -40,16 +41,20 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     predicted = predicted_curves.find(directory)
     plots = directory / "plots"
     plots.mkdir(exist_ok=True)
-    for chart in drawn.charts:
-        chart.plot.write(plots)
     about = f"{run_environment.machine(run.manifest)}; {run_environment.started(run.manifest)}"
-    if picture := placing_table.picture(found, run_environment.question(run.manifest), about):
-        picture.write(directory)
-    content = markdown.content(found, run.manifest, drawn, predicted)
-    files.write(directory / "report.md", markdown.render(content))
-    path = directory / "report.html"
-    files.write(path, page.html(found, run.manifest, predicted))
-    return path
+    picture = placing_table.picture(found, run_environment.question(run.manifest), about)
+
+    # Drawing needs a core, but not the interpreter.
+    with ThreadPoolExecutor(1) as other:
+        text = other.submit(markdown.content, found, run.manifest, drawn, predicted)
+        html = other.submit(page.html, found, run.manifest, predicted)
+        for chart in drawn.charts:
+            chart.plot.write(plots)
+        if picture:
+            picture.write(directory)
+        files.write(directory / "report.md", markdown.render(text.result()))
+        files.write(directory / "report.html", html.result())
+    return directory / "report.html"
 
 
 def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:

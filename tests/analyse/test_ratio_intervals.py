@@ -466,11 +466,8 @@ def test_many_intervals_at_once_equal_those_of_single_ratios(rounds: int) -> Non
     found = Rounds.of(pd.concat(samples))
     opponents = {"b": "a", "c": "a", "d": "a"}
     each = ratio_intervals.ratios(found, opponents)
-    together = ratio_intervals.intervals(found, opponents, 0.01)
-    assert together.keys() == {"b", "c"} == {arm for arm, one in each.items() if one.paired}
-    for arm, (value, low, high) in together.items():
-        assert value == pytest.approx(each[arm].value, rel=1e-12)
-        if (ends := each[arm].interval(0.01)) is not None:
-            assert (low, high) == pytest.approx(ends, rel=1e-12)
-        else:
-            assert (low, high) == (0, math.inf)
+    together = ratio_intervals.log_intervals(found, [*opponents.items()], 0.01)
+    assert [not math.isnan(own[0]) for own in together] == [each[arm].paired for arm in opponents]
+    for one, own in zip(each.values(), np.exp(together), strict=True):
+        ends = one.interval(0.01) or (0, math.inf)
+        assert not one.paired or own == pytest.approx([one.value, *ends], rel=1e-12)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from bench.analyse import signed_rank
-from bench.analyse.signed_rank import excluded_averages, fewest, shift
+from bench.analyse.signed_rank import batches, excluded_averages, fewest, shift
 
 
 # Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., table A.4.
@@ -64,3 +64,13 @@ def test_the_normal_approximation_is_close_to_the_exact_distribution() -> None:
             about = excluded_averages(64, alpha)
         assert 0.9 * exact < about <= exact + 1
     excluded_averages.cache_clear()
+
+
+def test_batches_hold_every_series_once_and_few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signed_rank, "_BATCH", 100)
+    lengths = [5, 0, 7, 5, 5, 5, 5, 20]
+    found = [(length, places.tolist()) for length, places in batches(lengths)]
+    assert sorted(place for _, places in found for place in places) == [0, 2, 3, 4, 5, 6, 7]
+    assert all(lengths[place] == length for length, places in found for place in places)
+    assert all(len(places) * length**2 <= 100 for length, places in found if length < 20)
+    assert found[-1] == (20, [7]), "one at least"

@@ -40,9 +40,8 @@ def stored(workload="own", memory_bytes=1, launch=0, turns=32, **seconds):
     block |= {"seconds": seconds, "rounds": 8, "steps": 2}
     cells = [{"attempt": "a", "status": status} for status in ("ok", "unsupported", "ok", "wrong")]
     manifest = {"platform": "cpu", "host": {"memory_bytes": memory_bytes}}
-    samples = [{"attempt": "a"}] * turns
     return SimpleNamespace(
-        block_rows=[block], cell_rows=cells, manifest=manifest, sample_rows=lambda: samples
+        block_rows=[block], cell_rows=cells, manifest=manifest, turns={"a": turns}
     )
 
 

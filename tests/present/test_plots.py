@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import synthetic
 from bench.analyse import causes, cell_table, scaling_curves
 from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts, placing_table, print_plots
-from bench.present.plots import kinds, plot_plan, vega_plot
+from bench.present.plots import kinds, vega_plot
 from bench.present.plots.vega_plot import Plot
 from bench.records import store
 from bench.records.paths import ROOT
@@ -69,9 +70,9 @@ def panels(spec: dict[str, Any]) -> int:
     return 1 if field == "panel" else rows(spec)[field].nunique()
 
 
-def subject(found: Tables) -> plot_plan.Subject:
+def subject(found: Tables) -> kinds.Subject:
     """The only subject of a run."""
-    return plot_plan.Subject.of(found, found.comparisons, panels=12)
+    return kinds.Subject.of(found, found.comparisons, panels=12)
 
 
 def rows(spec: dict[str, Any]) -> pd.DataFrame:
@@ -80,7 +81,7 @@ def rows(spec: dict[str, Any]) -> pd.DataFrame:
 
 def spec_of(kind: Any, found: Tables) -> Any:
     """What the first plan of a kind draws."""
-    return next(kind(subject(found))).spec
+    return next(kind(subject(found))).spec()
 
 
 def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
@@ -298,6 +299,19 @@ def test_the_same_rows_give_the_same_plots(found: Tables, drawn: Figures) -> Non
         assert (one.plot.svg, one.plot.png) == (other.plot.svg, other.plot.png), one.plot.slug
 
 
+def test_plots_are_drawn_when_they_are_needed(
+    found: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        vega_plot.vl_convert, "vegalite_to_svg", lambda s, **_: asked.append(s) or s
+    )
+    one, *_ = print_plots.draw(found).charts
+    assert not asked
+    assert one.plot.svg == one.plot.svg == asked.pop()
+    assert not asked
+
+
 def test_a_plot_is_written_for_screens_and_papers(drawn: Figures, tmp_path: Path) -> None:
     plot, other = drawn.charts[0].plot, drawn.charts[1].plot
     paper = tmp_path / f"{plot.slug}.pdf"
@@ -342,7 +356,7 @@ def test_a_plot_without_room_is_not_drawn(
     def ratios(_: Any) -> Any:
         for title, later in (("without room", True), ("usual", False)):
             spec = {"facet": {"field": "panel"}}
-            yield plot_plan.Plan(3, spec, "a note", title=title, slug=title, later=later)
+            yield kinds.Plan(3, partial(dict, spec), "a note", title=title, slug=title, later=later)
 
     monkeypatch.setattr(print_plots, "PANELS", 5)
     monkeypatch.setattr(kinds, "ratios", ratios)
@@ -370,9 +384,9 @@ def test_subjects_share_the_room(
 
 
 def test_evenly_spaced_samples_have_both_ends() -> None:
-    assert plot_plan.sample([1, 2, 3], 3) == [1, 2, 3]
-    assert plot_plan.sample(list(range(101)), 5) == [0, 25, 50, 75, 100]
-    assert plot_plan.sample([1, 2, 3], 1) == [1]
+    assert kinds.sample([1, 2, 3], 3) == [1, 2, 3]
+    assert kinds.sample(list(range(101)), 5) == [0, 25, 50, 75, 100]
+    assert kinds.sample([1, 2, 3], 1) == [1]
 
 
 def test_hostile_names_do_not_break_plots(tmp_path: Path) -> None:

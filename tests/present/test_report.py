@@ -16,7 +16,6 @@ import synthetic
 
 from bench.analyse import block_ratios, cell_table, scaling_curves, turn_details
 from bench.present import (
-    block_tables,
     bounds,
     caveats,
     cell_columns,
@@ -403,7 +402,7 @@ def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
     ratios = dict.fromkeys(("jit_spmd", "pmap", "python_loop"), 1.0)
     built, run = small(tmp_path, ratios=ratios, devices=(1, 2))
     one, two = (
-        block_tables.comparison(block, cell_columns.rows(built, run.manifest), run.manifest)
+        run_tables.comparison(block, cell_columns.rows(built, run.manifest), run.manifest)
         for block in built.comparisons
     )
     assert "Sends" not in [heading.main for heading in one.headings], "one device sends nothing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -76,9 +77,10 @@ def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
 
 def test_attempts_of_a_launch_count_together(tmp_path: Path) -> None:
     plan = replace(PLAN, devices=(1,), alone=frozenset({"nnx_jit"}))
-    directory = synthetic.write(tmp_path, plan)
-    assert len(store.load(directory).block_rows) == 2
-    assert len(synthetic.launch_files(directory)) == 1
+    run = store.load(synthetic.write(tmp_path, plan))
+    assert len(run.block_rows) == 2
+    assert run.turns == Counter(row["attempt"] for row in run.sample_rows())
+    assert len(synthetic.launch_files(run.directory)) == 1
 
 
 def test_the_last_row_of_a_cell_counts_in_each_launch(tmp_path: Path) -> None:

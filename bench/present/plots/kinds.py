@@ -4,20 +4,26 @@ Equal rows give equal bytes. Marks or dashes repeat every distinction made by co
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pandas as pd
 
 from bench.analyse import causes
+from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.scaling_curves import Scaling
 from bench.present import charts, run_tables
 from bench.present.charts import CHARTS, PARTS
-from bench.present.columns import missing
-from bench.present.plots.plot_plan import Plan, Subject, some
+from bench.present.columns import Table, missing
 from bench.present.plots.vega_plot import LABELS, WIDTH, panel_sizes, spec_of, time_and_share
 from bench.records import numbers
 from bench.records.statuses import STATUSES
+from bench.records.trace_rows import TraceRow
 
 LINES = 120
 """Limit on the lines of a plot over its panels: more would be unreadable on a page."""
@@ -29,6 +35,68 @@ _FIELDS_A_PANEL = 25
 """Fields of a heatmap that take as much space as a panel of another plot."""
 
 Row = dict[str, Any]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A workload at one size with one set of options: the data of its plots."""
+
+    blocks: list[Comparison]
+    cells: pd.DataFrame
+    """The rows of these blocks in the tidy table."""
+    curves: list[Scaling]
+    traces: Mapping[str, TraceRow]
+    implementations: list[str]
+    """All implementations of the run, in order: they determine colours and marks."""
+    panels: int
+    """Limit on the panels of a plot."""
+
+    @classmethod
+    def of(cls, found: Tables, blocks: list[Comparison], panels: int) -> Self:
+        """Return the data of a subject, which has these blocks."""
+        return cls(
+            blocks=blocks,
+            cells=found.cells[found.cells["block"].isin([block.name for block in blocks])],
+            curves=[curve for curve in found.curves if curve.subject == blocks[0].subject],
+            traces=found.traces,
+            implementations=sorted(found.cells["implementation"].unique()),
+            panels=panels,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plot that could be drawn."""
+
+    panels: int
+    """Number of panels, the measure of drawing time."""
+    spec: Callable[[], Mapping[str, Any]]
+    """Returns it in Vega-Lite; many plans are never drawn."""
+    note: str
+    table: Callable[[], Table | None] = lambda: None
+    """Returns the figures behind it; None where the report's other tables contain them."""
+    title: str = ""
+    """Its title, and its file name, where a subject has several plots of the kind."""
+    slug: str = ""
+    later: bool = False
+    """Whether all other plots of the subject come first."""
+
+
+def sample(items: Sequence[Item], most: float) -> list[Item]:
+    """Return at most this many items, evenly spaced, including the first and the last."""
+    if len(items) <= most:
+        return list(items)
+    places = np.linspace(0, len(items) - 1, max(1, math.floor(most))).round().astype(int)
+    return [items[place] for place in places]
+
+
+def some(items: Sequence[Item], most: int, what: str) -> tuple[list[Item], str]:
+    """Return at most this many items, evenly spaced, and a sentence if these are not all."""
+    chosen = sample(items, most)
+    if len(chosen) == len(items):
+        return chosen, ""
+    return chosen, f" The plot shows {len(chosen)} of {len(items)} {what}."
 
 
 def plans(subject: Subject) -> list[tuple[str, Plan]]:
@@ -92,7 +160,7 @@ def scaling(subject: Subject) -> Iterator[Plan]:
     """Plot each scaling curve, with quartiles: the first of each kind now, the others later."""
     seen = set()
     for curve in subject.curves:
-        spec, table = _scaling(curve, subject), run_tables.scaling(curve)
+        spec, table = partial(_scaling, curve, subject), partial(run_tables.scaling, curve)
         words, known = CHARTS["scaling"], len(curve.communication_bound)
         remarks = [words.remarks["communication"]] if known else []
         if curve.oversubscribed_from is not None:
@@ -126,7 +194,7 @@ def heatmap(subject: Subject) -> Iterator[Plan]:
         "yTitle": words.x,
     }
     note = f"{words.note} {words.remarks['untimed']}{no_batches}{no_meshes}{no_names}"
-    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, spec_of("heatmap", values), note)
+    yield Plan(1 + len(rows) // _FIELDS_A_PANEL, partial(spec_of, "heatmap", values), note)
 
 
 def _faceted(
@@ -151,9 +219,9 @@ def _faceted(
     rows = [row for place in places for row in found[place]]
     looks = charts.looks((row["name"] for row in rows), subject.implementations)
     sizes = panel_sizes(len(places), beside, labels)
-    spec = spec_of(kind, {"rows": rows, "places": places, **looks, **sizes, **values})
+    values |= {"rows": rows, "places": places, **looks, **sizes}
     note = CHARTS[kind].note.format(margin=numbers.percent(subject.blocks[0].margin))
-    yield Plan(len(places), spec, note + rest)
+    yield Plan(len(places), partial(spec_of, kind, values), note + rest)
 
 
 def _row(block: Comparison, cell: Mapping[str, Any], kind: str, **more: Any) -> Row:
@@ -201,14 +269,13 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
 
 
 def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
-    columns = {"value": f"{key}{suffix}", "low": f"{key}_q1{suffix}", "high": f"{key}_q3{suffix}"}
+    ends = {"value": "", "low": "_q1", "high": "_q3"}
+    keys = ["implementation", "devices", *(f"{key}{end}{suffix}" for end in ends.values())]
+    points = zip(*(curve.points[name].tolist() for name in keys), strict=True)
+    names = ("name", "x", *ends)
     return [
-        {
-            "name": point["implementation"],
-            "x": int(point["devices"]),
-            **{k: None if math.isnan(point[c]) else point[c] for k, c in columns.items()},
-        }
-        for point in curve.points.to_dict("records")
+        {name: None if missing(value) else value for name, value in zip(names, point, strict=True)}
+        for point in points
     ]
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,30 @@ _CLIP = re.compile(r"\bclip\d+\b")
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure, drawn."""
+    """One figure, which is drawn when it is first needed."""
 
     slug: str
     """File name under plots/ without its suffix; unique in the report."""
-    svg: str
-    scale: float = 1.5
-    """Pixels of the PNG per pixel of the plot."""
+    spec: str
+    """In Vega-Lite, as JSON."""
+    fills: tuple[int, int] | None = None
+    """Width and height of which the PNG fills one; by default, it has 1.5 times the plot's."""
+
+    @functools.cached_property
+    def svg(self) -> str:
+        """The plot as SVG: equal specifications always give equal bytes."""
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VERSION)
+        # Vega numbers the clip paths of all figures of the process.
+        names = dict.fromkeys(_CLIP.findall(svg))
+        clips = {name: f"clip{place}" for place, name in enumerate(names)}
+        return _CLIP.sub(lambda found: clips[found[0]], svg)
 
     @property
     def png(self) -> bytes:
         """The plot in pixels, drawn each time."""
-        return bytes(vl_convert.svg_to_png(self.svg, scale=self.scale))
+        size = map(float, re.findall(r'(?:width|height)="([\d.]+)"', self.svg)[:2])
+        scale = min(map(truediv, self.fills, size)) if self.fills else 1.5
+        return bytes(vl_convert.svg_to_png(self.svg, scale=scale))
 
     def write(self, folder: Path) -> None:
         """Write `<slug>.svg`, `<slug>.png` and `<slug>.pdf`.
@@ -159,7 +172,7 @@ def time_and_share(
 
 def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
             subtitle: str | Sequence[str]) -> Plot:  # fmt: skip
-    """Render a specification; equal specifications always give equal bytes.
+    """Describe a figure for print.
 
     The title of the whole figure is above its panels. The subtitle is what the figure needs to be
     understood alone: workload, baseline and machine. Several lines are a list.
@@ -168,8 +181,4 @@ def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
     config = _filled(SPECS["common"]["config"], given, {})
     whole = {**spec, "title": {"text": title, "subtitle": subtitle}, "config": config}
     text = re.sub(r"var\(--([\w-]+)\)", lambda found: colours()[found[1]], json.dumps(whole))
-    svg = vl_convert.vegalite_to_svg(text, vl_version=VERSION)
-    # Vega numbers the clip paths of all figures of the process.
-    clips = {name: f"clip{place}" for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
-    svg = _CLIP.sub(lambda found: clips[found[0]], svg)
-    return Plot(slug, svg)
+    return Plot(slug, text)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.alpha_spending import AlphaSpending
 from bench.analyse.ratio_intervals import compare
-from bench.analyse.sample_rounds import Rounds, divided
+from bench.analyse.sample_rounds import Rounds
 from bench.analyse.verdicts import Claim
 from bench.measure.run_folder import find_run
 from bench.records import store
@@ -187,7 +187,7 @@ def _parts(
 ) -> Iterator[tuple[NDArray[np.intp], str]]:
     """Yield the indices of random windows of complete rounds, and the name of their size."""
     complete = np.flatnonzero(~np.isnan(rounds.throughput).any(axis=1))
-    whole = divided(complete, rounds.attempt[complete])
+    whole = np.split(complete, np.searchsorted(complete, rounds.starts[1:]))
     longest = max(map(len, whole), default=0)
     sizes = [(count, f"{count} rounds") for count in ROUNDS]
     sizes += [(round(each / pair_s), f"{each:g} s per pair") for each in seconds]
@@ -242,7 +242,7 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
     taken = np.arange(0)
     looks, every = list[int](), list[int]()
     shown: dict[str, Claim] = {}
-    for own in divided(np.arange(total), rounds.attempt):
+    for own in np.split(np.arange(total), rounds.starts[1:]):
         stops = [*filter(is_look, range(len(own))), len(own)]
         every += [int(own[0]) + stop for stop in stops]
         for stop in stops:
