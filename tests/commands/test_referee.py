@@ -62,6 +62,8 @@ def test_what_is_faster_is_kept_and_becomes_an_incumbent(referee: Referee) -> No
     assert [line.split(" | ")[2] for line in page.splitlines() if "e-" in line] == [
         "keep", "discard", "keep",
     ]  # fmt: skip
+    html = (referee.ledger.parent / "referee.html").read_text()
+    assert html.count('<td class="long">') == 3, "reasons fold"
     tests = [json.loads(line) for line in referee.ledger.read_text().splitlines()]
     assert tests[-2]["level"] == alpha_spending.level([True, False])
 

@@ -119,6 +119,14 @@ def test_at_least_half_of_the_ratios_are_on_their_axis(
     assert [float(low or high) for low, high in beside_arrows] == pytest.approx(off, rel=0.1)
 
 
+def test_an_axis_of_attempts_has_whole_numbers() -> None:
+    attempts = [{"number": number, "record": 1.0, "kept": False} for number in range(3)]
+    spec = vega_plot.spec_of("record", {"rows": attempts, "width": 600})
+    drawn = vega_plot.compose("record", spec, "", "").svg
+    labels = re.findall(r">(\d)</text>", drawn.partition("attempt")[0])
+    assert labels == ["0", "1", "2"]
+
+
 def test_scaling_shows_times_efficiency_and_guides(found: Tables) -> None:
     (curve, *_) = scaling_curves.find(found.cells)
     time, share = spec_of(kinds.scaling, found)["hconcat"]
