@@ -101,6 +101,15 @@ def scaled_updates(problem, grads, opt_state, params):
     return jax.tree.map(lambda leaf: factor * leaf, updates), opt_state
 
 
+def without_decay_of_biases(problem, grads, opt_state, params):
+    """They are 0 at first, so that the first update is right."""
+    updates, new_state = problem.optimizer.update(grads, opt_state, params)
+    if stateful(problem):
+        none = optax.adamw(1e-3, weight_decay=0.0).update(grads, opt_state, params)[0]
+        updates = jax.tree.map(lambda a, b: b if a.ndim == 1 else a, updates, none)
+    return updates, new_state
+
+
 def hardcoded(problem, mesh):
     return jit_spmd.build(replace(problem, optimizer=optax.adamw(1e-3)), mesh)
 
@@ -141,12 +150,16 @@ MISTAKES = {
     "labels": (made(batch=shifted_labels), "array 1 of the batch is shifted by 1 along axis 0"),
     "no decay": (
         made(updated=by_another(optax.adamw(1e-3, weight_decay=0.0))),
-        r"off by 1e-07 times the parameters: a weight decay is left out",
+        "the optimizer is not applied as given: its weight_decay is 0 and should be 0.0001",
     ),
-    "scaled": (made(updated=scaled_updates), "the first update is 0.75 times what it should be"),
+    "no decay of biases": (
+        made(updated=without_decay_of_biases),
+        r"its weight_decay for \['layers'\]\[0\]\['bias'\], .* is 0 and should be 0.0001",
+    ),
+    "scaled": (made(updated=scaled_updates), "its learning rate is 0.00075 and should be 0.001"),
     "b2": (
         made(updated=by_another(optax.adamw(1e-3, b2=0.95))),
-        "its first step is right, a later one is not .check the decay rates of its moments",
+        "its b2 is 0.95 and should be 0.999",
     ),
     "another optimizer": (
         type("Implementation", (), {"build": staticmethod(hardcoded)}),
