@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from optax import GradientTransformation as Rule
+from scipy.optimize import minimize_scalar
 
 from bench.contract import Batch, Problem
 from bench.worker.prove.carried_state import Flat, leaves_by_path
@@ -28,8 +28,6 @@ PATIENCE_S = 120.0
 """Seconds after which nothing else is tried."""
 REPLAYS = 8
 """Most replays of the steps for one number, because their gradients depend on it."""
-SEARCH = 30
-"""Most steps of the search for the number that fits best to given gradients."""
 LESS = 0.1
 """A number is dropped if even the best value leaves more than this share of the distance."""
 DIGITS = 1e-3
@@ -227,69 +225,38 @@ class OwnSteps:
         """
         if isinstance(own, bool):
             return not own if self.replay(make(not own))[0] else None
-        search = _Search(self, make)
-        before = search.off(own, grads)[0]
-        value = min(_candidates(own), key=lambda each: search.off(each, grads)[0])
-        for turn in range(REPLAYS):
-            value, after = search.nearest(value, grads, abs(own))
-            if after > LESS**2 * before:
-                break
-            short = 0.0 if abs(value) <= DIGITS * abs(own) else float(_text(value))
-            tried = value if turn % 2 else short  # most numbers have few digits
-            near, grads = self.replay(make(tried))
-            if near:
-                return tried
-        return None
+        ends, start = (self.ours.first, self.ours.last), self.problem.draw()
 
-
-class _Search:
-    """The search for the value with which a rule, given gradients, comes nearest to some steps."""
-
-    def __init__(self, steps: OwnSteps, make: Callable[[Any], Rule]) -> None:
-        ends, start = (steps.ours.first, steps.ours.last), steps.problem.draw()
-
-        def differences(value: Any, grads: list[Any], start: Any, ends: Any, mask: Any) -> Any:
-            """Return the parameters after the first step and the last, less those of the steps."""
+        @jax.jit
+        def squares(value: Any, grads: list[Any], start: Any, ends: Any, mask: Any) -> Any:
+            """Return the squared distance of the first parameters and the last from the steps'."""
             rule, params, every = make(value), start, []
             opt_state = rule.init(params)
             for each in grads:
                 updates, opt_state = rule.update(each, opt_state, params)
                 params = optax.apply_updates(params, updates)
                 every.append(leaves_by_path(params))
-            return [
-                jnp.where(mask[path] if mask else True, leaf - end[path], 0.0)
+            return sum(
+                jnp.sum(jnp.where(mask[path] if mask else True, leaf - end[path], 0.0) ** 2)
                 for found, end in zip((every[0], every[-1]), ends, strict=True)
                 for path, leaf in found.items()
-            ]
+            )
 
-        @jax.jit
-        def products(value: Any, *given: Any) -> Any:
-            far, along = jax.jvp(lambda at: differences(at, *given), (value,), (1.0,))
-            pairs = ((far, far), (far, along), (along, along))
-            return [sum(map(jnp.vdot, *pair)) for pair in pairs]
+        def far(value: float) -> float:
+            return float(squares(float(value), grads, start, ends, self.mask))
 
-        self._products = lambda value, grads: products(value, grads, start, ends, steps.mask)
-
-    def off(self, value: float, grads: list[Any]) -> tuple[float, float]:
-        """Return the squared distance at a value, and the step to where it should be least."""
-        far, slope, curve = map(float, self._products(float(value), grads))
-        return (far if np.isfinite(far) else np.inf), (-slope / curve if curve > 0 else 0.0)
-
-    def nearest(self, value: float, grads: list[Any], size: float) -> tuple[float, float]:
-        """Return the nearest value, and the squared distance there, by Gauss's and Newton's steps.
-
-        The values are about as large as `size`, or as the first value.
-        """
-        (least, by), size = self.off(value, grads), max(size, abs(value))
-        for _ in range(SEARCH):
-            if abs(by) <= 1e-12 * size:
+        before, value = far(own), min(_candidates(own), key=far)
+        for turn in range(REPLAYS):
+            by = 1e-2 * (abs(value) or abs(own) or 1e-8)
+            found = minimize_scalar(far, (value, value + by))
+            if found.fun > LESS**2 * before:
                 break
-            far, further = self.off(value + by, grads)
-            if far < least:
-                value, least, by = value + by, far, further
-            else:
-                by /= 8
-        return value, least
+            value = 0.0 if abs(found.x) <= DIGITS * abs(own) else float(found.x)
+            tried = value if turn % 2 else float(_text(value))  # most numbers have few digits
+            near, grads = self.replay(make(tried))
+            if near:
+                return tried
+        return None
 
 
 def _candidates(value: float) -> Iterator[float]:
