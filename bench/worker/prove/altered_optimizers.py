@@ -1,15 +1,15 @@
 """Diagnosis of a wrong optimizer: the workload's own is altered in one place until it fits.
 
 optax's transformations are closures, whose cells hold numbers under the names of optax's arguments.
-So any optimizer can be taken apart, and put together again with another decay rate. A step is
-explained only if the gate would accept it with that.
+So the decay rates of any optimizer can be found and changed. A step is explained only if the gate
+would accept it with that.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from bench.worker.prove.relative_errors import loss_error, some, update_errors
 from bench.worker.prove.trajectory import Trajectory, whole_batch_steps
 
 PATIENCE_S = 120.0
-"""Seconds after which nothing else is tried."""
+"""Seconds after which no other number is tried."""
 REPLAYS = 8
 """Most replays of the steps for one number, because their gradients depend on it."""
 LESS = 0.1
@@ -40,16 +40,11 @@ class Number(NamedTuple):
     name: str
     cell: CellType
 
-    @property
-    def own(self) -> Any:
-        """Its value in the workload's optimizer."""
-        return self.cell.cell_contents
-
-    def told(self, value: Any, where: str = "") -> str:
+    def told(self, value: Any, where: str) -> str:
         """Say which value it has, and which it should have."""
-        name, values = self.name, (value, self.own)
-        if name == "step_size" and self.own < 0:
-            name, values = "learning rate", (-value, -self.own)
+        name, values = self.name, (value, self.cell.cell_contents)
+        if name == "step_size" and values[1] < 0:
+            name, values = "learning rate", (-values[0], -values[1])
         return f"its {name}{where} is {' and should be '.join(map(_text, values))}"
 
 
@@ -62,64 +57,46 @@ def _text(value: Any) -> str:
     return next(text for text in texts if abs(float(text) - value) <= least)
 
 
-def numbers_of(rule: Rule) -> list[Number]:
-    """Find the numbers in the closures of an optimizer's `update`."""
-    found: dict[int, Number] = {}
-    seen: set[int] = set()
-
-    def look(part: Any) -> None:
-        if id(part) in seen:
-            return
-        seen.add(id(part))
-        if isinstance(part, dict):
-            part = (*part.values(),)
-        if isinstance(part, tuple | list):
-            for each in part:
-                look(each)
-        elif isinstance(part, FunctionType):
-            for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
-                if isinstance(cell.cell_contents, int | float):
-                    found[id(cell)] = Number(name, cell)
-                else:
-                    look(cell.cell_contents)
-
-    look(rule.update)
-    return list(found.values())
+def numbers_of(part: Any, seen: dict[int, Any]) -> Iterator[Number]:
+    """Find the numbers in the closures of an optimizer's functions; `seen` is empty at first."""
+    if id(part) in seen:
+        return
+    seen[id(part)] = part
+    if isinstance(part, FunctionType):
+        for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
+            if not isinstance(cell.cell_contents, int | float):
+                yield from numbers_of(cell.cell_contents, seen)
+            elif id(cell) not in seen:
+                seen[id(cell)] = cell
+                yield Number(name, cell)
+    elif isinstance(part, tuple | list | dict):
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from numbers_of(each, seen)
 
 
 def with_number(rule: Rule, cell: CellType, value: Any) -> Rule:
-    """Copy an optimizer's functions, with another number in one of their cells."""
-    made: dict[int, FunctionType] = {}
+    """Return an optimizer whose functions find another number in a cell while they run."""
 
-    def copy(part: Any) -> Any:
-        if id(part) in made:
-            return made[id(part)]
-        if isinstance(part, dict):
-            return {key: copy(each) for key, each in part.items()}
-        if isinstance(part, tuple | list):
-            parts = map(copy, part)
-            return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
-        if not isinstance(part, FunctionType) or not part.__closure__:
-            return part
-        cells = tuple(CellType() for _ in part.__closure__)
-        new = FunctionType(part.__code__, part.__globals__, part.__name__, part.__defaults__, cells)
-        new.__kwdefaults__ = part.__kwdefaults__
-        made[id(part)] = new  # before its cells are filled, one of which may hold itself
-        for own, old in zip(cells, part.__closure__, strict=True):
-            own.cell_contents = value if old is cell else copy(old.cell_contents)
-        return new
+    def changed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            own, cell.cell_contents = cell.cell_contents, value
+            try:
+                return function(*args)
+            finally:
+                cell.cell_contents = own
 
-    return Rule(*map(copy, rule))
+        return run
+
+    return Rule(*map(changed, rule))
 
 
-def on_some(right: Rule, other: Rule, paths: Sequence[str]) -> Rule:
-    """Apply the one optimizer, and to the parameters of these paths the other one."""
+def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], value: Any) -> Rule:
+    """Apply an optimizer, and to the parameters of these paths the one that is made of a value."""
+    other = make(value)
 
     def update(grads: Any, states: Any, params: Any = None) -> Any:
-        (ours, kept), (theirs, others) = (
-            rule.update(grads, state, params)
-            for rule, state in zip((right, other), states, strict=True)
-        )
+        ours, kept = right.update(grads, states[0], params)
+        theirs, others = other.update(grads, states[1], params)
 
         def chosen(path: Any, own: Any, their: Any) -> Any:
             return their if jax.tree_util.keystr(path) in paths else own
@@ -138,17 +115,6 @@ def anew(rule: Rule) -> Rule:
     return Rule(rule.init, update)
 
 
-def coupled(rule: Rule, decay: Number) -> Rule:
-    """Add a weight decay to the gradients instead."""
-    without = with_number(rule, decay.cell, 0.0)
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        grads = jax.tree.map(lambda grad, leaf: grad + decay.own * leaf, grads, params)
-        return without.update(grads, state, params)
-
-    return Rule(without.init, update)
-
-
 def ahead(rule: Rule) -> Rule:
     """Begin with counts of 1."""
 
@@ -156,6 +122,17 @@ def ahead(rule: Rule) -> Rule:
         return leaf + 1 if leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
 
     return Rule(lambda params: jax.tree.map(counted, rule.init(params)), rule.update)
+
+
+def coupled(rule: Rule, decay: CellType) -> Rule:
+    """Add a weight decay to the gradients instead."""
+    share, without = decay.cell_contents, with_number(rule, decay, 0.0)
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        grads = jax.tree.map(lambda grad, leaf: grad + share * leaf, grads, params)
+        return without.update(grads, state, params)
+
+    return Rule(without.init, update)
 
 
 @dataclass(frozen=True)
@@ -173,8 +150,12 @@ class OwnSteps:
     tolerance: tuple[float, float]
     """Largest relative error of a loss, and of an update."""
 
-    def replay(self, rule: Rule) -> tuple[bool, list[Any]]:
-        """Take the reference's steps by a rule; say whether they are ours, and the gradients."""
+    def replay(self, rule: Rule) -> tuple[bool, list[str], list[Any]]:
+        """Take the reference's steps by a rule.
+
+        Return whether they are ours, the paths of the parameters that differ, after the first step
+        if any does, and the gradients.
+        """
         grads = []
 
         def recorded(*given: Any) -> Any:
@@ -184,45 +165,47 @@ class OwnSteps:
 
         start = self.problem.draw(), self.problem.draw_state()
         theirs = whole_batch_steps(*start, recorded, rule, self.batches)
-        ends = [(self.ours.first, theirs.first), (self.ours.last, theirs.last)]
-        errors = (update_errors(*end, theirs.start, self.mask).values() for end in ends)
-        of_loss = loss_error(self.ours.losses, theirs.losses)
-        near = of_loss <= self.tolerance[0] and max(map(max, errors)) <= self.tolerance[1]
-        return near, grads
+        ends = (self.ours.first, theirs.first), (self.ours.last, theirs.last)
+        errors = (update_errors(*end, theirs.start, self.mask) for end in ends)
+        first, last = (
+            [p for p, e in each.items() if not e <= self.tolerance[1]] for each in errors
+        )
+        near = loss_error(self.ours.losses, theirs.losses) <= self.tolerance[0]
+        return near and not first + last, first or last, grads
 
-    def why(self, wrong: Sequence[str]) -> str:
+    def why(self) -> str:
         """Name the change of the optimizer that makes the steps; empty if none does.
 
-        If it is not one for all parameters, it may be one for those of the paths `wrong`.
+        If it is not one for all parameters, it may be one for those that differ.
         """
         end, right = time.monotonic() + PATIENCE_S, self.problem.optimizer
         if self.replay(anew(right))[0]:
             return "its state is not kept: each step begins with a new one"
         if self.replay(ahead(right))[0]:
             return "its count is one ahead: each step is taken as the one after it"
-        _, grads = self.replay(right)
-        some_of_all = [wrong] if 0 < len(wrong) < len(self.ours.first) else []
-        for number, paths in product(numbers_of(right), ((), *some_of_all)):
-
-            def make(value: Any, cell: CellType = number.cell, paths: Any = paths) -> Rule:
-                changed = with_number(right, cell, value)
-                return on_some(right, changed, paths) if paths else changed
-
-            if time.monotonic() > end:
-                break
+        _, wrong, grads = self.replay(right)
+        for number in numbers_of(right.update, {}):
+            change = partial(with_number, right, number.cell)
+            changes = {"": change}
+            if len(wrong) < len(self.ours.first):
+                changes[f" for {some(wrong)}"] = partial(on_some, right, wrong, change)
             # The optimizer's own code may depend on a number, such as a length.
             with suppress(Exception):
-                if number.name == "weight_decay" and self.replay(coupled(right, number))[0]:
+                if number.name == "weight_decay" and self.replay(coupled(right, number.cell))[0]:
                     return "its weight_decay is an L2 penalty, added to the gradients"
-                if (value := self._fitting(number.own, make, grads)) is not None:
-                    return number.told(value, f" for {some([*paths])}" if paths else "")
+                for where, make in changes.items():
+                    if (value := self._fitting(number, make, grads)) is not None:
+                        return number.told(value, where)
+            if time.monotonic() > end:
+                break
         return ""
 
-    def _fitting(self, own: Any, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
-        """Find the number with which a rule makes the steps; None if none does.
+    def _fitting(self, number: Number, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
+        """Find the value of a number with which a rule makes the steps; None if none does.
 
-        `grads` are the gradients of the right steps, and `own` is the right number.
+        `grads` are the gradients of the right steps.
         """
+        own = number.cell.cell_contents
         if isinstance(own, bool):
             return not own if self.replay(make(not own))[0] else None
         ends, start = (self.ours.first, self.ours.last), self.problem.draw()
@@ -253,7 +236,7 @@ class OwnSteps:
                 break
             value = 0.0 if abs(found.x) <= DIGITS * abs(own) else float(found.x)
             tried = value if turn % 2 else float(_text(value))  # most numbers have few digits
-            near, grads = self.replay(make(tried))
+            near, _, grads = self.replay(make(tried))
             if near:
                 return tried
         return None

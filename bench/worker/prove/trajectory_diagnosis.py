@@ -62,8 +62,13 @@ def why_wrong(
     # After the first step alone: from the second on, one wrong parameter spoils the others.
     wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
     right = f"that of the other {count(len(first) - len(wrong), 'parameter')} is right"
-    if name == OWN and not sentences and (why := _altered(gate, ours, check, mask, wrong)):
-        sentences, wrong = [f"{OPTIMIZER}: {why}"], []
+    if name == OWN and not sentences and gate.division.devices == 1:
+        batches, gradients = gate.exact_batches, gate.loss_and_gradients
+        tolerance = check["loss_tolerance"], check["update_tolerance"]
+        steps = OwnSteps(gate.problems[OWN], batches, gradients, ours, mask, tolerance)
+        with exact_arithmetic(gate.programs):
+            why = steps.why()
+        sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""
         change = _change(ours, truth, wrong, mask, max(match, 1e-3))
@@ -83,25 +88,6 @@ def why_wrong(
     if 0 < len(wrong) <= FEW and len(wrong) < len(first):
         sentences.append(f"the first update of {', '.join(wrong)} is wrong, and {right}")
     return f"{'; '.join(sentences)} ({describe(check)})"
-
-
-def _altered(
-    gate: Gate, ours: Trajectory, check: ProofCheck, mask: Flat | None, wrong: Sequence[str]
-) -> str:
-    """Name the change of the optimizer that makes a trajectory; empty if none does.
-
-    `wrong` are the parameters whose first update is wrong, if any is.
-    """
-    if gate.division.devices > 1:
-        return ""  # the model does not fit on one device
-    truth, tolerance = gate.truth[OWN], (check["loss_tolerance"], check["update_tolerance"])
-    if not wrong:
-        last = update_errors(ours.last, truth.last, truth.start, mask)
-        wrong = [path for path, error in last.items() if error > check["update_tolerance"]]
-    problem, gradients = gate.problems[OWN], gate.loss_and_gradients
-    steps = OwnSteps(problem, gate.exact_batches, gradients, ours, mask, tolerance)
-    with exact_arithmetic(gate.programs):
-        return steps.why(wrong)
 
 
 def _general_diagnosis(name: str, *, right_start: bool) -> str:
