@@ -20,6 +20,7 @@ from bench.worker.prove.altered_optimizers import (
     on_some,
     with_number,
 )
+from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.trajectory import whole_batch_steps
 
 TOLERANCE = 2.0**-26, 4 * 2.0**-26
@@ -50,7 +51,8 @@ def named(right, other):
     batches = [chance.standard_normal((8, 4)) for _ in range(3)]
     ours = whole_batch_steps(start, {}, gradients, other, batches)
     problem = SimpleNamespace(optimizer=right, draw=lambda: start, draw_state=dict)
-    return OwnSteps(problem, batches, gradients, ours, None, TOLERANCE).why()
+    seen = Observed(problem, batches, 1, 0.0, ours, ours, gradients, 1e-6)
+    return OwnSteps(seen, None, TOLERANCE).why()
 
 
 def adamw(rate=1e-3, **changed):

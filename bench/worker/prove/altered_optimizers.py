@@ -19,10 +19,10 @@ import optax
 from optax import GradientTransformation as Rule
 from scipy.optimize import minimize_scalar
 
-from bench.contract import Batch, Problem
 from bench.worker.prove.carried_state import Flat, leaves_by_path
+from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
-from bench.worker.prove.trajectory import Trajectory, whole_batch_steps
+from bench.worker.prove.trajectory import whole_batch_steps
 
 PATIENCE_S = 120.0
 """Seconds after which no other number is tried."""
@@ -139,12 +139,7 @@ def coupled(rule: Rule, decay: CellType) -> Rule:
 class OwnSteps:
     """Steps under the workload's optimizer that differ from the reference's."""
 
-    problem: Problem
-    """The problem, with float64 parameters."""
-    batches: Sequence[Batch]
-    gradients: Callable[..., Any]
-    """The reference's loss and gradients of a whole batch."""
-    ours: Trajectory
+    seen: Observed
     mask: Flat | None
     """Bool per element, whether it is compared; all if None."""
     tolerance: tuple[float, float]
@@ -159,18 +154,18 @@ class OwnSteps:
         grads = []
 
         def recorded(*given: Any) -> Any:
-            found = self.gradients(*given)
+            found = self.seen.gradients(*given)
             grads.append(found[1])
             return found
 
-        start = self.problem.draw(), self.problem.draw_state()
-        theirs = whole_batch_steps(*start, recorded, rule, self.batches)
-        ends = (self.ours.first, theirs.first), (self.ours.last, theirs.last)
+        start = self.seen.problem.draw(), self.seen.problem.draw_state()
+        theirs = whole_batch_steps(*start, recorded, rule, self.seen.batches)
+        ends = (self.seen.ours.first, theirs.first), (self.seen.ours.last, theirs.last)
         errors = (update_errors(*end, theirs.start, self.mask) for end in ends)
         first, last = (
             [p for p, e in each.items() if not e <= self.tolerance[1]] for each in errors
         )
-        near = loss_error(self.ours.losses, theirs.losses) <= self.tolerance[0]
+        near = loss_error(self.seen.ours.losses, theirs.losses) <= self.tolerance[0]
         return near and not first + last, first or last, grads
 
     def why(self) -> str:
@@ -178,7 +173,7 @@ class OwnSteps:
 
         If it is not one for all parameters, it may be one for those that differ.
         """
-        end, right = time.monotonic() + PATIENCE_S, self.problem.optimizer
+        end, right = time.monotonic() + PATIENCE_S, self.seen.problem.optimizer
         if self.replay(anew(right))[0]:
             return "its state is not kept: each step begins with a new one"
         if self.replay(ahead(right))[0]:
@@ -187,7 +182,7 @@ class OwnSteps:
         for number in numbers_of(right.update, {}):
             change = partial(with_number, right, number.cell)
             changes = {"": change}
-            if len(wrong) < len(self.ours.first):
+            if len(wrong) < len(self.seen.ours.first):
                 changes[f" for {some(wrong)}"] = partial(on_some, right, wrong, change)
             # The optimizer's own code may depend on a number, such as a length.
             with suppress(Exception):
@@ -208,7 +203,7 @@ class OwnSteps:
         own = number.cell.cell_contents
         if isinstance(own, bool):
             return not own if self.replay(make(not own))[0] else None
-        ends, start = (self.ours.first, self.ours.last), self.problem.draw()
+        ends, start = (self.seen.ours.first, self.seen.ours.last), self.seen.problem.draw()
 
         @jax.jit
         def squares(value: Any, grads: list[Any], start: Any, ends: Any, mask: Any) -> Any:

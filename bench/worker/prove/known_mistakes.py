@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.contract import Batch, Problem, StateLossFn
-from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState, is_float
+from bench.contract.model_state import LOCAL, SYNCHRONIZED
 from bench.worker.prove.carried_state import (
     SHARDS,
     flat,
@@ -27,7 +27,7 @@ from bench.worker.prove.carried_state import (
 )
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.relative_errors import close, some, state_errors, update_errors
-from bench.worker.prove.trajectory import Trajectory, vector, whole_batch_steps
+from bench.worker.prove.trajectory import Trajectory, vector
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
@@ -87,7 +87,7 @@ def known_mistakes(seen: Observed) -> list[str]:
         mistaken = -seen.rate * vector(flat(grads))
         if seen.is_near(seen.update, mistaken) and not seen.is_near(seen.right, mistaken):
             return [why]
-    return _in_first_step(seen, *_shards_at_once(seen)) or _in_later_steps(seen)
+    return _in_first_step(seen, *_shards_at_once(seen)) or _wrong_averages(seen)
 
 
 def _in_first_step(
@@ -262,29 +262,8 @@ def _other_steps(problem: Problem, shards: int) -> Iterator[tuple[str, StateLoss
     )
 
 
-def _in_later_steps(seen: Observed) -> list[str]:
-    """Name mistakes that show after a first step whose loss and update are right."""
-    if why := _wrong_averages(seen):
-        return [why]
-    start = seen.problem.draw_state()
-    before, after, _ = seen.ours.states
-    draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
-    if all(np.array_equal(before[path], after[path]) for path in draws):
-        return []  # the comparison of the model state says so
-
-    def again(params: Any, now: ModelState, batch: Batch) -> Any:
-        """Draw in every step the random numbers of the first."""
-        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start)
-        return seen.gradients(params, same, batch)
-
-    optimizer = seen.problem.optimizer
-    repeated = whole_batch_steps(seen.problem.draw(), start, again, optimizer, seen.batches)
-    repeats = float(np.abs(seen.ours.losses / repeated.losses - 1).max()) <= seen.match
-    return ["every step draws the same random numbers"] if repeats else []
-
-
-def _wrong_averages(seen: Observed) -> str:
-    """Name the mistake that leaves the model state after the first step; empty if none does."""
+def _wrong_averages(seen: Observed) -> list[str]:
+    """Name the mistake that leaves the model state after the first step."""
     problem, batch, shards = seen.problem, seen.batches[0], seen.shards
     params, model_state, _ = problem.functional_with_state()
     start = flat(model_state)
@@ -297,12 +276,10 @@ def _wrong_averages(seen: Observed) -> str:
     if problem.statistics != LOCAL and makes(
         in_shards(replace(problem, statistics=LOCAL), shards), batch
     ):
-        return (
-            "the running averages are the means of the shards' own statistics, not the statistics "
-            "of the global batch"
-        )
+        why = "the running averages are the means of the shards' own statistics"
+        return [f"{why}, not the statistics of the global batch"]
     of_part = in_microbatches(problem)
     for index in range(shards):
         if makes(of_part, part_of(batch, shards, index)):
-            return f"the running averages are those of shard {index} alone"
-    return ""
+            return [f"the running averages are those of shard {index} alone"]
+    return []

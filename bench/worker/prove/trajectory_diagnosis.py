@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from bench.contract import Batch
+from bench.contract.model_state import is_float
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.altered_optimizers import OwnSteps
@@ -72,9 +73,9 @@ def why_wrong(
     wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
     right = f"that of the other {count(len(first) - len(wrong), 'parameter')} is right"
     if name == OWN and not sentences and gate.division.devices == 1:
-        batches, gradients = gate.exact_batches, gate.loss_and_gradients
-        tolerance = check["loss_tolerance"], check["update_tolerance"]
-        steps = OwnSteps(gate.problems[OWN], batches, gradients, ours, mask, tolerance)
+        given = gate.problems[OWN], gate.exact_batches, gate.shards, 0.0, ours, truth
+        seen = Observed(*given, gate.loss_and_gradients, match)
+        steps = OwnSteps(seen, mask, (check["loss_tolerance"], check["update_tolerance"]))
         with exact_arithmetic(gate.programs):
             why = steps.why()
         sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
@@ -211,9 +212,15 @@ def _other_gradients(seen: Observed, end: np.ndarray) -> list[str]:
 
         return gradients
 
+    def again(params: Any, now: Any, batch: Batch) -> Any:
+        """Draw in every step the random numbers of the first."""
+        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start[1])
+        return seen.gradients(params, same, batch)
+
     first, *others = seen.batches
     tries = [(why, ordered(o), seen.batches) for o, why in ORDERS.items() if o[0] == begins]
     tries += [
+        ("every step draws the same random numbers", again, seen.batches),
         ("every step takes the first batch", seen.gradients, [first] * len(seen.batches)),
         ("the batch is that of the step before", seen.gradients, [first, first, *others[:-1]]),
         (
