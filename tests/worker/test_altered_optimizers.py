@@ -123,3 +123,15 @@ def test_a_number_is_changed_only_while_the_optimizer_runs():
     one, other = (each.update(params, each.init(params), params)[0] for each in (rule, doubled))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(2 * a, b, rtol=1e-12), one, other)
     assert rate.cell.cell_contents == -1e-3
+
+
+def test_an_empty_cell_holds_no_number():
+    def outer():
+        def update(grads):
+            return grads, unset
+
+        if update is None:
+            unset = 1.0
+        return update
+
+    assert list(numbers_of(outer(), {})) == []

@@ -64,8 +64,11 @@ def numbers_of(part: Any, seen: dict[int, Any]) -> Iterator[Number]:
     seen[id(part)] = part
     if isinstance(part, FunctionType):
         for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
-            if not isinstance(cell.cell_contents, int | float):
-                yield from numbers_of(cell.cell_contents, seen)
+            held = None
+            with suppress(ValueError):  # it is empty
+                held = cell.cell_contents
+            if not isinstance(held, int | float):
+                yield from numbers_of(held, seen)
             elif id(cell) not in seen:
                 seen[id(cell)] = cell
                 yield Number(name, cell)
