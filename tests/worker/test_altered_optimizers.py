@@ -33,7 +33,7 @@ def loss_fn(params, batch):
     return jnp.mean(jnp.tanh(batch @ params["kernel"] + params["bias"] - 1.0) ** 2)
 
 
-def gradients(params, model_state, batch):
+def whole(params, model_state, batch):
     loss, grads = loss_fn(params, batch)
     return (loss, model_state), grads
 
@@ -44,14 +44,19 @@ def _exact():
         yield
 
 
-def named(right, other):
+def named(right, other, gradients=whole):
     """What the steps of another optimizer are called, where `right` was asked for."""
     chance = np.random.default_rng(0)
     start = {"bias": 0.1 * np.ones(3), "kernel": chance.standard_normal((4, 3))}
     batches = [chance.standard_normal((8, 4)) for _ in range(3)]
     ours = whole_batch_steps(start, {}, gradients, other, batches)
-    problem = SimpleNamespace(optimizer=right, draw=lambda: start, draw_state=dict)
-    seen = Observed(problem, batches, 1, 0.0, ours, ours, gradients, 1e-6)
+    problem = SimpleNamespace(
+        optimizer=right,
+        draw=lambda: start,
+        draw_state=dict,
+        functional=lambda: (start, lambda params, batch: loss_fn(params, batch)[0]),
+    )
+    seen = Observed(problem, batches, 2, 0.0, ours, ours, whole, 1e-6)
     return OwnSteps(seen, None, TOLERANCE).why()
 
 
@@ -96,6 +101,19 @@ def test_the_number_that_makes_the_steps_is_named(right, other, name):
 def test_a_number_may_be_wrong_for_some_parameters():
     of_bias = on_some(adamw(), [BIAS], lambda decay: adamw(weight_decay=decay), 0.0)
     assert named(adamw(), of_bias) == f"its weight_decay for {BIAS} is 0 and should be 0.0001"
+
+
+def test_shards_may_clip_on_their_own():
+    def clipped(params, model_state, batch):
+        halves = [whole(params, model_state, half)[1] for half in (batch[:4], batch[4:])]
+        clip = optax.clip_by_global_norm(0.1)
+        grads = [clip.update(grads, optax.EmptyState())[0] for grads in halves]
+        mean = jax.tree.map(lambda a, b: (a + b) / 2, *grads)
+        return whole(params, model_state, batch)[0], mean
+
+    rule = optax.chain(clip_by_global_norm(0.1), optax.adam(1e-3))
+    found = named(rule, rule, clipped)
+    assert found == "the gradients are clipped on each shard, before they are averaged"
 
 
 def masked(tree):

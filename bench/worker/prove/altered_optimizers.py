@@ -19,7 +19,7 @@ import optax
 from optax import GradientTransformation as Rule
 from scipy.optimize import minimize_scalar
 
-from bench.worker.prove.carried_state import Flat, leaves_by_path
+from bench.worker.prove.carried_state import Flat, leaves_by_path, part_of
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
 from bench.worker.prove.trajectory import whole_batch_steps
@@ -28,8 +28,8 @@ PATIENCE_S = 120.0
 """Seconds after which no other number is tried."""
 REPLAYS = 8
 """Most replays of the steps for one number, because their gradients depend on it."""
-LESS = 0.1
-"""A number is dropped if even the best value leaves more than this share of the distance."""
+LESS = 0.5
+"""A number is dropped if even the best value leaves more than this share of the last distance."""
 DIGITS = 1e-3
 """Relative precision to which a number is told."""
 
@@ -54,7 +54,7 @@ def _text(value: Any) -> str:
         return str(value)
     least = DIGITS * min(abs(value), abs(1 - value) or 1.0)
     texts = (f"{value:.{digits}g}" for digits in range(1, 18))
-    return next(text for text in texts if abs(float(text) - value) <= least)
+    return next(f"{float(text):.12g}" for text in texts if abs(float(text) - value) <= least)
 
 
 def numbers_of(part: Any, seen: dict[int, Any]) -> Iterator[Number]:
@@ -138,6 +138,20 @@ def coupled(rule: Rule, decay: CellType) -> Rule:
     return Rule(without.init, update)
 
 
+def clipped_apart(seen: Observed, most: float) -> Callable[..., Any]:
+    """Return what computes a batch's loss and gradients with those of each shard clipped."""
+    of_part = jax.jit(jax.value_and_grad(seen.problem.functional()[1]))
+    clip = optax.clip_by_global_norm(most).update
+
+    def gradients(params: Any, model_state: Any, batch: Any) -> Any:
+        parts = [of_part(params, part_of(batch, seen.shards, at)) for at in range(seen.shards)]
+        clipped = [(loss, clip(grads, optax.EmptyState())[0]) for loss, grads in parts]
+        loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / seen.shards, *clipped)
+        return (loss, model_state), grads
+
+    return gradients
+
+
 @dataclass(frozen=True)
 class OwnSteps:
     """Steps under the workload's optimizer that differ from the reference's."""
@@ -148,8 +162,10 @@ class OwnSteps:
     tolerance: tuple[float, float]
     """Largest relative error of a loss, and of an update."""
 
-    def replay(self, rule: Rule) -> tuple[bool, list[str], list[Any]]:
-        """Take the reference's steps by a rule.
+    def replay(
+        self, rule: Rule, gradients: Callable[..., Any] | None = None
+    ) -> tuple[bool, list[str], list[Any]]:
+        """Take the reference's steps by a rule, with its gradients or others.
 
         Return whether they are ours, the paths of the parameters that differ, after the first step
         if any does, and the gradients.
@@ -157,7 +173,7 @@ class OwnSteps:
         grads = []
 
         def recorded(*given: Any) -> Any:
-            found = self.seen.gradients(*given)
+            found = (gradients or self.seen.gradients)(*given)
             grads.append(found[1])
             return found
 
@@ -189,6 +205,12 @@ class OwnSteps:
                 changes[f" for {some(wrong)}"] = partial(on_some, right, wrong, change)
             # The optimizer's own code may depend on a number, such as a length.
             with suppress(Exception):
+                own = number.cell.cell_contents
+                if (
+                    number.name == "max_norm"
+                    and self.replay(right, clipped_apart(self.seen, own))[0]
+                ):
+                    return "the gradients are clipped on each shard, before they are averaged"
                 if number.name == "weight_decay" and self.replay(coupled(right, number.cell))[0]:
                     return "its weight_decay is an L2 penalty, added to the gradients"
                 for where, make in changes.items():
@@ -232,6 +254,7 @@ class OwnSteps:
             found = minimize_scalar(far, (value, value + by))
             if found.fun > LESS**2 * before:
                 break
+            before = found.fun
             value = 0.0 if abs(found.x) <= DIGITS * abs(own) else float(found.x)
             tried = value if turn % 2 else float(_text(value))  # most numbers have few digits
             near, _, grads = self.replay(make(tried))
