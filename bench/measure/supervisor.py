@@ -285,11 +285,12 @@ class _BlockRun:
                 shared = row["status"] == "oom" or row["reason"].startswith(FORGED)
                 beside = shared and report.phase not in _BEFORE_ARMS
                 (doubtful if beside else ended)[name] = row
-            spoiler = worker.repeat_winner() if report.status == "ok" else ""
-            if spoiler and len(pending) > len(failed) + 1:
-                # It may have slowed the others down, which therefore run again without it.
+            spoiled = any(row.get("threads_s") for row in failed.values())
+            if report.status == "ok" and not spoiled and (spoiler := worker.repeat_winner()):
                 failed[spoiler] = ended[spoiler] = report.cells[spoiler]
-            elif report.status == "ok":
+                spoiled = True
+            # A spoiler may have slowed the others down, which therefore run again without it.
+            if report.status == "ok" and not (spoiled and len(pending) > len(failed)):
                 cells = {n: row for n, row in report.cells.items() if n not in doubtful} | ended
                 if cells:
                     attempts.append(self.attempt(report, cells.values()))

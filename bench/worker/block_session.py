@@ -112,8 +112,11 @@ class BlockSession:
 
     def fail(self, name: str, status: Status, reason: str) -> None:
         """End a cell without a time, and report it at once, because a later crash would hide it."""
-        self.cells[name] = self.cell_row(name, status, reason)
-        self.emit(RowEvent(event="cell", row=self.cells[name]))
+        row = self.cell_row(name, status, reason)
+        if "threads_s" in (before := self.cells.get(name, row)):
+            row["threads_s"] = before["threads_s"]
+        self.cells[name] = row
+        self.emit(RowEvent(event="cell", row=row))
 
     def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
         """Make a cell's row without the figures of a measured cell."""

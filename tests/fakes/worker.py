@@ -5,6 +5,7 @@
 {"equal": true}      all arms are equally fast
 {"times": {"B": 2}}  so many times the step time that an arm would have
 {"isolated": {}}     how it behaves where arms are isolated
+{"beside": {"C": {}}} how it behaves where this arm is measured too
 {"edits": FILE}      adds a line to it
 {"turn": "B"}        it says that this arm has the turn before it measures, where it is not gone yet
 {"proves": true}     rows of ok arms hold a proof and compile times, and their programs are kept
@@ -32,6 +33,9 @@ if "ranks" in BEHAVIOUR:
 if JOB["isolated"]:
     BEHAVIOUR |= BEHAVIOUR.get("isolated", {})
 ARMS = JOB["implementations"]
+for name, behaviour in BEHAVIOUR.get("beside", {}).items():
+    if name in ARMS and not JOB["isolated"]:
+        BEHAVIOUR |= behaviour
 COMMON = block_fields(Block.of(JOB), JOB["attempt"], JOB["launch"])
 BLOCK = COMMON["block"]
 
@@ -55,6 +59,8 @@ def cell(arm: str, status: str, reason: str) -> None:
     if status == "ok":
         row |= {"unit": "samples", "units_per_step": JOB["batch"], "interleaved": True}
         row |= proof(arm) if "proves" in BEHAVIOUR else {}
+    if BEHAVIOUR.get(arm) == "busy":
+        row["threads_s"] = 2.0
     say(event="cell", row=row)
 
 
@@ -103,6 +109,8 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
             print(json.dumps({"event": "samples", "rows": [1]}), flush=True)
         case "wrong":
             return "wrong", "gradients 2 times too large"
+        case "busy":
+            return "wrong", "its threads used 2 s of CPU time"
         case "unsupported":
             return "unsupported", "needs an axis named model"
         case "oom":

@@ -399,6 +399,16 @@ def test_a_suspicious_winner_is_measured_again_in_isolation(
         assert {row["attempt"] for row in attempt.samples} == {(rerun or bench.jobs)[0]["attempt"]}
 
 
+def test_arms_beside_busy_threads_are_measured_again_without_them(bench: Bench) -> None:
+    spoiled = {"C": {"times": {"B": 0.2}}}  # B is slowed down less than A
+    files = ["/tmp/B.py"]
+    behaviour = {"equal": True, "C": "busy", "beside": spoiled}
+    (attempt,) = bench.run(behaviour, rounds=8, implementation_paths=files)
+    assert bench.statuses == {"A": "ok", "B": "ok", "C": "wrong"}
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "B"]]
+    assert {row["attempt"] for row in attempt.samples} == {bench.jobs[1]["attempt"]}
+
+
 def test_a_winner_that_was_not_shipped_is_measured_again_wherever_it_lies(bench: Bench) -> None:
     bench.monkeypatch.setattr(supervisor, "shipped_implementations", lambda: {"A", "C"})
     bench.run(WINS, rounds=8)

@@ -15,10 +15,15 @@ from bench.worker.read.device_memory import polling
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that have passed, and CPU seconds of each thread."""
-    told = {"now": 0.0}
+    """Seconds that have passed, and those in which the process, and each thread, ran or waited."""
+    told = {"now": 0.0, "process": 0.0}
     monkeypatch.setattr(process_guard.time, "monotonic", lambda: told["now"])
-    monkeypatch.setattr(process_guard, "_cpu_ns", lambda thread: int(1e9 * told.get(thread, 0.0)))
+    monkeypatch.setattr(process_guard.time, "process_time", lambda: told["process"])
+
+    def scheduled(thread):
+        return int(1e9 * told.get(thread, 0.0)), int(1e9 * told.get((thread, "waits"), 0.0))
+
+    monkeypatch.setattr(process_guard, "_scheduled_ns", scheduled)
     return told
 
 
@@ -61,10 +66,29 @@ def test_work_in_the_turns_of_others_convicts(clock, idle, turn, share, convicte
     assert set(threads.busy) == ({"a"} if turn == "b" else set())
 
 
+@pytest.mark.parametrize(
+    ("waited", "process", "convicted"),
+    [
+        (0.0, 0.1, False),  # the main thread sleeps, as beside a device
+        (3.0, 0.5, True),  # a loaded host: the main thread has a quarter of a core
+        (3.0, 1.0, False),  # many devices: the process has a whole core, and waits for more
+    ],
+)
+def test_less_convicts_on_a_loaded_host(clock, idle, waited, process, convicted):
+    threads = FileThreads()
+    thread, main = idle(), threading.main_thread()
+    threads.look("a")
+    threads.begin()
+    clock |= {"now": 10.0, "process": 10 * process, main: 1.0, (main, "waits"): waited}
+    clock[thread] = 0.6 * SHARE * 10
+    threads.look("b")
+    assert bool(threads.reasons()) == convicted
+
+
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux shows it")
 def test_a_threads_cpu_time_is_read():
-    before = process_guard._cpu_ns(threading.current_thread())
-    while process_guard._cpu_ns(threading.current_thread()) == before:
+    before, _ = process_guard._scheduled_ns(threading.current_thread())
+    while process_guard._scheduled_ns(threading.current_thread())[0] == before:
         sum(range(10_000))
     assert before > 0
 

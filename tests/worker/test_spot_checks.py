@@ -28,6 +28,7 @@ from bench.worker.prove import divided_gradients, spot_checks
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader, counters
+from bench.worker.prove.kept_spans import Taken
 from bench.worker.prove.span_diagnosis import subsets
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
 from bench.worker.prove.statistical_proof import STEPS
@@ -401,6 +402,24 @@ def test_a_check_is_not_announced_by_a_call_of_params(gate, mesh, problem, rearr
     built = told_by_params(jit_spmd.build(problem, mesh), problem, mesh, rearranged=rearranged)
     why, _ = checked(gate, built, problem, steps=20)
     assert "the parameters do not change" in why
+
+
+def test_counters_are_read_as_they_were_before_later_steps(gate, mesh, problem):
+    """A check may be the first of its turn, and `params` is called only after the round."""
+    right = jit_spmd.build(problem, mesh)
+
+    def params(state):
+        return jax.tree.map(jnp.copy, state[0])
+
+    built = replace(right, params=params, held=lambda state: state[0])
+    reader, batch = StateReader(built, problem, built.state), built.place(problem.batch(0))
+    assert not reader.is_plain
+    before = Taken(gate, reader, built.state)
+    state, _ = built.step(built.state, batch)
+    after = Taken(gate, reader, state, before)
+    later, _ = built.step(state, batch)
+    for taken, count in ((before, 0), (after, 1)):
+        assert set(counters(taken.moment(later).held.opt_state).values()) == {count}
 
 
 def test_a_check_leaves_no_trace_on_the_arrays_of_a_state(gate, mesh, problem):

@@ -101,6 +101,15 @@ def scaled_updates(problem, grads, opt_state, params):
     return jax.tree.map(lambda leaf: factor * leaf, updates), opt_state
 
 
+def without_decay_of_biases(problem, grads, opt_state, params):
+    """They are 0 at first, so that the first update is right."""
+    updates, new_state = problem.optimizer.update(grads, opt_state, params)
+    if stateful(problem):
+        none = optax.adamw(1e-3, weight_decay=0.0).update(grads, opt_state, params)[0]
+        updates = jax.tree.map(lambda a, b: b if a.ndim == 1 else a, updates, none)
+    return updates, new_state
+
+
 def hardcoded(problem, mesh):
     return jit_spmd.build(replace(problem, optimizer=optax.adamw(1e-3)), mesh)
 
@@ -123,6 +132,103 @@ def loss_after(state, old, now, loss_fn, batch):
     return state, loss_fn(state[0], batch)
 
 
+def stale(state, old, now, loss_fn, batch):
+    """The gradients of the step before are applied, at first zeros."""
+    (new, opt_state, kept) = state
+    update = jax.tree.map(jnp.subtract, new, old)
+    return (jax.tree.map(jnp.add, old, kept), opt_state, update), now
+
+
+def skipping(state, old, now, loss_fn, batch):
+    """The second of three updates is left out."""
+    new, opt_state, count = state
+    new = jax.tree.map(lambda a, b: jnp.where(count == 1, b, a), new, old)
+    return (new, opt_state, count + 1), now
+
+
+def warmed(state, old, now, loss_fn, batch):
+    new, opt_state, count = state
+    rate = jnp.minimum(1.0, (count + 1) / 2)
+    new = jax.tree.map(lambda a, b: b + rate * (a - b), new, old)
+    return (new, opt_state, count + 1), now
+
+
+def decayed_again(state, old, now, loss_fn, batch):
+    new, *others = state
+    return (jax.tree.map(lambda leaf: leaf * (1 - 1e-6), new), *others), now
+
+
+def rounded_to(dtype):
+    return lambda grads, _: jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), grads)
+
+
+def sharded(reduced):
+    """A step by jax.shard_map with gradients that are reduced as told."""
+
+    def build(problem, mesh):
+        right = jit_spmd.build(problem, mesh)
+        loss_fn, whole = problem.loss_function(), P()
+
+        @jax.jit
+        @partial(
+            jax.shard_map, mesh=mesh, in_specs=(whole, P("data")), out_specs=whole, check_vma=False
+        )
+        def step(state, batch):
+            loss, grads = jax.value_and_grad(loss_fn)(state[0], batch)
+            updates, opt_state = problem.optimizer.update(reduced(grads), state[1], state[0])
+            new = optax.apply_updates(state[0], updates)
+            return (new, opt_state, state[2]), jax.lax.pmean(loss, "data")
+
+        return replace(right, step=step)
+
+    return type("Implementation", (), {"build": staticmethod(build)})
+
+
+def biases_of_one_shard(grads):
+    first = jax.lax.axis_index("data") == 0
+    own = jax.lax.psum(jax.tree.map(lambda x: jnp.where(first, x, 0), grads), "data")
+    mean = jax.lax.pmean(grads, "data")
+    return jax.tree.map(lambda a, b: a if a.ndim == 1 else b, own, mean)
+
+
+def clipped_before(grads):
+    clipped, _ = optax.clip_by_global_norm(0.1).update(grads, optax.EmptyState())
+    return jax.lax.pmean(clipped, "data")
+
+
+def last_row_twice(batch):
+    return jax.tree.map(lambda x: jnp.concatenate([x[:7], x[6:7]]), batch)
+
+
+def first_loss(state, old, now, loss_fn, batch):
+    new, opt_state, (count, first) = state
+    loss = jnp.where(count == 0, now, first)
+    return (new, opt_state, (count + 1, loss)), loss
+
+
+def keeping_the_batch(problem, mesh):
+    right, kept = jit_spmd.build(problem, mesh), []
+
+    def place(batch):
+        kept.append(right.place(batch))
+        return kept[0]
+
+    return replace(right, place=place)
+
+
+def at_the_start(problem, mesh):
+    """The function that is differentiated has closed over the initial parameters."""
+    right, (start, loss_fn) = jit_spmd.build(problem, mesh), problem.functional()
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+    def step(state, batch):
+        loss, grads = jax.value_and_grad(loss_fn)(start, batch)
+        updates, opt_state = problem.optimizer.update(grads, state[1], state[0])
+        return (optax.apply_updates(state[0], updates), opt_state, state[2]), loss
+
+    return replace(right, step=step)
+
+
 def of_copy(params):
     return jax.tree.map(jnp.copy, params)
 
@@ -141,12 +247,16 @@ MISTAKES = {
     "labels": (made(batch=shifted_labels), "array 1 of the batch is shifted by 1 along axis 0"),
     "no decay": (
         made(updated=by_another(optax.adamw(1e-3, weight_decay=0.0))),
-        r"off by 1e-07 times the parameters: a weight decay is left out",
+        "the optimizer is not applied as given: its weight_decay is 0 and should be 0.0001",
     ),
-    "scaled": (made(updated=scaled_updates), "the first update is 0.75 times what it should be"),
+    "no decay of biases": (
+        made(updated=without_decay_of_biases),
+        r"its weight_decay for \['layers'\]\[0\]\['bias'\], .* is 0 and should be 0.0001",
+    ),
+    "scaled": (made(updated=scaled_updates), "its learning rate is 0.00075 and should be 0.001"),
     "b2": (
         made(updated=by_another(optax.adamw(1e-3, b2=0.95))),
-        "its first step is right, a later one is not .check the decay rates of its moments",
+        "its b2 is 0.95 and should be 0.999",
     ),
     "another optimizer": (
         type("Implementation", (), {"build": staticmethod(hardcoded)}),
@@ -163,6 +273,44 @@ MISTAKES = {
     "late loss": (
         made(loss=late_loss, extra=lambda _: jnp.zeros(())),
         "the loss is that of the step before",
+    ),
+    "stale": (
+        made(loss=stale, extra=lambda params: jax.tree.map(jnp.zeros_like, params)),
+        "the gradients are those of the step before",
+    ),
+    "skipping": (
+        made(loss=skipping, extra=lambda _: jnp.zeros((), jnp.int32)),
+        "the second update is skipped",
+    ),
+    "warm-up": (
+        made(loss=warmed, extra=lambda _: jnp.zeros((), jnp.int32)),
+        "0.5 times what it should be, and later ones are not: .* or the learning rate changes",
+    ),
+    "a second decay": (made(loss=decayed_again), "is off by -1e-06 times the parameters"),
+    "bfloat16": (made(grads=rounded_to("bfloat16")), "the gradients are rounded to bfloat16"),
+    "a row twice": (
+        made(batch=last_row_twice),
+        r"rows are summed with the weights (0.125, ){6}0.25, 0;",
+    ),
+    "first loss": (
+        made(loss=first_loss, extra=lambda _: (jnp.zeros((), jnp.int32), jnp.zeros(()))),
+        "the loss is that of the first step",
+    ),
+    "first batch": (
+        type("Implementation", (), {"build": staticmethod(keeping_the_batch)}),
+        "every step takes the first batch",
+    ),
+    "at the start": (
+        type("Implementation", (), {"build": staticmethod(at_the_start)}),
+        "the gradients are those of the initial parameters",
+    ),
+    "unreduced biases": (
+        sharded(biases_of_one_shard),
+        r"of \['layers'\].*bias'\], the gradients are those of shard 0 alone: they are not reduced",
+    ),
+    "clipped shards": (
+        sharded(clipped_before),
+        "the gradients of the shards are clipped one by one, before they are averaged",
     ),
     "loss after": (made(loss=loss_after), "the loss is that of the parameters after the update"),
 }

@@ -69,15 +69,15 @@ class StateReader:
         """Whether all of them are leaves of the state."""
         self.is_elsewhere = is_elsewhere(train_step)
         paths = {places.get(id(leaf)): path_of(path) for path, leaf in held}
-        self._held = sorted(place for place in paths if place is not None)
+        self.held = sorted(place for place in paths if place is not None)
         """Indices of the parameters among the state's leaves, in ascending order."""
         init = problem.optimizer.init
         self._optimizer: tuple[int, Any] | None = None
         """Index of the optimizer state's first leaf, and the state's tree structure over a list of
         parameters, each in a dict under its path, because an optimizer may depend on that."""
-        if len(self._held) < len(held):  # params are computed
+        if len(self.held) < len(held):  # params are computed
             return
-        shapes = jax.eval_shape(init, [{paths[at]: leaves[at]} for at in self._held])
+        shapes = jax.eval_shape(init, [{paths[at]: leaves[at]} for at in self.held])
         self._layout: tuple[list[Any], Any] = jax.tree.flatten(
             jax.eval_shape(init, params),
             is_leaf=lambda part: isinstance(part, dict) and part.keys() == params.keys(),
@@ -88,8 +88,11 @@ class StateReader:
         for place in range(len(leaves) - len(wanted) + 1):
             span = range(place, place + len(wanted))
             found = kinds[place : span.stop]
-            if all(map(_alike, found, wanted)) and not set(self._held) & set(span):
+            if all(map(_alike, found, wanted)) and not set(self.held) & set(span):
                 self._optimizer = place, jax.tree.structure(shapes)
+                self._scalars = [
+                    at for at, (shape, _) in zip(span, wanted, strict=True) if not shape
+                ]
                 return
 
     @property
@@ -99,10 +102,10 @@ class StateReader:
 
     def places(self, *, moments: bool) -> list[int] | None:
         """Return the indices of the leaves that reading needs; None if that may be all."""
-        if self._optimizer is None or self._parts.num_leaves > len(self._held):
+        if self._optimizer is None or self._parts.num_leaves > len(self.held):
             return None
         first, tree = self._optimizer
-        return [*self._held, *(range(first, first + tree.num_leaves) if moments else ())]
+        return [*self.held, *(range(first, first + tree.num_leaves) if moments else self._scalars)]
 
     def parts(self, state: Any) -> tuple[Params, ModelState]:
         """Return the parameters and the model state of a state; `params` may raise anything."""
@@ -132,7 +135,7 @@ class StateReader:
         held = jax.tree.unflatten(optimizers, leaves[place : place + optimizers.num_leaves])
 
         def is_moment(part: Any) -> bool:
-            return isinstance(part, list) and len(part) == len(self._held)
+            return isinstance(part, list) and len(part) == len(self.held)
 
         def in_layout(part: Any, wanted: Any) -> Any:
             if not is_moment(part):
@@ -140,7 +143,7 @@ class StateReader:
             if not moments:
                 return scalars(wanted)
             replaced = list(leaves)
-            for number, own in zip(self._held, part, strict=True):
+            for number, own in zip(self.held, part, strict=True):
                 for leaf in jax.tree.leaves(own):  # none if the parameter has no such moment
                     replaced[number] = leaf
             whole = on_host(self.parts(jax.tree.unflatten(tree, replaced))[0])
@@ -171,9 +174,10 @@ class StateCopy:
         self.kept = {place: _kept(leaves[place], replicas=replicas) for place in chosen}
         """For each leaf, the checksums of its shards, and a function that makes it again."""
 
-    def equals(self, other: StateCopy) -> bool:
-        """Whether all leaves of this copy are in the other one, and equal."""
-        return all(other.kept[place][0] == digests for place, (digests, _) in self.kept.items())
+    def equals(self, other: StateCopy, places: Iterable[int] | None = None) -> bool:
+        """Whether all leaves of this copy, or those of `places`, are in the other, and equal."""
+        chosen = self.kept if places is None else places
+        return all(other.kept[place][0] == self.kept[place][0] for place in chosen)
 
     def restored(self, later: Any = None) -> Any:
         """Make a state of the copies, and of a later state's leaves where none were copied."""

@@ -53,7 +53,7 @@ class Taken:
             self._moment = self._read(state, *how)
             return
         self.copy = StateCopy(state, reader.places(moments=before is None))
-        self._has_moments = before is None or self.copy.equals(before.copy)
+        self._has_moments = before is None or self.copy.equals(before.copy, reader.held)
         if before is not None and self._has_moments:
             self.copy = StateCopy(state, reader.places(moments=True))
 

@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bench.contract import Batch, Problem, StateLossFn
-from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState, is_float
+from bench.contract.model_state import LOCAL, SYNCHRONIZED
 from bench.worker.prove.carried_state import (
     SHARDS,
     flat,
@@ -25,13 +26,15 @@ from bench.worker.prove.carried_state import (
     whole_batch_loss,
 )
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.relative_errors import close, state_errors
-from bench.worker.prove.trajectory import Trajectory, vector, whole_batch_steps
+from bench.worker.prove.relative_errors import close, some, state_errors, update_errors
+from bench.worker.prove.trajectory import Trajectory, vector
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
 LEAST_WEIGHT = 1e-3
+MOST_ELEMENTS = 1 << 26
+"""Most numbers in the gradients of all rows or microbatches for them to be told apart."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,12 @@ class Observed:
         """What it should be."""
         return vector(self.truth.first, self.truth.start)
 
+    @cached_property
+    def wrong(self) -> list[str]:
+        """Paths of the parameters whose first update is wrong."""
+        ends = self.ours.first, self.truth.first, self.truth.start
+        return [path for path, e in update_errors(*ends, None).items() if not e <= self.match]
+
     def is_near(self, ours: Any, theirs: Any) -> bool:
         """Whether two vectors or scalars agree."""
         return close(ours, theirs, self.match)
@@ -78,7 +87,7 @@ def known_mistakes(seen: Observed) -> list[str]:
         mistaken = -seen.rate * vector(flat(grads))
         if seen.is_near(seen.update, mistaken) and not seen.is_near(seen.right, mistaken):
             return [why]
-    return _in_first_step(seen, *_shards_at_once(seen)) or _in_later_steps(seen)
+    return _in_first_step(seen, *_shards_at_once(seen)) or _wrong_averages(seen)
 
 
 def _in_first_step(
@@ -86,12 +95,36 @@ def _in_first_step(
 ) -> list[str]:
     """Name mistakes of the first step, by what each shard computes, as `_parts_in_turn` returns."""
     parts, has_state = seen.problem.microbatches, bool(seen.problem.state_names)
+    rows, wrong = seen.problem.batch_size, seen.wrong
     why = _explain_update(seen, updates, sequential)
-    if why.startswith(UNKNOWN) and parts > 1 and not has_state:
-        own = _parts_in_turn(seen, strided_part, parts)[1]
-        why = _explain_weights(seen, own, "microbatches") or why
+    if why.startswith(UNKNOWN) and len(wrong) < len(seen.ours.first) and len(updates) > 1:
+        chosen = np.concatenate(
+            [np.full(leaf.size, path in wrong) for path, leaf in seen.ours.first.items()]
+        )
+        of_some = _explain_weights(seen, seen.update[chosen], updates[:, chosen], "shards")
+        why = f"of {some(wrong)}, {of_some}" if of_some else why
+    for count, what in ((parts, "microbatches"), (rows, "rows")):
+        if why.startswith(UNKNOWN) and count > 1 and not has_state:
+            if count * seen.update.size > MOST_ELEMENTS:
+                break
+            divided = part_of if what == "rows" else strided_part
+            own = _parts_in_turn(seen, divided, count)[1]
+            why = _explain_weights(seen, seen.update, own, what) or why
+    if why.startswith(UNKNOWN):
+        why = _rounded(seen) or why
     of_loss = _explain_loss(seen, losses, 1 if has_state else parts)
     return [each for each in (why, of_loss) if each]
+
+
+def _rounded(seen: Observed) -> str:
+    """Name the dtype to whose precision the gradients are rounded; empty if they are not."""
+    gradients = jnp.asarray(seen.update / -seen.rate)
+    for name in ("bfloat16", "float16"):
+        if close(
+            gradients, gradients.astype(name).astype(float), 0.01 * float(jnp.finfo(name).eps)
+        ):
+            return f"the gradients are rounded to {name}"
+    return ""
 
 
 def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray) -> str:
@@ -107,21 +140,22 @@ def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray)
         return f"the gradients are {factor:.6g} times what they should be{reason}"
     if shards > 1 and seen.is_near(update, sequential):
         return f"there are {shards} updates per step: one for every shard, not one for their mean"
-    weighted = _explain_weights(seen, updates, "shards") if shards > 1 else ""
+    weighted = _explain_weights(seen, update, updates, "shards") if shards > 1 else ""
     advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
     return weighted or (f"{UNKNOWN}{advice}" if seen.match <= MATCH else "")
 
 
-def _explain_weights(seen: Observed, updates: np.ndarray, parts: str) -> str:
+def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, parts: str) -> str:
     """Say which parts of the batch an update sums with other weights; empty if it is no such sum.
 
     `updates`, (parts, parameters), are those of each part alone, and `parts` says what these are.
     """
-    update = seen.update
     weights = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)[0]
     if len(updates) >= update.size or not seen.is_near(weights @ updates, update):
         return ""
     least = max(LEAST_WEIGHT, 10 * seen.match)
+    if np.ptp(weights) <= least:
+        return ""  # a multiple of their mean
     used = np.flatnonzero(abs(weights) > least)
     if len(used) == 1 and parts == "shards":
         alone = f"shard {used[0]} alone"
@@ -129,6 +163,10 @@ def _explain_weights(seen: Observed, updates: np.ndarray, parts: str) -> str:
     if len(used) < len(updates) and np.ptp(weights[used]) <= least:
         listed = ", ".join(map(str, used))
         return f"the gradients are those of {parts} {listed} of {len(updates)} alone"
+    norms, most = weights * np.linalg.norm(updates, axis=1), 1 / len(updates)
+    clipped = norms[weights < most - least]
+    if len(clipped) > 1 and weights.max() < most + least and np.ptp(clipped) <= least * clipped[0]:
+        return f"the gradients of the {parts} are clipped one by one, before they are averaged"
     listed = ", ".join(f"{weight:.3g}" for weight in weights.round(3) + 0.0)
     return f"the gradients of the {parts} are summed with the weights {listed}"
 
@@ -224,29 +262,8 @@ def _other_steps(problem: Problem, shards: int) -> Iterator[tuple[str, StateLoss
     )
 
 
-def _in_later_steps(seen: Observed) -> list[str]:
-    """Name mistakes that show after a first step whose loss and update are right."""
-    if why := _wrong_averages(seen):
-        return [why]
-    start = seen.problem.draw_state()
-    before, after, _ = seen.ours.states
-    draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
-    if all(np.array_equal(before[path], after[path]) for path in draws):
-        return []  # the comparison of the model state says so
-
-    def again(params: Any, now: ModelState, batch: Batch) -> Any:
-        """Draw in every step the random numbers of the first."""
-        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start)
-        return seen.gradients(params, same, batch)
-
-    optimizer = seen.problem.optimizer
-    repeated = whole_batch_steps(seen.problem.draw(), start, again, optimizer, seen.batches)
-    repeats = float(np.abs(seen.ours.losses / repeated.losses - 1).max()) <= seen.match
-    return ["every step draws the same random numbers"] if repeats else []
-
-
-def _wrong_averages(seen: Observed) -> str:
-    """Name the mistake that leaves the model state after the first step; empty if none does."""
+def _wrong_averages(seen: Observed) -> list[str]:
+    """Name the mistake that leaves the model state after the first step."""
     problem, batch, shards = seen.problem, seen.batches[0], seen.shards
     params, model_state, _ = problem.functional_with_state()
     start = flat(model_state)
@@ -259,12 +276,10 @@ def _wrong_averages(seen: Observed) -> str:
     if problem.statistics != LOCAL and makes(
         in_shards(replace(problem, statistics=LOCAL), shards), batch
     ):
-        return (
-            "the running averages are the means of the shards' own statistics, not the statistics "
-            "of the global batch"
-        )
+        why = "the running averages are the means of the shards' own statistics"
+        return [f"{why}, not the statistics of the global batch"]
     of_part = in_microbatches(problem)
     for index in range(shards):
         if makes(of_part, part_of(batch, shards, index)):
-            return f"the running averages are those of shard {index} alone"
-    return ""
+            return [f"the running averages are those of shard {index} alone"]
+    return []

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import optax
 
 from bench.contract import Batch
+from bench.contract.model_state import is_float
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
+from bench.worker.prove.altered_optimizers import OwnSteps
 from bench.worker.prove.carried_state import Flat, flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE, FEW
@@ -26,6 +29,15 @@ if TYPE_CHECKING:
 OPTIMIZER = "the gradients are right under SGD, but the optimizer is not applied as given"
 BF16 = (2.0**-12, 2.0**-5)
 """Range of relative errors that rounding to bfloat16 (8 bits) causes."""
+ORDERS = {
+    (-1, 0, 1): "the gradients are those of the step before",
+    (0, 0, 1): "the gradients are those of the step before",
+    (0, -1, 2): "the second update is skipped",
+    (0, 1, -1): "the third update is skipped",
+    (0, -1, -1): "no update follows the first",
+    (0, 0, 0): "the gradients are those of the first step",
+}
+"""Names of mistakes, by the number of the step whose gradients each step applies; -1 for none."""
 DECAY = 1e-2
 """Relative distance below which a difference is a multiple of the parameters."""
 
@@ -61,6 +73,15 @@ def why_wrong(
     # After the first step alone: from the second on, one wrong parameter spoils the others.
     wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
     right = f"that of the other {count(len(first) - len(wrong), 'parameter')} is right"
+    if name == OWN and not sentences and gate.division.devices == 1:
+        given = gate.problems[OWN], gate.exact_batches, gate.shards, 0.0, ours, truth
+        seen = Observed(*given, gate.loss_and_gradients, match)
+        steps = OwnSteps(seen, mask, (check["loss_tolerance"], check["update_tolerance"]))
+        why = ""
+        # An optimizer may be of a kind that cannot be altered. The step is wrong all the same.
+        with exact_arithmetic(gate.programs), suppress(Exception):
+            why = steps.why()
+        sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""
         change = _change(ours, truth, wrong, mask, max(match, 1e-3))
@@ -87,7 +108,7 @@ def _general_diagnosis(name: str, *, right_start: bool) -> str:
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
     if name == OWN:
-        later = "its first step is right, a later one is not (check the decay rates of its moments)"
+        later = "its first step is right, a later one is not, and no change of one number makes it"
         return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
     if right_start:
         return "the first step is right, but a later one is not"
@@ -97,27 +118,26 @@ def _general_diagnosis(name: str, *, right_start: bool) -> str:
 def _change(
     ours: Trajectory, truth: Trajectory, wrong: Sequence[str], mask: Flat | None, match: float
 ) -> str:
-    """Say how the first update of parameters is wrong, if that is the same for all; else nothing.
+    """Say how the first update of parameters is wrong; empty if that is not known.
 
     To within `match`, it is a multiple of the right one, or off by a multiple of the parameters.
     """
-    changes = set()
-    for path in wrong:
-        start = truth.start[path]
-        counted = np.ones_like(start, bool) if mask is None else mask[path]
-        start = start[counted]
-        update, right = ours.first[path][counted] - start, truth.first[path][counted] - start
-        factor, decay = _multiple(update, right), _multiple(update - right, start)
-        if not update.any():
-            changes.add("is missing: it does not change")
-        elif abs(factor - 1) > 10 * match and close(update, factor * right, match):
-            changes.add(f"is {factor:.3g} times what it should be")
-        elif decay and close(update - right, decay * start, DECAY):
-            how = "is left out" if decay > 0 else "or an L2 penalty is added"
-            changes.add(f"is off by {decay:.2g} times the parameters: a weight decay {how}")
-        else:
-            return ""
-    return changes.pop() if len(changes) == 1 else ""
+    if not wrong:
+        return ""
+    start, update, right = (
+        np.concatenate([leaves[p][... if mask is None else mask[p]].ravel() for p in wrong])
+        for leaves in (truth.start, ours.first, truth.first)
+    )
+    update, right = update - start, right - start
+    factor, decay = _multiple(update, right), _multiple(update - right, start)
+    if not update.any():
+        return "is missing: it does not change"
+    if abs(factor - 1) > 10 * match and close(update, factor * right, match):
+        return f"is {factor:.3g} times what it should be"
+    if decay and close(update - right, decay * start, DECAY):
+        how = "is left out" if decay > 0 else "or an L2 penalty is added"
+        return f"is off by {decay:.2g} times the parameters: a weight decay {how}"
+    return ""
 
 
 def _multiple(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -161,15 +181,65 @@ def _wrong_times(seen: Observed) -> list[str]:
         scaled = optax.chain(optimizer, optax.scale(factor))
         if not close(end, last(scaled, seen.batches), 10 * match):
             first = f"the first update is {factor:.6g} times what it should be"
-            found += [f"{first}, and later ones are not: `params` may return an average"]
+            later = "`params` may return an average, or the learning rate changes"
+            found += [f"{first}, and later ones are not: {later}"]
+    found = found or _other_gradients(seen, end)
     if near(ours.losses[1:], truth.losses[:-1]):
         found += ["the loss is that of the step before"]
+    elif near(ours.losses, truth.losses[0]) and not near(truth.losses, truth.losses[0]):
+        found += ["the loss is that of the first step"]
     elif near(update, right) and not near(ours.losses[0], truth.losses[0]):
         params = jax.tree.unflatten(jax.tree.structure(start[0]), truth.first.values())
         after = seen.gradients(params, start[1], seen.batches[0])[0][0]
         if near(ours.losses[0], float(after)):
             found += ["the loss is that of the parameters after the update"]
     return found
+
+
+def _other_gradients(seen: Observed, end: np.ndarray) -> list[str]:
+    """Name the mistake by which steps apply gradients of other steps, or none, until the end."""
+    start = seen.problem.draw(), seen.problem.draw_state()
+    begins = -1 if not seen.update.any() else 0
+    right = seen.is_near(seen.update, seen.right) or begins
+    if not right or seen.is_near(end, vector(seen.truth.last, seen.truth.start)):
+        return []
+
+    def ordered(order: Sequence[int]) -> Callable[..., Any]:
+        kept: list[Any] = []
+
+        def gradients(*given: Any) -> Any:
+            of_loss, grads = seen.gradients(*given)
+            kept.append(grads)
+            at = order[len(kept) - 1]
+            return of_loss, kept[at] if at >= 0 else jax.tree.map(np.zeros_like, grads)
+
+        return gradients
+
+    def again(params: Any, now: Any, batch: Batch) -> Any:
+        """Draw in every step the random numbers of the first."""
+        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start[1])
+        return seen.gradients(params, same, batch)
+
+    first, *others = seen.batches
+    tries = [(why, ordered(o), seen.batches) for o, why in ORDERS.items() if o[0] == begins]
+    tries += [
+        ("every step takes the first batch", seen.gradients, [first] * len(seen.batches)),
+        ("the batch is that of the step before", seen.gradients, [first, first, *others[:-1]]),
+        (
+            "the gradients are those of the initial parameters",
+            lambda _, *given: seen.gradients(start[0], *given),
+            seen.batches,
+        ),
+    ]
+    before, after, _ = seen.ours.states
+    draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
+    if not all(np.array_equal(before[path], after[path]) for path in draws):
+        tries.append(("every step draws the same random numbers", again, seen.batches))
+    for why, gradients, batches in tries:
+        steps = whole_batch_steps(*start, gradients, seen.problem.optimizer, batches)
+        if seen.is_near(end, vector(steps.last, steps.start)):
+            return [why]
+    return []
 
 
 def _others(gate: Gate, seen: Observed) -> str:

@@ -1,0 +1,272 @@
+"""Diagnosis of a wrong optimizer: the workload's own is altered in one place until it fits.
+
+optax's transformations are closures, whose cells hold numbers under the names of optax's arguments.
+So the decay rates of any optimizer can be found and changed. A step is explained only if the gate
+would accept it with that.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import CellType, FunctionType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import GradientTransformation as Rule
+from scipy.optimize import minimize_scalar
+
+from bench.worker.prove.carried_state import Flat, leaves_by_path, part_of
+from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.relative_errors import loss_error, some, update_errors
+from bench.worker.prove.trajectory import whole_batch_steps
+
+PATIENCE_S = 120.0
+"""Seconds after which no other number is tried."""
+REPLAYS = 8
+"""Most replays of the steps for one number, because their gradients depend on it."""
+LESS = 0.5
+"""A number is dropped if even the best value leaves more than this share of the last distance."""
+DIGITS = 1e-3
+"""Relative precision to which a number is told."""
+
+
+class Number(NamedTuple):
+    """A number, or a truth value, that an optimizer's functions hold."""
+
+    name: str
+    cell: CellType
+
+    def told(self, value: Any, where: str) -> str:
+        """Say which value it has, and which it should have."""
+        name, values = self.name, (value, self.cell.cell_contents)
+        if name == "step_size" and values[1] < 0:
+            name, values = "learning rate", (-values[0], -values[1])
+        return f"its {name}{where} is {' and should be '.join(map(_text, values))}"
+
+
+def _text(value: Any) -> str:
+    """Write a number with few digits; of a decay rate, the distance from 1 counts."""
+    if isinstance(value, bool):
+        return str(value)
+    least = DIGITS * min(abs(value), abs(1 - value) or 1.0)
+    texts = (f"{value:.{digits}g}" for digits in range(1, 18))
+    return next(f"{float(text):.12g}" for text in texts if abs(float(text) - value) <= least)
+
+
+def numbers_of(part: Any, seen: dict[int, Any]) -> Iterator[Number]:
+    """Find the numbers in the closures of an optimizer's functions; `seen` is empty at first."""
+    if id(part) in seen:
+        return
+    seen[id(part)] = part
+    if isinstance(part, FunctionType):
+        for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
+            held = None
+            with suppress(ValueError):  # it is empty
+                held = cell.cell_contents
+            if not isinstance(held, int | float):
+                yield from numbers_of(held, seen)
+            elif id(cell) not in seen:
+                seen[id(cell)] = cell
+                yield Number(name, cell)
+    elif isinstance(part, tuple | list | dict):
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from numbers_of(each, seen)
+
+
+def with_number(rule: Rule, cell: CellType, value: Any) -> Rule:
+    """Return an optimizer whose functions find another number in a cell while they run."""
+
+    def changed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            own, cell.cell_contents = cell.cell_contents, value
+            try:
+                return function(*args)
+            finally:
+                cell.cell_contents = own
+
+        return run
+
+    return Rule(*map(changed, rule))
+
+
+def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], value: Any) -> Rule:
+    """Apply an optimizer, and to the parameters of these paths the one that is made of a value."""
+    other = make(value)
+
+    def update(grads: Any, states: Any, params: Any = None) -> Any:
+        ours, kept = right.update(grads, states[0], params)
+        theirs, others = other.update(grads, states[1], params)
+
+        def chosen(path: Any, own: Any, their: Any) -> Any:
+            return their if jax.tree_util.keystr(path) in paths else own
+
+        return jax.tree_util.tree_map_with_path(chosen, ours, theirs), (kept, others)
+
+    return Rule(lambda params: (right.init(params), other.init(params)), update)
+
+
+def anew(rule: Rule) -> Rule:
+    """Forget the optimizer's state in every step."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        return rule.update(grads, rule.init(params), params)[0], state
+
+    return Rule(rule.init, update)
+
+
+def ahead(rule: Rule) -> Rule:
+    """Begin with counts of 1."""
+
+    def counted(leaf: Any) -> Any:
+        return leaf + 1 if leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
+
+    return Rule(lambda params: jax.tree.map(counted, rule.init(params)), rule.update)
+
+
+def coupled(rule: Rule, decay: CellType) -> Rule:
+    """Add a weight decay to the gradients instead."""
+    share, without = decay.cell_contents, with_number(rule, decay, 0.0)
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        grads = jax.tree.map(lambda grad, leaf: grad + share * leaf, grads, params)
+        return without.update(grads, state, params)
+
+    return Rule(without.init, update)
+
+
+def clipped_apart(seen: Observed, most: float) -> Callable[..., Any]:
+    """Return what computes a batch's loss and gradients with those of each shard clipped."""
+    of_part = jax.jit(jax.value_and_grad(seen.problem.functional()[1]))
+    clip = optax.clip_by_global_norm(most).update
+
+    def gradients(params: Any, model_state: Any, batch: Any) -> Any:
+        parts = [of_part(params, part_of(batch, seen.shards, at)) for at in range(seen.shards)]
+        clipped = [(loss, clip(grads, optax.EmptyState())[0]) for loss, grads in parts]
+        loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / seen.shards, *clipped)
+        return (loss, model_state), grads
+
+    return gradients
+
+
+@dataclass(frozen=True)
+class OwnSteps:
+    """Steps under the workload's optimizer that differ from the reference's."""
+
+    seen: Observed
+    mask: Flat | None
+    """Bool per element, whether it is compared; all if None."""
+    tolerance: tuple[float, float]
+    """Largest relative error of a loss, and of an update."""
+
+    def replay(
+        self, rule: Rule, gradients: Callable[..., Any] | None = None
+    ) -> tuple[bool, list[str], list[Any]]:
+        """Take the reference's steps by a rule, with its gradients or others.
+
+        Return whether they are ours, the paths of the parameters that differ, after the first step
+        if any does, and the gradients.
+        """
+        grads = []
+
+        def recorded(*given: Any) -> Any:
+            found = (gradients or self.seen.gradients)(*given)
+            grads.append(found[1])
+            return found
+
+        start = self.seen.problem.draw(), self.seen.problem.draw_state()
+        theirs = whole_batch_steps(*start, recorded, rule, self.seen.batches)
+        ends = (self.seen.ours.first, theirs.first), (self.seen.ours.last, theirs.last)
+        errors = (update_errors(*end, theirs.start, self.mask) for end in ends)
+        first, last = (
+            [p for p, e in each.items() if not e <= self.tolerance[1]] for each in errors
+        )
+        near = loss_error(self.seen.ours.losses, theirs.losses) <= self.tolerance[0]
+        return near and not first + last, first or last, grads
+
+    def why(self) -> str:
+        """Name the change of the optimizer that makes the steps; empty if none does.
+
+        If it is not one for all parameters, it may be one for those that differ.
+        """
+        end, right = time.monotonic() + PATIENCE_S, self.seen.problem.optimizer
+        if self.replay(anew(right))[0]:
+            return "its state is not kept: each step begins with a new one"
+        if self.replay(ahead(right))[0]:
+            return "its count is one ahead: each step is taken as the one after it"
+        _, wrong, grads = self.replay(right)
+        for number in numbers_of(right.update, {}):
+            change = partial(with_number, right, number.cell)
+            changes = {"": change}
+            if len(wrong) < len(self.seen.ours.first):
+                changes[f" for {some(wrong)}"] = partial(on_some, right, wrong, change)
+            # The optimizer's own code may depend on a number, such as a length.
+            with suppress(Exception):
+                own = number.cell.cell_contents
+                if (
+                    number.name == "max_norm"
+                    and self.replay(right, clipped_apart(self.seen, own))[0]
+                ):
+                    return "the gradients are clipped on each shard, before they are averaged"
+                if number.name == "weight_decay" and self.replay(coupled(right, number.cell))[0]:
+                    return "its weight_decay is an L2 penalty, added to the gradients"
+                for where, make in changes.items():
+                    if (value := self._fitting(number, make, grads)) is not None:
+                        return number.told(value, where)
+            if time.monotonic() > end:
+                break
+        return ""
+
+    def _fitting(self, number: Number, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
+        """Find the value of a number with which a rule makes the steps; None if none does.
+
+        `grads` are the gradients of the right steps.
+        """
+        own = number.cell.cell_contents
+        if isinstance(own, bool):
+            return not own if self.replay(make(not own))[0] else None
+        ends, start = (self.seen.ours.first, self.seen.ours.last), self.seen.problem.draw()
+
+        @jax.jit
+        def squares(value: Any, grads: list[Any], start: Any, ends: Any, mask: Any) -> Any:
+            """Return the squared distance of the first parameters and the last from the steps'."""
+            rule, params, every = make(value), start, []
+            opt_state = rule.init(params)
+            for each in grads:
+                updates, opt_state = rule.update(each, opt_state, params)
+                params = optax.apply_updates(params, updates)
+                every.append(leaves_by_path(params))
+            return sum(
+                jnp.sum(jnp.where(mask[path] if mask else True, leaf - end[path], 0.0) ** 2)
+                for found, end in zip((every[0], every[-1]), ends, strict=True)
+                for path, leaf in found.items()
+            )
+
+        def far(value: float) -> float:
+            return float(squares(float(value), grads, start, ends, self.mask))
+
+        before, value = far(own), min(_candidates(own), key=far)
+        for turn in range(REPLAYS):
+            by = 1e-2 * (abs(value) or abs(own) or 1e-8)
+            found = minimize_scalar(far, (value, value + by))
+            if found.fun > LESS**2 * before:
+                break
+            before = found.fun
+            value = 0.0 if abs(found.x) <= DIGITS * abs(own) else float(found.x)
+            tried = value if turn % 2 else float(_text(value))  # most numbers have few digits
+            near, _, grads = self.replay(make(tried))
+            if near:
+                return tried
+        return None
+
+
+def _candidates(value: float) -> Iterator[float]:
+    """Yield values from which to search: other powers of ten, also of the distance from 1."""
+    yield from (value, 0.0)
+    for power in (-6, -4, -2, -1, 1, 2, 4, 6):
+        yield (value or 1e-4) * 10.0**power
+        if 0 < value < 1:
+            yield 1 - (1 - value) * 10.0**power

@@ -1,0 +1,155 @@
+"""A wrong optimizer is named by the one number of the workload's own that would make it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax.contrib import muon
+
+from bench.contract.clipping import clip_by_global_norm
+from bench.worker.prove.altered_optimizers import (
+    OwnSteps,
+    ahead,
+    anew,
+    numbers_of,
+    on_some,
+    with_number,
+)
+from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.trajectory import whole_batch_steps
+
+TOLERANCE = 2.0**-26, 4 * 2.0**-26
+BIAS = "['bias']"
+
+
+@jax.jit
+@jax.value_and_grad
+def loss_fn(params, batch):
+    return jnp.mean(jnp.tanh(batch @ params["kernel"] + params["bias"] - 1.0) ** 2)
+
+
+def whole(params, model_state, batch):
+    loss, grads = loss_fn(params, batch)
+    return (loss, model_state), grads
+
+
+@pytest.fixture(autouse=True)
+def _exact():
+    with jax.enable_x64(True):
+        yield
+
+
+def named(right, other, gradients=whole):
+    """What the steps of another optimizer are called, where `right` was asked for."""
+    chance = np.random.default_rng(0)
+    start = {"bias": 0.1 * np.ones(3), "kernel": chance.standard_normal((4, 3))}
+    batches = [chance.standard_normal((8, 4)) for _ in range(3)]
+    ours = whole_batch_steps(start, {}, gradients, other, batches)
+    problem = SimpleNamespace(
+        optimizer=right,
+        draw=lambda: start,
+        draw_state=dict,
+        functional=lambda: (start, lambda params, batch: loss_fn(params, batch)[0]),
+    )
+    seen = Observed(problem, batches, 2, 0.0, ours, ours, whole, 1e-6)
+    return OwnSteps(seen, None, TOLERANCE).why()
+
+
+def adamw(rate=1e-3, **changed):
+    return optax.adamw(rate, **changed)
+
+
+def clipped(norm):
+    return optax.chain(clip_by_global_norm(norm), optax.sgd(0.1))
+
+
+def warmed(steps, rate=1e-2):
+    return optax.adam(optax.linear_schedule(1e-4, rate, steps))
+
+
+COUPLED = optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3))
+
+
+@pytest.mark.parametrize(
+    ("right", "other", "name"),
+    [
+        (adamw(), adamw(b2=0.99), "its b2 is 0.99 and should be 0.999"),
+        (optax.adam(0.01), optax.adam(0.01, b1=0.0), "its b1 is 0 and should be 0.9"),
+        (adamw(), adamw(b1=0.8765), "its b1 is 0.8765 and should be 0.9"),
+        (adamw(), adamw(eps=1e-3), "its eps is 0.001 and should be 1e-08"),
+        (adamw(), adamw(3e-4), "its learning rate is 0.0003 and should be 0.001"),
+        (adamw(), adamw(weight_decay=0.0), "its weight_decay is 0 and should be 0.0001"),
+        (adamw(), adamw(nesterov=True), "its nesterov is True and should be False"),
+        (adamw(), anew(adamw()), "its state is not kept: each step begins with a new one"),
+        (warmed(10), ahead(warmed(10)), "its count is one ahead: each step is taken as the one"),
+        (clipped(0.1), clipped(0.05), "its max_norm is 0.05 and should be 0.1"),
+        (adamw(weight_decay=0.1), COUPLED, "its weight_decay is an L2 penalty, added to the grad"),
+        (adamw(), adamw(3e-4, b2=0.9), ""),
+    ],
+)
+def test_the_number_that_makes_the_steps_is_named(right, other, name):
+    found = named(right, other)
+    assert found.startswith(name), found
+    assert bool(found) == bool(name)
+
+
+def test_a_number_may_be_wrong_for_some_parameters():
+    of_bias = on_some(adamw(), [BIAS], lambda decay: adamw(weight_decay=decay), 0.0)
+    assert named(adamw(), of_bias) == f"its weight_decay for {BIAS} is 0 and should be 0.0001"
+
+
+def test_shards_may_clip_on_their_own():
+    def clipped(params, model_state, batch):
+        halves = [whole(params, model_state, half)[1] for half in (batch[:4], batch[4:])]
+        clip = optax.clip_by_global_norm(0.1)
+        grads = [clip.update(grads, optax.EmptyState())[0] for grads in halves]
+        mean = jax.tree.map(lambda a, b: (a + b) / 2, *grads)
+        return whole(params, model_state, batch)[0], mean
+
+    rule = optax.chain(clip_by_global_norm(0.1), optax.adam(1e-3))
+    found = named(rule, rule, clipped)
+    assert found == "the gradients are clipped on each shard, before they are averaged"
+
+
+def masked(tree):
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, tree)
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        (clipped(1.0), {"max_norm", "step_size"}),
+        (optax.sgd(0.1, momentum=0.9), {"decay", "nesterov", "step_size"}),
+        (adamw(mask=masked), {"weight_decay", "b1", "b2", "eps", "eps_root", "step_size"}),
+        (warmed(10), {"b1", "transition_steps", "init_value", "end_value"}),
+        (muon(1e-3), {"ns_steps", "b1", "b2", "beta", "eps", "step_size"}),
+    ],
+)
+def test_the_numbers_of_an_optimizer_are_found(rule, names):
+    assert names <= {number.name for number in numbers_of(rule.update, {})}
+
+
+def test_a_number_is_changed_only_while_the_optimizer_runs():
+    params, rule = {"bias": jnp.ones(3), "kernel": jnp.eye(4, 3)}, adamw(mask=masked)
+    (rate,) = (number for number in numbers_of(rule.update, {}) if number.name == "step_size")
+    doubled = with_number(rule, rate.cell, 2 * rate.cell.cell_contents)
+    one, other = (each.update(params, each.init(params), params)[0] for each in (rule, doubled))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(2 * a, b, rtol=1e-12), one, other)
+    assert rate.cell.cell_contents == -1e-3
+
+
+def test_an_empty_cell_holds_no_number():
+    def outer():
+        def update(grads):
+            return grads, unset
+
+        if update is None:
+            unset = 1.0
+        return update
+
+    assert list(numbers_of(outer(), {})) == []
