@@ -35,7 +35,7 @@ from bench.records.rows import BlockRow, CellRow, SampleRow
 from bench.worker.answer.available import installed
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
-from bench.worker.process_guard import FileThreads
+from bench.worker.file_threads import FileThreads
 from bench.worker.prove.arm_checks import why_diverged
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.device_memory import high_water

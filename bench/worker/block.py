@@ -21,12 +21,13 @@ from bench.records.step_programs import ProgramFigures, compressed
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
+from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.checkpoints import save_and_restore_cells
 from bench.worker.phases.training import train_cells
 from bench.worker.problems import drawn, load_workload, make_mesh, make_problem
-from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
+from bench.worker.process_guard import HeldFunctions, ProcessSettings
 from bench.worker.prove.divided_gradients import float64_batch
 from bench.worker.prove.failures import (
     EndedError,

@@ -18,8 +18,9 @@ from bench.records.messages import Event, Job, PhaseEvent, RowEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.file_loader import BaseModules, implementation_files, load
+from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_module import ForeignModule, isolated_module
-from bench.worker.process_guard import FileThreads, HeldFunctions, ProcessSettings
+from bench.worker.process_guard import HeldFunctions, ProcessSettings
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
 

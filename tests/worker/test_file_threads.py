@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.worker import process_guard
-from bench.worker.process_guard import LEAST_S, SHARE, FileThreads
+from bench.worker import file_threads
+from bench.worker.file_threads import LEAST_S, SHARE, FileThreads
 from bench.worker.read.device_memory import polling
 
 
@@ -17,13 +17,13 @@ from bench.worker.read.device_memory import polling
 def clock(monkeypatch):
     """Seconds that have passed, and those in which the process, and each thread, ran or waited."""
     told = {"now": 0.0, "process": 0.0}
-    monkeypatch.setattr(process_guard.time, "monotonic", lambda: told["now"])
-    monkeypatch.setattr(process_guard.time, "process_time", lambda: told["process"])
+    monkeypatch.setattr(file_threads.time, "monotonic", lambda: told["now"])
+    monkeypatch.setattr(file_threads.time, "process_time", lambda: told["process"])
 
     def scheduled(thread):
         return int(1e9 * told.get(thread, 0.0)), int(1e9 * told.get((thread, "waits"), 0.0))
 
-    monkeypatch.setattr(process_guard, "_scheduled_ns", scheduled)
+    monkeypatch.setattr(file_threads, "_scheduled_ns", scheduled)
     return told
 
 
@@ -87,8 +87,8 @@ def test_less_convicts_on_a_loaded_host(clock, idle, waited, process, convicted)
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux shows it")
 def test_a_threads_cpu_time_is_read():
-    before, _ = process_guard._scheduled_ns(threading.current_thread())
-    while process_guard._scheduled_ns(threading.current_thread())[0] == before:
+    before, _ = file_threads._scheduled_ns(threading.current_thread())
+    while file_threads._scheduled_ns(threading.current_thread())[0] == before:
         sum(range(10_000))
     assert before > 0
 
