@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -40,6 +41,19 @@ for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "NOX_CURRENT_SE
     os.environ.pop(name, None)
 
 
+# jax's caches are millions of objects, which Python would search for cycles again and again.
+gc.set_threshold(100_000, 20, 20)
+
+LONG_FILES = (
+    *("test_browser.py", "test_implementations.py", "test_worker.py", "test_collectives.py"),
+    *("test_model_state.py", "test_due_updates.py", "test_run.py", "test_divided_gradients.py"),
+    *("test_statistical_proof.py", "test_gate.py", "test_spot_checks.py", "test_compile_only.py"),
+    *("test_fused_attention.py", "test_layers.py", "test_foreign.py", "test_contract.py"),
+    *("test_change_points.py", "test_function_race.py", "test_expert_layers.py"),
+)
+"""Files that take longest. They run first: a process of pytest-xdist that began one of them last
+would work on while the others have nothing left to do."""
+
 SESSIONS = {"slow": "conformance", "cluster": "cluster", "browser": "browser"}
 """Marks of tests that are skipped by default, and the nox sessions that run them."""
 
@@ -70,12 +84,19 @@ def _remember_programs(programs: Path) -> Iterator[None]:
         yield
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # Processes begin files in the order of the tests below, not by how many tests a file has.
+    config.option.loadscopereorder = False
+
+
 def pytest_unconfigure() -> None:
     if OWN_CACHE is not None:
         shutil.rmtree(OWN_CACHE, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
     reasons = {mark: f"{mark}: nox -s {session} runs it" for mark, session in SESSIONS.items()}
     reasons["browser"] = why_no_browser()  # these tests run wherever there is one
     for item in items:

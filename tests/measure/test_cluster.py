@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 def patiently(connect: Callable[[], T]) -> T:
     """Connect as soon as somebody listens."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while True:
         try:
             return connect()
@@ -280,8 +280,8 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
             proving.set()
 
     launch = cluster.pool.submit(run_block, BLOCK, ["A"], settings(found), watch)
-    assert proving.wait(30)  # a launch that ends in an earlier phase may be started again
-    until = time.monotonic() + 30
+    assert proving.wait(60)  # a launch that ends in an earlier phase may be started again
+    until = time.monotonic() + 60
     while not pids.exists():
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -257,5 +257,5 @@ def test_a_tool_ends_with_its_children_if_the_self_test_is_killed(tmp_path: Path
         child = child_of_tool(tmp_path)
         assert child is not None
         front.kill()
-    psutil.wait_procs([child], timeout=30)
+    psutil.wait_procs([child], timeout=60)
     assert child_of_tool(tmp_path) is None

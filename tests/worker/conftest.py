@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import jax
 import pytest
 
 from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
-from bench.worker.problems import make_mesh
+from bench.worker.problems import drawn, make_mesh
 from bench.worker.prove.gate import Gate
+
+on_the_host = partial(drawn, devices=jax.devices()[:1], memory=math.inf)
+"""Draws a problem's parameters once, as a worker does, and not for every step that is built."""
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +24,7 @@ def mesh():
 
 @pytest.fixture(scope="module")
 def problem():
-    return mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+    return on_the_host(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from bench.contract.workloads import gpt2, resnet
+from bench.contract.workloads import gpt2, mlp, resnet
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED, OWN
 from bench.worker import block as block_module
@@ -24,6 +24,7 @@ from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
 from implementations import fsdp_spmd, jit_spmd
+from tests.slow import slow
 
 SIZE, ROWS = "tiny", 32
 DEVICES = 4
@@ -160,13 +161,19 @@ def test_the_batch_that_is_proved_in_float64(problem, division, shards, microbat
 
 
 @pytest.fixture
-def session(monkeypatch, programs):
+def workload():
+    return gpt2
+
+
+@pytest.fixture
+def session(monkeypatch, programs, workload):
     """What make_gate needs of a session, on two devices with too little memory for the batch."""
+    rows = ROWS if workload is gpt2 else 32 * ROWS  # with more activations than parameters
     block = block_module.Block.of({
-        "workload": "gpt2", "size": SIZE, "mesh": "data=2", "batch": ROWS, "options": "fp32",
+        "workload": "any", "size": SIZE, "mesh": "data=2", "batch": rows, "options": "fp32",
     })  # fmt: skip
     mesh = make_mesh(MeshShape.parse("data=2"))
-    timed = gpt2.problem(gpt2.SIZES[SIZE](), ROWS, "fp32")
+    timed = workload.problem(workload.SIZES[SIZE](), rows, "fp32")
 
     session = SimpleNamespace(
         block=block,
@@ -179,7 +186,7 @@ def session(monkeypatch, programs):
 
     def limited(memory: float) -> Gate:
         monkeypatch.setattr(gate_module, "device_memory", lambda devices: memory)
-        made = block_module.make_gate(session, gpt2)
+        made = block_module.make_gate(session, workload)
         assert made is not None
         return made
 
@@ -211,8 +218,10 @@ def test_a_step_is_proved_in_float64_at_a_batch_that_fits(session):
     assert "batch" not in check, "what is timed is proved at its own batch"
 
 
+@pytest.mark.parametrize("workload", [mlp, *slow(gpt2)])
 def test_a_wrong_step_is_caught_by_a_truth_in_parts(session):
     gate = session.gate_with(0.7 * planned(session.gate_with(LARGE).loss_and_gradients))
+    assert gate.division.parts > 1
 
     class Doubled:
         @staticmethod

@@ -31,6 +31,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from implementations import python_loop
+from tests.worker.conftest import on_the_host
 
 DEVICES = 4
 
@@ -48,7 +49,7 @@ def gate(mesh, programs):
 
 def make_gate(workload, mesh, programs, precision="fp32", change=lambda problem: problem):
     config = workload.SIZES["tiny"]()
-    timed = change(workload.problem(config, 8, precision))
+    timed = on_the_host(change(workload.problem(config, 8, precision)))
     with jax.enable_x64(True):
         exact = change(workload.problem(config, 8, "fp64"))
     return Gate(timed, exact, mesh, mesh.shape["data"], precision, programs)

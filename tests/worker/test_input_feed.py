@@ -74,7 +74,7 @@ def test_no_more_than_the_bound_are_made_ahead() -> None:
     feed = worker.Feed(lambda number: (made.append(number), more.release()), worker.AHEAD)
     feed.settle()
     for _ in range(worker.AHEAD):
-        assert more.acquire(timeout=10)
+        assert more.acquire(timeout=60)
     assert not more.acquire(timeout=0.05)
     feed.close()
     assert made == list(range(worker.AHEAD))

@@ -38,6 +38,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import StateReader
 from implementations import fsdp_shard_map, jit_spmd, nnx_jit, python_loop, shard_map_pmean, zero2
 from tests.slow import slow
+from tests.worker.conftest import on_the_host
 from tests.worker.test_spot_checks import AFTER, checked
 
 DEVICES = 2
@@ -109,7 +110,8 @@ def gates(mesh, programs):
         key = statistics, dropout, microbatches
         if key not in made:
             more = {"dropout": dropout} if dropout else {}
-            timed = replace(problem(statistics=statistics, **more), microbatches=microbatches)
+            timed = on_the_host(problem(statistics=statistics, **more))
+            timed = replace(timed, microbatches=microbatches)
             with jax.enable_x64(True):
                 exact = replace(problem("fp64", statistics, **more), microbatches=microbatches)
             made[key] = Gate(timed, exact, mesh, DEVICES, "fp32", programs)

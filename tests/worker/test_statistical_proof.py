@@ -35,6 +35,7 @@ from bench.worker.prove.statistical_proof import (
 )
 from implementations import local_steps, shard_map_pmean
 from tests.slow import slow
+from tests.worker.conftest import on_the_host
 
 APPROXIMATE = {
     name: module
@@ -48,7 +49,7 @@ ROWS = 32
 def proof_of(workload, mesh, programs, change=lambda problem: problem):
     config, mesh = workload.SIZES["tiny"](), make_mesh(MeshShape.parse(mesh))
     batch = ROWS * mesh.shape["data"]
-    timed = change(workload.problem(config, batch, "fp32"))
+    timed = on_the_host(change(workload.problem(config, batch, "fp32")))
     with jax.enable_x64(True):
         exact = change(workload.problem(config, batch, "fp64"))
     return StatisticalProof(Gate(timed, exact, mesh, mesh.shape["data"], "fp32", programs)), mesh

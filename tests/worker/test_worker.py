@@ -374,8 +374,8 @@ def test_who_spoils_the_process_is_alone_to_blame(tmp_path, does, reason):
         assert "jax_config" not in ends["spoiler"]
 
 
-def test_a_child_that_a_step_has_forked_is_no_second_worker(monkeypatch):
-    session = BlockSession(JOB, print, Path())
+def test_a_child_that_a_step_has_forked_is_no_second_worker(tmp_path, monkeypatch):
+    session = BlockSession(JOB, print, tmp_path)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
