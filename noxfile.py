@@ -32,7 +32,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 PROJECT = nox.project.load_toml("pyproject.toml")
 LOCK = "requirements.lock"
 
-WORKERS = (os.cpu_count() or 1) + 1
+WORKERS = 2 * (os.cpu_count() or 1)
 """One more than cores, which works while another waits."""
 
 SEVERAL_CORES = ("--numprocesses", str(min(WORKERS, 4)), "--dist")

@@ -123,7 +123,7 @@ def _rounded(seen: Observed) -> str:
         if close(
             gradients, gradients.astype(name).astype(float), 0.01 * float(jnp.finfo(name).eps)
         ):
-            return f"the gradients are rounded to {name}"
+            return f"the gradients are rounded to {name} ({APPROXIMATE})"
     return ""
 
 
