@@ -120,9 +120,8 @@ def _rounded(seen: Observed) -> str:
     """Name the dtype to whose precision the gradients are rounded; empty if they are not."""
     gradients = jnp.asarray(seen.update / -seen.rate)
     for name in ("bfloat16", "float16"):
-        if close(
-            gradients, gradients.astype(name).astype(float), 0.01 * float(jnp.finfo(name).eps)
-        ):
+        eps, rounded = float(jnp.finfo(name).eps), gradients.astype(name).astype(float)
+        if close(gradients, rounded, 0.01 * eps) and close(seen.update, seen.right, eps):
             return f"the gradients are rounded to {name} ({APPROXIMATE})"
     return ""
 
