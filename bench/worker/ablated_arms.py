@@ -79,6 +79,8 @@ def check_parts(
     if way == "local" and rest:
         kinds = ", ".join(sorted({row["kind"] for row in rest}))
         raise UnsupportedError(f"the compiler inserts some of its collectives ({kinds})")
+    if way == "forward" and any(row.get("returned") for row in rest):
+        raise UnsupportedError("without gradients, it still gathers the parameters that it returns")
     if way == "forward" and flops > MOST_FORWARD * whole_flops:
         raise UnsupportedError(
             "its gradients are computed without the problem's loss: "

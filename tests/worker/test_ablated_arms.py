@@ -94,6 +94,11 @@ def test_the_forward_pass_has_a_third_of_the_flops_and_no_gradients(name: str) -
     ablated(name, "forward", problem, whole)
 
 
+def test_a_forward_pass_that_ends_with_gathered_parameters_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="it still gathers the parameters that it returns"):
+        ablated("zero1", "forward", PROBLEM, row_of("zero1", PROBLEM))
+
+
 @pytest.mark.slow
 def test_activations_of_stages_and_of_divided_sequences_have_no_gradients_either() -> None:
     for name, axes, changes in (
@@ -136,6 +141,7 @@ def reduced(payload: int, **more: Any) -> list[Any]:
         ("no-update", 900.0, reduced(4), "gradients are not reduced"),
         ("no-update", 900.0, reduced(1000, returned=True), "gradients are not reduced"),
         ("forward", 900.0, [], "without the problem's loss: 100% of the FLOPs stay"),
+        ("forward", 300.0, reduced(4, returned=True), "still gathers the parameters"),
     ],
 )
 def test_what_lacks_another_part_is_refused(

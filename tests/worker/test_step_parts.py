@@ -188,6 +188,7 @@ def test_pairs_join_into_chains():
         ("jit(step)/shard_map/transpose(jvp())/dot_general", "", "backward"),
         ("jit(step)/transpose(jvp())/checkpoint/rematted_computation/add", "", "recomputed"),
         ("jit(step)/add", "optax/_src/transform.py:283", "update"),
+        ("jit(step)/mul", "bench/contract/clipping.py:25", "update"),
         ("jit(step)/add", "bench/contract/__init__.py:174", "other"),
         ("", "", "other"),
     ],

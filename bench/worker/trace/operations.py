@@ -171,7 +171,8 @@ def phase_of(op_name: str, source: str) -> str:
     """Return an operation's phase of the step, by the transformations under which it was traced.
 
     `jit(step)/transpose(jvp())/dot_general` belongs to the backward pass, `jit(step)/jvp()/...` to
-    the forward pass. An operation under neither belongs to the update if its source is optax's.
+    the forward pass. An operation under neither belongs to the update if its source is optax's or
+    the contract's clipping.
     """
     if "rematted_computation" in op_name:
         return "recomputed"
@@ -179,7 +180,7 @@ def phase_of(op_name: str, source: str) -> str:
         return "backward"
     if "jvp(" in op_name:
         return "forward"
-    return "update" if source.startswith("optax/") else "other"
+    return "update" if source.startswith(("optax/", "bench/contract/clipping.py")) else "other"
 
 
 def joined(groups: Sequence[Sequence[int]]) -> Groups:
