@@ -9,11 +9,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
-from scipy import special
 
 from bench.analyse.causes import counted
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import CONFIDENCE, columns
+from bench.analyse.ratio_intervals import CONFIDENCE, columns, student
 from bench.records.arms import arm_beside
 from bench.records.trace_rows import TraceRow
 
@@ -86,6 +85,5 @@ def _mean(values: Sequence[float]) -> tuple[float, float, float]:
     mean, freedom = fmean(values), len(values) - 1
     if not freedom:
         return mean, math.nan, math.nan
-    width = -float(special.stdtrit(freedom, (1 - CONFIDENCE) / 2)) * stdev(values, mean)
-    width /= math.sqrt(len(values))
+    width = student(freedom, 1 - CONFIDENCE) * stdev(values, mean) / math.sqrt(len(values))
     return mean, mean - width, mean + width

@@ -75,10 +75,10 @@ class Ratio:
             return -math.inf, math.inf
         middle = math.log(self.value)
         if self.differences is None:
-            width = _quantile(self.freedom, alpha) * self.error
+            width = student(self.freedom, alpha) * self.error
             return middle - width, middle + width
         _, low, high = (float(end) for end in shift(self.differences, alpha))
-        others = _quantile(self.process.freedom, alpha) * self.process.sd
+        others = student(self.process.freedom, alpha) * self.process.sd
         return middle - math.hypot(middle - low, others), middle + math.hypot(high - middle, others)
 
     @property
@@ -98,7 +98,7 @@ class Ratio:
 
 
 @lru_cache
-def _quantile(freedom: float, alpha: float) -> float:
+def student(freedom: float, alpha: float) -> float:
     """Return half the width of Student's interval for one standard error; a report needs few."""
     return -float(special.stdtrit(freedom, alpha / 2))
 
@@ -172,7 +172,7 @@ def log_intervals(
     counts = np.add.reduceat(shared, rounds.starts, axis=1, dtype=int)
     lengths = counts.sum(axis=1)
     spreads = (process.between(*pair) for pair in pairs)
-    widths = np.array([_quantile(own.freedom, alpha) * own.sd for own in spreads])
+    widths = np.array([student(own.freedom, alpha) * own.sd for own in spreads])
     found = np.full((len(pairs), 3), np.nan)
     for length, some in batches(lengths):
         middle, low, high = shift(logs[some][shared[some]].reshape(-1, length), alpha)
