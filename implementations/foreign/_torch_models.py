@@ -41,6 +41,7 @@ def device_of(problem: Any) -> torch.device:
     """Return this process's device: its own GPU, or the CPU with its share of the cores."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if problem.platform == "gpu":
+        torch.set_float32_matmul_precision("high")  # TF32, which is XLA's default on GPUs too
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return torch.device("cpu")
 

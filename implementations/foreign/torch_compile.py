@@ -12,6 +12,9 @@ import os
 from tempfile import TemporaryDirectory
 from typing import Any
 
+# Read when Inductor is imported: compiling on this thread leaves no pool of processes at work.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
 import torch
 
 from implementations.foreign import torch_eager
@@ -24,8 +27,6 @@ why_unsupported = torch_eager.why_unsupported
 
 def build(problem: Any) -> Step:
     torch.compiler.reset()  # drops graphs compiled for a float64 proof
-    # Compiling on this thread leaves no process pool behind.
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if problem.timed:  # a warm cache would hide the compile time
         fresh = TemporaryDirectory(prefix="lockstep-", ignore_cleanup_errors=True)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = fresh.name
