@@ -41,7 +41,7 @@ def summary(ledger: Ledger) -> str:
     curve = record(ledger.question, ledger.attempts)
     kept = sum(one.get("decision") == "keep" for one in ledger.attempts)
     return (
-        f"record: {numbers.ratio(curve[-1] if curve else 1.0)} times the first incumbent, "
+        f"Record: {numbers.ratio(curve[-1] if curve else 1.0)} times the first incumbent, "
         f"{ledger.question['name']}, after {numbers.count(len(curve), 'attempt')}, {kept} kept"
     )
 
@@ -58,7 +58,7 @@ def build(ledger: Ledger) -> Path:
         {**unknown, **one, "record": best}
         for one, best in zip(ledger.attempts, curve, strict=True)
     ])  # fmt: skip
-    told = f"{summary(ledger).replace('record', 'Record', 1)}."
+    told = f"{summary(ledger)}."
     plot = _plot(ledger, curve)
     plot.write(ledger.path.parent)
     return write_pages(

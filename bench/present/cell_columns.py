@@ -8,7 +8,7 @@ from typing import Any
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
-from bench.present.bounds import outward, sure_of
+from bench.present.bounds import share_of, sure_of
 from bench.present.columns import Column, Table, between, formatted, missing
 from bench.present.trace_tables import Reason
 from bench.records import numbers
@@ -177,9 +177,9 @@ COLUMNS = (
            detail=lambda c: sure_of(c) if c["verdict"] else "",
            value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),
     Column(
-        "behind_low", "Behind the fastest", "at least", "percent",
+        "behind_low", "Behind the fastest", "at least", "excess",
         value=lambda cell: cell["behind_low"] - 1,
-        detail=_where_known("behind_high", lambda high: f"at most {outward(high - 1)}"),
+        detail=_where_known("behind_high", lambda high: f"at most {share_of(high)}"),
     ),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
     Column(

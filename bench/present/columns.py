@@ -19,6 +19,12 @@ from bench.records.statuses import STATUSES
 if TYPE_CHECKING:
     from bench.analyse.ratio_intervals import Ratio
 
+
+def excess(share: float) -> str:
+    """Format how much longer something takes, `12.3 %`, or from twice on the factor, `5.20x`."""
+    return numbers.percent(share) if share < 1 else numbers.significant(1 + share) + numbers.TIMES
+
+
 FORMATS: dict[str, Callable[[Any], str]] = {
     "text": str,
     "command": str,
@@ -26,13 +32,14 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "count": lambda value: f"{value:.0f}",
     "bytes": numbers.bytes_,
     "percent": numbers.percent,
+    "excess": excess,
     "ratio": numbers.ratio,
     "scientific": numbers.scientific,
     "seconds": numbers.seconds,
     "significant": numbers.significant,
 }
 """Number formats by name. Any other name is an SI unit, `s` or `FLOP/s`, written with a prefix;
-with a plus before it, `+s`, positive values get a sign as well. `si` means no unit."""
+`si` means no unit. With a plus before any name, `+s`, positive values get a sign as well."""
 
 DIGITS = 7
 """Significant digits of numbers in the page's data. The page shows three or four: with fewer here,
@@ -56,11 +63,12 @@ def formatted(value: Any, name: str) -> str:
     """Return a value in the format of this name; a dash where there is no value."""
     if missing(value):
         return numbers.MISSING
-    if name in FORMATS:
-        return FORMATS[name](value)
-    unit = "" if name == "si" else name.removeprefix("+")
-    text = numbers.si(value, unit).strip(numbers.NARROW)
-    return numbers.signed(value, text) if name[0] == "+" else text
+    own = name.removeprefix("+")
+    if own in FORMATS:
+        text = FORMATS[own](value)
+    else:
+        text = numbers.si(value, "" if own == "si" else own).strip(numbers.NARROW)
+    return f"+{text}" if name[0] == "+" and value > 0 else text
 
 
 def between(low: Any, high: Any, name: str) -> str:

@@ -167,7 +167,7 @@ def content(compared: Compared) -> dict[str, Any]:
     sides = Column("a", "A"), Column("b", "B")
     name = Column("name", "", detail=lambda row: item(row, "kind"))
     absent = Column("a", "Only in"), Column("b", "Because"), CELLS
-    command = (*PROGRAM.split(), "compare", a["run"], b["run"])
+    options = (a["run"], b["run"], "--margin", f"{100 * compared.margin:g}")
     return {
         "a": a["run"],
         "b": b["run"],
@@ -186,7 +186,7 @@ def content(compared: Compared) -> dict[str, Any]:
             absent,
             absences(compared),
         ),
-        "command": shlex.join([*command, "--margin", f"{100 * compared.margin:g}"]),
+        "command": f"{PROGRAM} compare {shlex.join(options)}",
     }
 
 

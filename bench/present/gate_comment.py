@@ -107,7 +107,7 @@ def command(outcome: Outcome) -> str:
     repositories = outcome.gate["repositories"]
     if len(repositories) == 1:
         revision = repositories[0]["base"]
-    return shlex.join([*PROGRAM.split(), name, revision, *rest])
+    return f"{PROGRAM} {shlex.join([name, revision, *rest])}"
 
 
 def code(text: str) -> Markup:

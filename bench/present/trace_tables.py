@@ -85,7 +85,7 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     along = [item for item, part in parts if part >= _WORTH_NAMING][:_MOST]
     against = [item for item, part in parts if part <= -2 * _WORTH_NAMING][:1]
     if not along:
-        untraced, traced = map(numbers.signed_percent, (found.untraced - 1, found.gap))
+        untraced, traced = (formatted(each, "+percent") for each in (found.untraced - 1, found.gap))
         text = f"(the difference was {untraced} just before tracing, and {traced} in the trace)"
         return Reason(f"{start}, but the traces do not show why {text}.")
     text = f"{start}. The main causes: {'; '.join(_phrase(a, b, *item) for item in along)}."
@@ -94,7 +94,7 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     explained = numbers.percent(round(share, 3))
     text += (
         f" Together with all smaller causes, this explains {explained} of the difference, which "
-        f"was {numbers.signed_percent(found.untraced - 1)} just before tracing."
+        f"was {formatted(found.untraced - 1, '+percent')} just before tracing."
     )
     theme, causes = along[0]
     main = called(causes[0].key) + (" that transpose" if theme.transposes else "")
@@ -249,7 +249,7 @@ def _reason(cell: Mapping[str, Any], baseline: str, found: Attribution, timed: f
         return reason(name, baseline, found, timed)
     return Reason(
         f"{name} is {cell['verdict']} than {baseline}, but not with a wait after every step, as in "
-        f"traces ({numbers.signed_percent(timed - 1)} there): the difference arises where steps "
+        f"traces ({formatted(timed - 1, '+percent')} there): the difference arises where steps "
         "follow without a pause."
     )
 

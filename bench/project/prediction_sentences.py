@@ -5,6 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
+from bench.present.columns import formatted
 from bench.project import published_results
 from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware
@@ -51,7 +52,7 @@ def error(calibrated: Calibrated) -> str:
     return (
         "Each mesh was left out and predicted from the others: half of these predictions are "
         f"within {half} of the measured step times, and their errors range from "
-        f"{numbers.signed_percent(min(errors))} to {numbers.signed_percent(max(errors))}. "
+        f"{formatted(min(errors), '+percent')} to {formatted(max(errors), '+percent')}. "
         f"The 95 % interval of a prediction is {factor(spread)}{few}."
     )
 

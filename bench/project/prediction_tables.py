@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
 
-from bench.present.columns import Column, Figure, Table
+from bench.present.columns import Column, Figure, Table, formatted
 from bench.project import prediction_sentences as sentences
 from bench.project import published_results, scaling_book_answers
 from bench.project.calibration import Trial
@@ -135,7 +135,7 @@ def _jumps(points: Sequence[Point]) -> Iterator[str]:
 
 def _error(trial: Trial, note: str = "") -> Figure | None:
     error = trial.ratio - 1
-    return None if math.isnan(error) else Figure(numbers.signed_percent(error), note)
+    return None if math.isnan(error) else Figure(formatted(error, "+percent"), note)
 
 
 MEASURED = (

@@ -66,7 +66,7 @@ def build(
         rests=[*map(sentences.hardware, hardware), *sentences.formulae(projection)],
         published=tables.published(),
         answers=tables.answers(),
-        command=shlex.join([*PROGRAM.split(), "project", *arguments]),
+        command=f"{PROGRAM} project {shlex.join(arguments)}",
     )
     derived_files.seal(folder)
     return page

@@ -87,16 +87,6 @@ def scientific(value: float | None) -> str:
     return f"{digits}e{int(power)}" if value else "0"
 
 
-def signed(value: float, text: str) -> str:
-    """Put a plus before the text of a positive number; other texts have their sign."""
-    return f"+{text}" if value > 0 else text
-
-
-def signed_percent(share: float) -> str:
-    """Format a relative difference with its sign: `+12.3 %`."""
-    return signed(share, percent(share))
-
-
 def ratio(value: float) -> str:
     """Format a ratio to a thousandth, `1.253`, which interleaved rounds can resolve."""
     return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004

@@ -24,7 +24,6 @@ function si(value, unit) {
 }
 
 function bytes(value) {
-  if (!known(value)) return MISSING;
   for (const prefix of ["", "Ki", "Mi", "Gi"]) {
     if (value < 1000) {
       return `${prefix ? significant(value) : value.toFixed(0)}${NARROW}${prefix}B`;
@@ -35,7 +34,6 @@ function bytes(value) {
 }
 
 function seconds(value) {
-  if (!known(value)) return MISSING;
   if (value >= 7200) {
     const minutes = Math.round(value / 60);
     return `${Math.floor(minutes / 60)}${NARROW}h ${minutes % 60}${NARROW}min`;
@@ -48,12 +46,13 @@ function seconds(value) {
 }
 
 function percent(share) {
-  if (!known(share)) return MISSING;
   const value = 100 * share;
   const size = Math.abs(value);
   const decimals = size >= 100 ? 0 : size >= 1 ? 1 : 2;
   return `${value.toFixed(decimals)}${NARROW}%`.replace("-", "\u2212");
 }
+
+const excess = (share) => (share < 1 ? percent(share) : `${significant(1 + share)}\u00d7`);
 
 function scientific(value) {
   if (!known(value)) return MISSING;
@@ -68,6 +67,7 @@ function ratio(value) {
 /* The formats that columns name; any other name is an SI unit: see bench/present/columns.py. */
 const FORMATS = {
   bytes,
+  excess,
   percent,
   ratio,
   scientific,
@@ -81,7 +81,8 @@ const FORMATS = {
 
 function formatted(value, name = "text") {
   if (!known(value)) return MISSING;
-  if (Object.hasOwn(FORMATS, name)) return FORMATS[name](value);
-  const text = si(value, name === "si" ? "" : name.replace("+", "")).trim();
+  const own = name.replace("+", "");
+  const format = FORMATS[own] ?? ((number) => si(number, own === "si" ? "" : own).trim());
+  const text = format(value);
   return name.startsWith("+") && value > 0 ? `+${text}` : text;
 }
