@@ -190,7 +190,8 @@ def breakdown(
             "overlap", "Overlap", "collective beside compute", "s", _nonzero("overlap"),
             _share("overlap"),
         ),
-        Column("slowest", "Slowest device", "computing, over the mean", "count", detail=_excess),
+        Column("slowest", "Slowest device", "computing, over the mean", "count",
+               detail=lambda r: "" if missing(r["excess"]) else formatted(r["excess"], "+percent")),
     ]  # fmt: skip
     rows = [
         {"implementation": name, **means(trace), **parts(trace), **_slowest(trace)}
@@ -226,10 +227,6 @@ def _slowest(trace: TraceRow) -> dict[str, Any]:
     place = max(seconds, key=lambda device: seconds[device])
     mean = sum(seconds.values()) / len(seconds)
     return {"slowest": place, "excess": seconds[place] / mean - 1 if mean else None}
-
-
-def _excess(row: Mapping[str, Any]) -> str:
-    return "" if missing(row["excess"]) else f"+{numbers.percent(row['excess'])}"
 
 
 def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:

@@ -81,6 +81,10 @@ def with_l2(grads, params):
     return jax.tree.map(lambda grad, leaf: grad + 1e-3 * leaf, grads, params)
 
 
+def with_l1(grads, params):
+    return jax.tree.map(lambda grad, leaf: grad + 1e-3 * jnp.sign(leaf), grads, params)
+
+
 def shifted_labels(batch):
     return batch[0], jnp.roll(batch[1], 1, 0)
 
@@ -288,6 +292,15 @@ MISTAKES = {
     ),
     "a second decay": (made(loss=decayed_again), "is off by -1e-06 times the parameters"),
     "bfloat16": (made(grads=rounded_to("bfloat16")), "the gradients are rounded to bfloat16"),
+    "each clipped": (
+        made(grads=lambda grads, _: jax.tree.map(lambda x: x.clip(-1e-2, 1e-2), grads)),
+        "each gradient is clipped to 0.01 by itself",
+    ),
+    "L1": (made(grads=with_l1), "an L1 penalty is added to the loss: 0.001 times"),
+    "largest": (
+        sharded(lambda grads: jax.lax.pmax(grads, "data")),
+        "each gradient is the largest of the shards', not their mean",
+    ),
     "a row twice": (
         made(batch=last_row_twice),
         r"rows are summed with the weights (0.125, ){6}0.25, 0;",

@@ -111,19 +111,25 @@ def _in_first_step(
             own = _parts_in_turn(seen, divided, count)[1]
             why = _explain_weights(seen, seen.update, own, what) or why
     if why.startswith(UNKNOWN):
-        why = _rounded(seen) or why
+        why = next(_altered(seen, updates), why)
     of_loss = _explain_loss(seen, losses, 1 if has_state else parts)
     return [each for each in (why, of_loss) if each]
 
 
-def _rounded(seen: Observed) -> str:
-    """Name the dtype to whose precision the gradients are rounded; empty if they are not."""
-    gradients = jnp.asarray(seen.update / -seen.rate)
+def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
+    """Name how each gradient is altered by itself; `updates` are those of the shards alone."""
+    gradients, right, own = (each / -seen.rate for each in (seen.update, seen.right, updates))
+    limit, size = abs(gradients).max(), abs(gradients - right).max()
+    if seen.is_near(gradients, right.clip(-limit, limit)) and abs(right).min() < limit:
+        yield f"each gradient is clipped to {limit:.3g} by itself, not all by their norm"
+    if close(gradients - right, size * np.sign(vector(seen.truth.start)), seen.match):
+        yield f"an L1 penalty is added to the loss: {size:.3g} times the parameters' sizes"
+    if seen.is_near(gradients, own.max(axis=0)):
+        yield "each gradient is the largest of the shards', not their mean"
     for name in ("bfloat16", "float16"):
-        eps, rounded = float(jnp.finfo(name).eps), gradients.astype(name).astype(float)
-        if close(gradients, rounded, 0.01 * eps) and close(seen.update, seen.right, eps):
-            return f"the gradients are rounded to {name} ({APPROXIMATE})"
-    return ""
+        eps, rounded = float(jnp.finfo(name).eps), np.asarray(jnp.asarray(gradients, name), float)
+        if close(gradients, rounded, 0.01 * eps) and close(gradients, right, eps):
+            yield f"the gradients are rounded to {name} ({APPROXIMATE})"
 
 
 def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray) -> str:
