@@ -117,9 +117,9 @@ def build(problem, mesh):
     more = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: y @ x, x))
     queue = []
     def step(state, batch):
-        # Always a whole one is left to do on the other device, which nothing waits for.
+        # Several are always left to do on the other device, which nothing waits for.
         queue[:] = [result for result in queue if not result.is_ready()]
-        if len(queue) < 2:
+        if len(queue) < 4:
             queue.append(more(table))
         return right.step(state, batch)
     return dataclasses.replace(right, step=step)

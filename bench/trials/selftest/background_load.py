@@ -119,6 +119,7 @@ def _burning(
             yield process
         finally:
             process.kill()
+            process.wait()  # after Ctrl-C, Popen waits no longer than a quarter of a second
 
 
 def burn(pattern: str, seed: int, burner: int, burners: int, started: float) -> None:
