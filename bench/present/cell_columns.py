@@ -9,7 +9,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
 from bench.present.bounds import share_of, sure_of
-from bench.present.columns import Column, Table, between, formatted, missing
+from bench.present.columns import Column, Table, between, formatted, missing, where_known
 from bench.present.trace_tables import Reason
 from bench.records import numbers
 from bench.records.rows import Manifest
@@ -59,11 +59,6 @@ def _standing(cell: Row) -> str:
         "measured separately": not cell["interleaved"],
     }
     return ", ".join(word for word, applies in known.items() if applies)
-
-
-def _where_known(key: str, text: Callable[[Any], str]) -> Callable[[Row], str]:
-    """Return a formatter of an item; empty where the item is missing."""
-    return lambda cell: "" if missing(cell[key]) else text(cell[key])
 
 
 def _step(cell: Row) -> str:
@@ -179,7 +174,7 @@ COLUMNS = (
     Column(
         "behind_low", "Behind the fastest", "at least", "excess",
         value=lambda cell: cell["behind_low"] - 1,
-        detail=_where_known("behind_high", lambda high: f"at most {share_of(high)}"),
+        detail=where_known("behind_high", lambda high: f"at most {share_of(high)}"),
     ),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
     Column(
@@ -210,7 +205,7 @@ COLUMNS = (
         value=lambda cell: sum(cell[name] for name in _COMPILING), detail=_compile,
     ),
     Column("memory_bytes", "Memory", "per device, as planned", "bytes",
-           detail=_where_known("high_water_bytes", lambda b: f"{numbers.bytes_(b)} measured")),
+           detail=where_known("high_water_bytes", lambda b: f"{numbers.bytes_(b)} measured")),
     *(
         Column(f"{part}_bytes", title, "per device, as planned", "bytes", only="cell")
         for part, title in (
@@ -240,7 +235,7 @@ COLUMNS = (
     *(replace(column, only="cell") for column in ENERGY),
     Column(
         "fingerprint", "Program", "equal for equal programs", only="cell",
-        detail=_where_known(
+        detail=where_known(
             "host_calls", lambda n: f"the host calls {numbers.count(int(n), 'function')}"
         ),
     ),

@@ -59,6 +59,11 @@ def missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
+def where_known(key: str, text: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return a formatter of a row's item; empty where the item is missing."""
+    return lambda row: "" if missing(row[key]) else text(row[key])
+
+
 def formatted(value: Any, name: str) -> str:
     """Return a value in the format of this name; a dash where there is no value."""
     if missing(value):

@@ -19,7 +19,7 @@ from bench.analyse.causes import (
 )
 from bench.analyse.comparisons import Comparison
 from bench.present.charts import PARTS
-from bench.present.columns import Column, Table, formatted, missing
+from bench.present.columns import Column, Table, formatted, where_known
 from bench.records import numbers
 from bench.records.trace_rows import TraceRow
 
@@ -191,7 +191,7 @@ def breakdown(
             _share("overlap"),
         ),
         Column("slowest", "Slowest device", "computing, over the mean", "count",
-               detail=lambda r: "" if missing(r["excess"]) else formatted(r["excess"], "+percent")),
+               detail=where_known("excess", lambda share: formatted(share, "+percent"))),
     ]  # fmt: skip
     rows = [
         {"implementation": name, **means(trace), **parts(trace), **_slowest(trace)}
