@@ -4,7 +4,7 @@ import gc
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -18,6 +18,7 @@ from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
+from bench.worker.time.moved_states import MOVED_EVERY, is_rebuilt, moved
 from bench.worker.time.turn_order import Orders
 from bench.worker.time.turn_slots import HostWatch
 
@@ -48,6 +49,8 @@ class Arm:
     devices, so that nothing waits for them."""
     train_step: TrainStep | None = None
     """The train step of the arm; None if its steps are not checked in the rounds."""
+    may_move: bool = False
+    """Whether the step takes a copy of its state for the state itself; known once it is warm."""
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps and wait until the devices are done.
@@ -101,8 +104,15 @@ class Arm:
     def warm_up(self) -> Self:
         """Run the arm until nothing compiles any more."""
         for _ in range(WARM_UP_STEPS):
+            before = self.state
             self.run(1)
+            self.may_move = is_rebuilt(before, self.state)
         return self
+
+    def move(self) -> None:
+        """Move the state to other memory, if the step allows it."""
+        if self.may_move:
+            self.state = moved(self.state)
 
     def children_cpu_s(self) -> float:
         """CPU seconds of the arm's own processes so far; an arm in the worker has none."""
@@ -155,6 +165,15 @@ class CheckedSpan:
     wait_each: bool
     before: Callable[[Arm], None]
     after: Callable[[Arm], None]
+
+
+def _move(number: int, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
+    """Move the arms' states after every MOVED_EVERY-th round."""
+    if (number + 1) % MOVED_EVERY == 0:
+        for arm in arms:
+            turn_of(arm.name)
+            arm.move()
+        turn_of("")
 
 
 Readings = tuple[BoardSlot | None, Energy | None, HostSlot]
@@ -296,6 +315,7 @@ def measure(
                 if not going_on:
                     break
                 orders.keep(going_on)
+            _move(number, [by_name[name] for name in order], turn_of)
         for arm in arms:
             turn_of(arm.name)
             if (checked := checked_span(arm, None, in_turn)) is not None:
