@@ -1,6 +1,5 @@
 """The files of a report: pages, plots and tables, all derived only from stored rows."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +16,7 @@ from bench.present import (
     run_environment,
 )
 from bench.present.explanation import baseline_pairs, causes_frame
+from bench.present.plots.drawing_process import drawing
 from bench.records import files, frames
 from bench.records.rows import BlockRow
 from bench.records.store import Run
@@ -41,19 +41,14 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     predicted = predicted_curves.find(directory)
     plots = directory / "plots"
     plots.mkdir(exist_ok=True)
+    places = [(chart.plot, plots) for chart in drawn.charts]
     about = f"{run_environment.machine(run.manifest)}; {run_environment.started(run.manifest)}"
     picture = placing_table.picture(found, run_environment.question(run.manifest), about)
 
-    # Drawing needs a core, but not the interpreter.
-    with ThreadPoolExecutor(1) as other:
-        text = other.submit(markdown.content, found, run.manifest, drawn, predicted)
-        html = other.submit(page.html, found, run.manifest, predicted)
-        for chart in drawn.charts:
-            chart.plot.write(plots)
-        if picture:
-            picture.write(directory)
-        files.write(directory / "report.md", markdown.render(text.result()))
-        files.write(directory / "report.html", html.result())
+    with drawing([*places, *([(picture, directory)] if picture else [])]):
+        text = markdown.content(found, run.manifest, drawn, predicted)
+        files.write(directory / "report.md", markdown.render(text))
+        files.write(directory / "report.html", page.html(found, run.manifest, predicted))
     return directory / "report.html"
 
 

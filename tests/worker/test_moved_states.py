@@ -60,7 +60,7 @@ def test_a_donated_state_gets_other_memory_without_compiling():
 def test_a_copy_has_the_same_shards_in_other_memory(spec):
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     array = jax.device_put(jnp.arange(64.0), NamedSharding(mesh, spec))
-    copy = moved(array)
+    copy = moved(array, rebuilt=True)
     assert not set(addresses(copy)) & set(addresses(array))
     assert copy.format == array.format
     assert copy.weak_type == array.weak_type
@@ -71,30 +71,50 @@ def test_replicas_that_differ_still_differ_in_the_copy():
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     pieces = [jax.device_put(jnp.full(3, float(at)), own) for at, own in enumerate(mesh.devices)]
     array = jax.make_array_from_single_device_arrays((3,), NamedSharding(mesh, P()), pieces)
-    assert [float(shard.data[0]) for shard in moved(array).addressable_shards] == [0.0, 1.0]
+    assert [float(shard.data[0]) for shard in moved(array, rebuilt=True).addressable_shards] == [
+        0.0,
+        1.0,
+    ]
 
 
 def test_uncommitted_arrays_keys_and_other_leaves_stay():
     state = {"w": jnp.zeros(4), "key": committed(jax.random.key(0)), "count": 3}
-    copy = moved(state)
+    copy = moved(state, rebuilt=True)
     assert all(copy[name] is leaf for name, leaf in state.items())
 
 
-def test_a_step_that_returns_its_objects_keeps_its_state():
-    """The state of the NNX step is a module that the step updates in place."""
-    model = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+@pytest.mark.parametrize("cached", [False, True])
+def test_objects_that_a_step_holds_on_to_stay_and_their_arrays_move(cached):
+    """The step updates its module in place; it would ignore another module."""
+    model = nnx.Linear(64, 64, rngs=nnx.Rngs(0))
     nnx.update(model, jax.tree.map(committed, nnx.state(model)))
 
-    @nnx.jit
+    @nnx.jit(donate_argnums=0)
     def step(model):
         model.kernel[...] = model.kernel[...] + 1
         return model.kernel[...].sum()
 
-    arm = Arm("a", lambda state, _: (state, step(*state)), (model,), None).warm_up()
-    before = arm.state
+    run = nnx.cached_partial(step, model) if cached else lambda: step(model)
+    arm = Arm("a", lambda state, _: (state, run()), (model,), None).warm_up()
+    before, state, values = addresses(model.kernel.get_value()), arm.state, np.array(model.kernel)
     arm.move()
-    assert not arm.may_move
-    assert arm.state is before
+    assert not arm.rebuilds_state
+    assert arm.state is state
+    assert state[0] is model
+    assert addresses(model.kernel.get_value()) != before
+    with CompilationLog() as log:
+        arm.run(1)
+    assert not log.programs
+    np.testing.assert_array_equal(model.kernel, values + 1)
+
+
+def test_other_objects_that_a_step_returns_are_left_alone():
+    kept = {"w": committed(jnp.zeros(4))}
+    arm = Arm("a", lambda state, _: (state, state["w"].sum()), kept, None).warm_up()
+    before = kept["w"]
+    arm.move()
+    assert arm.state is kept
+    assert kept["w"] is before
 
 
 def test_a_changed_dictionary_is_no_new_one():

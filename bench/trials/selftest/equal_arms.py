@@ -192,14 +192,16 @@ def _parts(
     sizes = [(count, f"{count} rounds") for count in ROUNDS]
     sizes += [(round(each / pair_s), f"{each:g} s per pair") for each in seconds]
     for count, size in sizes:
-        launches = max(1, math.ceil(count / max(longest, 1) - _TOLERANCE))
-        each = min(count // launches, longest)
-        enough = [process for process in whole if len(process) >= each > 0]
-        if launches <= len(enough):
-            drawn = sorted(chance.permutation(len(enough))[:launches].tolist())
-            starts = [int(chance.integers(len(enough[at]) - each + 1)) for at in drawn]
-            stretches = zip(drawn, starts, strict=True)
-            yield np.concatenate([enough[at][start:][:each] for at, start in stretches]), size
+        fewest = max(1, math.ceil(count / max(longest, 1) - _TOLERANCE))
+        for launches in range(fewest, len(whole) + 1):
+            each = min(count // launches, longest)
+            enough = [process for process in whole if len(process) >= each > 0]
+            if launches <= len(enough):
+                drawn = sorted(chance.permutation(len(enough))[:launches].tolist())
+                starts = [int(chance.integers(len(enough[at]) - each + 1)) for at in drawn]
+                stretches = zip(drawn, starts, strict=True)
+                yield np.concatenate([enough[at][start:][:each] for at, start in stretches]), size
+                break
 
 
 @dataclass(frozen=True)

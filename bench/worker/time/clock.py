@@ -49,8 +49,8 @@ class Arm:
     devices, so that nothing waits for them."""
     train_step: TrainStep | None = None
     """The train step of the arm; None if its steps are not checked in the rounds."""
-    may_move: bool = False
-    """Whether the step takes a copy of its state for the state itself; known once it is warm."""
+    rebuilds_state: bool = False
+    """Whether each step makes the containers of its state anew; known once the arm is warm."""
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps and wait until the devices are done.
@@ -106,13 +106,12 @@ class Arm:
         for _ in range(WARM_UP_STEPS):
             before = self.state
             self.run(1)
-            self.may_move = is_rebuilt(before, self.state)
+            self.rebuilds_state = is_rebuilt(before, self.state)
         return self
 
     def move(self) -> None:
-        """Move the state to other memory, if the step allows it."""
-        if self.may_move:
-            self.state = moved(self.state)
+        """Move the state to other memory."""
+        self.state = moved(self.state, rebuilt=self.rebuilds_state)
 
     def children_cpu_s(self) -> float:
         """CPU seconds of the arm's own processes so far; an arm in the worker has none."""

@@ -1,45 +1,51 @@
 """States are moved to other memory between rounds, which turns the effect of addresses into noise.
 
 A step that donates its state keeps the same memory for as long as its process lives. On CPU, copies
-of one program therefore differ by up to a percent in all rounds alike, which no number of rounds
-averages out. Randomizing memory layouts follows Curtsinger and Berger, "STABILIZER: Statistically
-Sound Performance Evaluation" (ASPLOS 2013).
+of one program therefore differ by up to a few percent in all rounds alike, which no number of
+rounds averages out. Randomizing memory layouts follows Curtsinger and Berger, "STABILIZER:
+Statistically Sound Performance Evaluation" (ASPLOS 2013).
 """
 
 from typing import Any
 
 import jax
+from flax import nnx
 from jaxlib.xla_client import ArrayImpl
 
 MOVED_EVERY = 4
 """Rounds from one move to the next. A move copies every state once, outside of all spans."""
 
 
-def moved(state: Any) -> Any:
-    """Copy a state's arrays to other memory, with their shardings, layouts and replicas.
+def moved(state: Any, *, rebuilt: bool) -> Any:
+    """Return a state with its arrays in other memory, in the same shardings, layouts and replicas.
 
-    Nothing moves on accelerators, which have little room for copies. Uncommitted arrays stay as
-    well, since a committed copy would make the step compile again.
+    A state that the step rebuilds is made anew; in others, the arrays of NNX objects are replaced,
+    and the rest stays. Nothing moves on accelerators, which have little room for copies. Neither do
+    uncommitted arrays, since a committed copy would make the step compile again.
     """
     if jax.default_backend() != "cpu":
         return state
-    return jax.tree.map(
-        lambda leaf: jax.device_put(leaf, leaf.format, may_alias=False) if _moves(leaf) else leaf,
-        state,
-    )
+    if rebuilt:
+        return jax.tree.map(_moved_leaf, state)
+    for part in jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, nnx.Pytree)):
+        if isinstance(part, nnx.Pytree):
+            nnx.update(part, jax.tree.map(_moved_leaf, nnx.state(part)))
+    return state
 
 
 def is_rebuilt(before: Any, after: Any) -> bool:
     """Whether a step returned none of the containers that it was given with its state.
 
-    A step that returns the same objects, such as Flax NNX modules, may hold on to them and ignore a
-    copy.
+    A step that returns the same objects, such as NNX modules, may hold on to them and ignore
+    others.
     """
     return not set(_containers(before)) & set(_containers(after))
 
 
-def _moves(leaf: Any) -> bool:
-    return type(leaf) is ArrayImpl and leaf.committed
+def _moved_leaf(leaf: Any) -> Any:
+    if type(leaf) is ArrayImpl and leaf.committed:
+        return jax.device_put(leaf, leaf.format, may_alias=False)
+    return leaf
 
 
 def _containers(tree: Any) -> dict[int, Any]:

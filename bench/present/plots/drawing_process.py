@@ -1,0 +1,61 @@
+"""Plots are drawn in a process of their own: the renderer holds Python's global interpreter lock.
+
+While it draws, the caller builds the pages.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.present.plots.vega_plot import Plot
+
+# The task is read before anything is imported, so that the caller does not wait to write it.
+_PROGRAM = f"import json, sys; task = json.load(sys.stdin); from {__name__} import draw; draw(task)"
+
+
+@contextmanager
+def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
+    """Write the files of plots, each into a folder, during a block of other work.
+
+    Raises:
+      OSError: a file could not be written.
+      RuntimeError: drawing failed otherwise; its output is on the standard error.
+    """
+    task = json.dumps([[asdict(plot), str(folder)] for plot, folder in plots])
+    process = subprocess.Popen(  # noqa: S603 - this interpreter and module
+        [sys.executable, "-c", _PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,  # Ctrl-C is for the caller
+    )
+    with process:
+        try:
+            assert process.stdin is not None, "it is a pipe"  # noqa: S101
+            process.stdin.write(task)
+            process.stdin.close()
+            process.stdin = None
+            yield
+            answer, _ = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise RuntimeError(f"drawing plots ended with exit code {process.returncode}")
+    if answer:
+        raise OSError(*json.loads(answer))
+
+
+def draw(task: list[tuple[dict[str, object], str]]) -> None:
+    """Write each plot, given by its fields, into its folder; print what makes an OSError of it."""
+    try:
+        for fields, folder in task:
+            Plot(**fields).write(Path(folder))  # type: ignore[arg-type]
+    except OSError as error:
+        print(json.dumps([error.errno, error.strerror, error.filename]))  # noqa: T201
