@@ -21,8 +21,7 @@ from rich.text import Text
 from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
 from bench.commands.pytest_plugin.refusals import REFUSED, Ended, strange_words
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
-from bench.measure.cluster.follower import follow
-from bench.measure.cluster.leader import Leader
+from bench.measure.cluster.leader import Leader, follow
 from bench.measure.cluster.membership import Membership, membership
 from bench.measure.engine import Engine, Result, Verdicts
 from bench.measure.hosts import Hosts
