@@ -73,7 +73,6 @@ class Group(NamedTuple):
     b: str
     """How they ended in B, or what the other run lacks."""
     number: int
-    """Number of cells."""
     cells: list[str]
     """One line per block: `block: implementation, implementation`."""
 

@@ -40,7 +40,6 @@ class Chart:
     """In Vega-Lite, with the colours of the report's page by their names."""
     subtitle: str
     points: list[Point]
-    """Points of all curves."""
 
     @property
     def slug(self) -> str:
