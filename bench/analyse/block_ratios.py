@@ -38,12 +38,12 @@ class Effect:
     @property
     def cell(self) -> dict[str, Any]:
         """The row of `Tables.cells` with the option."""
-        return _row(self.block, self.arm)
+        return next(c for c in self.block.ranked if c["implementation"] == self.arm)
 
     @property
     def usual_cell(self) -> dict[str, Any]:
         """The row of `Tables.cells` without the option."""
-        return _row(self.usual, self.implementation)
+        return next(c for c in self.usual.ranked if c["implementation"] == self.implementation)
 
 
 def option_effects(comparisons: Sequence[Comparison]) -> list[Effect]:
@@ -66,10 +66,6 @@ def option_effects(comparisons: Sequence[Comparison]) -> list[Effect]:
             for places, ratio in found
         ),
     ]
-
-
-def _row(block: Comparison, arm: str) -> dict[str, Any]:
-    return next(cell for cell in block.ranked if cell["implementation"] == arm)
 
 
 def _ratios(

@@ -24,7 +24,6 @@ Part = Literal[
 ]
 
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
-"""Categories of operations that compute."""
 
 
 class Key(NamedTuple):

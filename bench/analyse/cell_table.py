@@ -34,7 +34,6 @@ from bench.records.trace_rows import TraceRow
 R = TypeVar("R", bound=Mapping[str, Any])
 
 BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
-"""Columns that blocks are sorted by."""
 
 
 @dataclass(frozen=True)

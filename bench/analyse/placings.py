@@ -1,7 +1,6 @@
 """How far every implementation is behind the fastest, in every block of a run."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,57 +9,28 @@ from bench.analyse.comparisons import Comparison
 
 
 @dataclass(frozen=True)
-class Placing:
-    """A cell compared with the fastest of its block."""
-
-    cell: Mapping[str, Any]
-    """Its row of `Tables.cells`."""
-    behind: float = math.nan
-    """Its time over that of the arm with the shortest estimate: at least 1, and exactly 1 for that
-    arm. NaN without a time."""
-
-    @property
-    def fastest(self) -> bool:
-        """Whether it has the shortest estimated time and is a leader."""
-        return self.leads and self.behind == 1
-
-    @property
-    def leads(self) -> bool:
-        """Whether it may be the fastest: see bench.analyse.standings."""
-        return bool(self.cell["tier"] == 0)
-
-    @property
-    def approximate(self) -> bool:
-        """Whether its step is approximate. `behind` may then be below 1."""
-        return bool(self.cell["approximate"])
-
-    @property
-    def ranked(self) -> bool:
-        """Whether it shared rounds with others, so that its rank has an interval."""
-        return not math.isnan(self.cell["tier"])
-
-
-@dataclass(frozen=True)
 class Row:
     """One implementation in all blocks."""
 
     implementation: str
-    places: dict[str, Placing]
-    """By block name."""
+    cells: dict[str, dict[str, Any]]
+    """By block name, its row of `Tables.cells`, with `behind`: its time over that of the arm with
+    the shortest estimate. At least 1 but for approximate steps, and exactly 1 for that arm; NaN
+    without a time."""
 
     @property
     def known(self) -> list[float]:
         """Its times over the fastest's, wherever it is ranked, or has rounds and is approximate."""
-        places = self.places.values()
         return [
-            place.behind for place in places
-            if place.ranked or (place.approximate and place.cell["paired"] and place.behind > 0)
+            cell["behind"] for cell in self.cells.values()
+            if not math.isnan(cell["tier"])
+            or (cell["approximate"] and cell["paired"] and cell["behind"] > 0)
         ]  # fmt: skip
 
     @property
     def approximate(self) -> bool:
         """Whether its step is approximate."""
-        return any(place.approximate for place in self.places.values())
+        return any(cell["approximate"] for cell in self.cells.values())
 
     @property
     def worst(self) -> float:
@@ -89,7 +59,7 @@ def find(found: Tables) -> tuple[list[Comparison], list[Row]]:
     for cell in found.rows:
         block, name = cell["block"], cell["implementation"]
         if block in fastest and cell["status"] != "unsupported":
-            placing = Placing(cell, cell["ratio"] / fastest[block])
-            rows.setdefault(name, Row(name, {})).places[block] = placing
+            behind = cell["ratio"] / fastest[block]
+            rows.setdefault(name, Row(name, {})).cells[block] = cell | {"behind": behind}
     order = sorted(rows.values(), key=lambda r: (r.approximate, not r.known, r.worst, r.mean))
     return blocks, order

@@ -116,7 +116,6 @@ class Compared:
     a: Run
     b: Run
     differences: list[Difference]
-    """Differences of settings and of files."""
     contents: dict[str, list[Difference]]
     """The files that differ, by the implementation or workload that they belong to."""
     margin: float

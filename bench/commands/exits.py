@@ -133,7 +133,7 @@ class CommandGroup(TyperGroup):
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
     """Treat termination signals like Ctrl-C: end the workers and build the report."""
-    from bench.measure.cluster.follower import TERMINATION
+    from bench.measure.cluster.leader import TERMINATION
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -18,7 +18,6 @@ from bench.records.cells import PRECISIONS
 from bench.records.paths import typed
 
 COMPILING = "compiling steps", "compiled {} of {} steps"
-"""Progress texts for compilation."""
 
 
 def project(
@@ -48,7 +47,7 @@ def project(
 
     from bench.present import predicted_curves
     from bench.present.terminal import counter, show
-    from bench.project import curve_charts, prediction_tables, projection, projection_page
+    from bench.project import prediction_tables, projection, projection_page
     from bench.project.compiled_programs import programs
     from bench.project.projection import Request, chip_counts, sheets, unavailable
 
@@ -83,7 +82,7 @@ def project(
             found = projection.project(
                 stored, request, lambda cells: programs(cells, catalogue, progress=progress)
             )
-        drawn = curve_charts.draw(found)
+        drawn = projection_page.draw(found)
         written = projection_page.build(
             found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
         )

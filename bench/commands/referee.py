@@ -62,7 +62,7 @@ class _Monitor:
     def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
         self.note(f"{block.name}: launch {launch + 1}, {len(arms)} arms")
 
-    def phase(self, block: Block, event: Any) -> None:
+    def phase(self, event: Any) -> None:
         pass
 
     def end(self, block: Block, launch: int, statuses: Any, verdicts: Any) -> None:

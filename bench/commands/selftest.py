@@ -20,7 +20,6 @@ from bench.trials.selftest.selftest_settings import LONGER, Settings
 DEFAULTS = Settings()
 
 RUNNING = "trials", "finished {} of {} trials"
-"""Texts of the progress."""
 
 SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 

@@ -54,14 +54,10 @@ def upgrade(context: typer.Context) -> None:
 
 
 def bisect(bases: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
-    """Find the version after which the steps became slower.
+    """Find the version after which the steps became slower; return exit code and result in words.
 
-    Args:
-      bases: versions, the oldest first.
-      gate: compares with one of them, and returns the exit code of `regress`.
-
-    Returns:
-      The exit code, and the result in words.
+    `bases` are versions, the oldest first; `gate` compares with one of them, and returns the exit
+    code of `regress`.
     """
     low, high = 0, len(bases)
     while high > low:

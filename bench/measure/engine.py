@@ -2,16 +2,12 @@
 
 import shutil
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
-from bench.analyse import peaks
 from bench.analyse.verdicts import Claim, margin_of
 from bench.measure import kept_cells, run_folder
 from bench.measure.catalogue import Reasons
@@ -28,15 +24,12 @@ from bench.records import files, store, user_cache
 from bench.records.cells import Block, Cell
 from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent
 from bench.records.paths import PROFILES, REPORTS
-from bench.records.rows import CellRow, SampleRow
-from bench.records.statuses import Status, decisive
+from bench.records.rows import CellRow
+from bench.records.statuses import Status
 from bench.records.temporary_folders import temporary_folder
 
 Verdicts = Mapping[str, Claim]
 """Comparisons of a block's arms so far, by arm."""
-
-_EXTRA = ("model_flops", "unit", "units_per_step", "interleaved", "profile")
-"""Fields of the cell row that benchmark.json shows."""
 
 
 class Monitor(Protocol):
@@ -48,8 +41,8 @@ class Monitor(Protocol):
     def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
         """Show that a launch of a block with these arms begins."""
 
-    def phase(self, block: Block, event: PhaseEvent) -> None:
-        """Show that the worker has begun a phase."""
+    def phase(self, event: PhaseEvent) -> None:
+        """Show that the launch's worker has begun a phase."""
 
     def end(
         self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
@@ -58,18 +51,6 @@ class Monitor(Protocol):
 
     def stop(self) -> bool:
         """Return whether to stop before the next launch."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of one cell."""
-
-    status: Status
-    reason: str
-    step_seconds: tuple[float, ...]
-    """Throughput time per step of each sample; empty unless the status is ok."""
-    extra: Mapping[str, Any]
-    """Those of _EXTRA that the cell has."""
 
 
 class Engine:
@@ -124,13 +105,6 @@ class Engine:
             fault := run_folder.name_fault(options.run, resumes=True)
         ):
             raise BadInput([f"--run: {fault}"])
-
-    def results(self) -> dict[str, Result]:
-        """Return the results of the measured cells by name."""
-        states = self.schedule.blocks.values()
-        cells = [row for state in states for row in state.cells]
-        samples = [row for state in states for row in state.samples]
-        return cell_results(cells, samples, self.catalogue["device_kind"])
 
     def kept(self, block: Block, arms: Sequence[str]) -> int:
         """Count the arms whose proof and programs a first launch would find in the user's cache."""
@@ -235,7 +209,7 @@ class Engine:
                 block,
                 arms,
                 self._settings(directory, programs),
-                lambda event: monitor.phase(block, event),
+                monitor.phase,
                 Launch(number, proved, looks.going_on, state.ceilings, state.isolated),
             )
         finally:
@@ -302,29 +276,3 @@ def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:
         if entry["name"] in plan.worker["isolated"]:
             entry["foreign"] = {"isolated": "yes"}
     return {**catalogue, "versions": versions, "implementations": entries}
-
-
-def cell_results(
-    cells: Iterable[CellRow], samples: Iterable[SampleRow], device_kind: str
-) -> dict[str, Result]:
-    """Collect results by cell; a time beyond the device's published peak is implausible."""
-    seconds: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for turn in samples:
-        seconds[turn["attempt"], turn["arm"]].append(turn["throughput_ns"] / turn["steps"] / 1e9)
-    launches: defaultdict[str, list[CellRow]] = defaultdict(list)
-    for row in cells:
-        launches[row["cell"]].append(row)
-    results = {}
-    for cell, rows in launches.items():
-        row = rows[decisive([row["status"] for row in rows])]
-        status, reason, measured = row["status"], row["reason"], list[float]()
-        if status == "ok":
-            ok = [(row["attempt"], row["implementation"]) for row in rows if row["status"] == "ok"]
-            measured = [value for attempt in ok for value in seconds[attempt]]
-            figures = row["precision"], row.get("model_flops", 0.0), median(measured)
-            _, reason = peaks.utilization(device_kind, *figures, row["devices"])
-            if reason:
-                status, measured = "implausible", []
-        extra = {key: value for key, value in row.items() if key in _EXTRA and value is not None}
-        results[cell] = Result(status, reason, tuple(measured), extra)
-    return results

@@ -52,7 +52,6 @@ class BlockState:
     seconds: float = 0.0
     """Wall time of the last launch."""
     ceilings: Ceilings | None = None
-    """The ceilings that were measured last."""
     programs: dict[str, str] = field(default_factory=dict)
     """Identities of the implementations' programs, as far as they are known."""
     series: tuple[Sequence[Series], Sequence[Series]] = ((), ())

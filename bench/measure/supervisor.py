@@ -47,7 +47,6 @@ class Settings:
     silence_s: float = SILENCE_S
     """Limit on the time in which a worker shows no progress."""
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    """Variants by name."""
     hosts: Hosts = field(default_factory=Hosts)
     unsupported: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Known reasons, by block and implementation, why it cannot run there; empty if it can."""

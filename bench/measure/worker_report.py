@@ -41,7 +41,6 @@ class WorkerReport:
     """Limit on the time without an event."""
     processes: int
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    """Id of the worker."""
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     load_before: float = field(default_factory=load_average)
     phase: str = ""

@@ -47,11 +47,7 @@ def summary(ledger: Ledger) -> str:
 
 
 def build(ledger: Ledger) -> Path:
-    """Write a page and a Markdown file beside the ledger, and return the page.
-
-    Raises:
-      OSError: nothing can be written there.
-    """
+    """Write a page and a Markdown file beside the ledger; OSError if it cannot. Return the page."""
     curve = record(ledger.question, ledger.attempts)
     unknown = dict.fromkeys([*(column.key for column in _COLUMNS), "tested"])
     table = Table("Attempts", _COLUMNS, [

@@ -32,7 +32,6 @@ BUSY = 0.05
 """Share of the cores' time from which on other processes are named as the reason."""
 
 INDENT = "  "
-"""Indentation of a command."""
 
 LONGEST_S = 6 * 3600.0
 """Longest expected duration of a command that is suggested."""

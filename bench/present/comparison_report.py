@@ -1,7 +1,10 @@
-"""A comparison of two runs as an HTML page, a Markdown page, a CSV file and on a terminal."""
+"""A comparison of two runs as an HTML page, a Markdown page, a CSV file and on a terminal.
+
+Its sentences are about the runs' differences, the changes of cells, and reasons for care.
+"""
 
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +14,19 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import floor_width
-from bench.analyse.run_changes import Change, Compared, Row, compare, compile_s
-from bench.present import comparison_sentences, terminal
+from bench.analyse.ratio_intervals import UNPAIRED_SD, floor_width
+from bench.analyse.run_changes import Change, Compared, Kind, Row, compare, compile_s
+from bench.present import terminal
 from bench.present.bounds import sure
+from bench.present.caveats import Caveat, damage
 from bench.present.columns import Column, Figure, Table, formatted, item, ratio_figure
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
+from bench.present.sentences import counted, ends, listing
 from bench.present.terminal import plain
 from bench.records import files, numbers
 from bench.records.paths import PROGRAM
-from bench.records.statuses import CHANGE_STYLES, STATUSES
+from bench.records.statuses import CHANGE_STYLES, STATUSES, VERDICT_STYLES
 from bench.records.store import Run
 
 
@@ -68,7 +73,6 @@ class Group(NamedTuple):
     b: str
     """How they ended in B, or what the other run lacks."""
     number: int
-    """Number of cells."""
     cells: list[str]
     """One line per block: `block: implementation, implementation`."""
 
@@ -145,9 +149,7 @@ def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
     """Compare run B with run A, and write `compare.html`, `.md` and `.csv` into a folder.
 
     `margin` is the relative difference of step times that is negligible; None for the runs' own.
-
-    Raises:
-      OSError: the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     compared = compare(a, b, margin)
     output.mkdir(parents=True, exist_ok=True)
@@ -171,12 +173,12 @@ def content(compared: Compared) -> dict[str, Any]:
     return {
         "a": a["run"],
         "b": b["run"],
-        "setting": comparison_sentences.setting(compared),
-        "apart": comparison_sentences.APART,
-        "tally": comparison_sentences.tally(compared),
-        "basis": comparison_sentences.basis(compared),
+        "setting": setting(compared),
+        "apart": APART,
+        "tally": tally(compared),
+        "basis": basis(compared),
         "runs": Table("The two runs, and everything recorded that differs", (name, *sides), facts),
-        "caveats": comparison_sentences.caveats(compared),
+        "caveats": caveats(compared),
         "blocks": blocks(compared),
         "endings": Table(
             "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
@@ -197,11 +199,11 @@ def show(console: Console, compared: Compared) -> None:
     """
     for name, run in (("A", compared.a.manifest), ("B", compared.b.manifest)):
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
-    console.print(plain(comparison_sentences.setting(compared)), style="bold")
+    console.print(plain(setting(compared)), style="bold")
     if compared.changes:
         for each in compared.differences:
             console.print(plain(f"  {each.name}: {each.a} -> {each.b}"))
-        console.print(plain(comparison_sentences.APART), style="dim")
+        console.print(plain(APART), style="dim")
         console.print(Text("\nB over A (95 %)", style="bold"))
         for block in blocks(compared):
             brief = replace(block, columns=SHORT, facts=())
@@ -217,10 +219,10 @@ def show(console: Console, compared: Compared) -> None:
     if missing := absences(compared):
         console.print(Text("\nin one run only", style="yellow"))
         _list(console, [f"{g.a}: {numbers.count(g.number, 'cell')}; {g.b}" for g in missing])
-    for caveat in comparison_sentences.caveats(compared):
+    for caveat in caveats(compared):
         console.print(Text(f"\n{caveat.title}. ", style="bold").append(plain(caveat.text)))
-    console.print(Text(f"\n{comparison_sentences.tally(compared)}", style="bold"))
-    console.print(comparison_sentences.basis(compared))
+    console.print(Text(f"\n{tally(compared)}", style="bold"))
+    console.print(basis(compared))
 
 
 def _list(console: Console, lines: Sequence[str]) -> None:
@@ -228,3 +230,152 @@ def _list(console: Console, lines: Sequence[str]) -> None:
         console.print(plain(f"  {line}"))
     if len(lines) > SHOWN:
         console.print(f"  and {len(lines) - SHOWN} more")
+
+
+SAME_RUN = (
+    "A and B are the same run, so there is no difference to find: the intervals show how narrow "
+    "they get where there is none."
+)
+ALIKE = (
+    "Both runs have the same machine, versions, environment variables, commit, files and options."
+)
+
+_KINDS: dict[Kind, str] = {
+    "machine": "machines",
+    "versions": "versions",
+    "environment": "environment variables",
+    "code": "code",
+    "sources": "files",
+    "options": "options",
+}
+
+APART = (
+    "The two runs were not measured side by side. If the host drifted between them, their step "
+    "times differ by that drift too, and neither run can detect it: identical programs that ran "
+    f"one after the other differed by {numbers.percent(UNPAIRED_SD)} (standard deviation). "
+    "Intervals of step times are therefore much wider than those of a ratio within one run. Where "
+    "both runs have the same baseline, the ratios to it are compared instead, because whatever "
+    "slows the whole host cancels out of them."
+)
+"""Why a comparison of two runs is less certain than a ratio within one."""
+
+
+def setting(compared: Compared) -> str:
+    """Return the differences between the runs, in a sentence for each kind."""
+    if compared.same_run:
+        return SAME_RUN
+    if not compared.differences:
+        return ALIKE
+    by_kind: dict[Kind, list[str]] = {}
+    for each in compared.differences:
+        # Names of packages, variables and files keep their spelling.
+        verbatim = each.kind in ("versions", "environment", "sources")
+        by_kind.setdefault(each.kind, []).append(each.name if verbatim else each.name.lower())
+    return " ".join(
+        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {listing(names)}."
+        for kind, names in by_kind.items()
+    )
+
+
+def tally(compared: Compared) -> str:
+    """Count cells by verdict, and those without a counterpart."""
+    verdicts = counted((change.verdict.word for change in compared.changes), VERDICT_STYLES)
+    cells = numbers.count(len(compared.changes), "cell")
+    sentences = [
+        f"B against A, {cells}: {verdicts}." if verdicts else "No cell has a time in both runs."
+    ]
+    if compared.ended:
+        sentences.append(f"{numbers.count(len(compared.ended), 'cell')} ended differently.")
+    only = Counter[str]()
+    for (run, _), cells_of_run in compared.only.items():
+        only[run] += len(cells_of_run)
+    if only:
+        parts = [f"{count} only in {run}" for run, count in only.items()]
+        sentences.append(f"{listing(parts)}.")
+    if compared.untimed:
+        sentences.append(f"{compared.untimed} without a time in either.")
+    return " ".join(sentences)
+
+
+def basis(compared: Compared) -> str:
+    """Return the number of verdicts by what they are based on, and the margin."""
+    counts = Counter[str](change.source for change in compared.changes)
+    parts = [
+        f"{counts[source]} on {what}"
+        for source, what in (
+            ("baseline", "ratios to the baseline"),
+            ("step time", "step times, which are not paired"),
+        )
+        if counts[source]
+    ]
+    margin = numbers.percent(compared.margin)
+    return f"Verdicts: {listing(parts)}; margin {margin}." if parts else ""
+
+
+def caveats(compared: Compared) -> list[Caveat]:
+    """Return reasons in both runs' rows to read the changes with care."""
+    said = {
+        "Damaged files in A": damage(compared.a.damaged),
+        "Damaged files in B": damage(compared.b.damaged),
+        **(_of_code(compared) | _of_changes(compared) if compared.changes else {}),
+    }
+    return [Caveat(title, text) for title, text in said.items() if text]
+
+
+def _of_code(compared: Compared) -> dict[str, str]:
+    said: dict[str, str] = {}
+    if compared.contents:
+        names = {f"implementation {change.implementation}" for change in compared.changes}
+        alike = sorted(names - compared.contents.keys())
+        rest = f" Those of {listing(alike)} are the same." if alike else ""
+        said["Other contents"] = (
+            f"The files of {listing(compared.contents)} are not the same in A and B.{rest}"
+        )
+    kinds = {difference.kind for difference in compared.differences}
+    named = {"machine": "machine", "versions": "versions", "environment": "environment variables"}
+    if other := [words for kind, words in named.items() if kind in kinds]:
+        said["More than the code differs"] = (
+            f"A change may come from the {listing(other)} instead of the code. This holds for "
+            "changes against the baseline too, because what slows one implementation need not slow "
+            "all of them equally."
+        )
+    runs = {"A": compared.a, "B": compared.b}
+    dirty = [name for name, run in runs.items() if run.manifest["git"].get("dirty")]
+    if dirty and not compared.same_run:
+        said["Uncommitted changes"] = (
+            f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "
+            "in more than the commits do."
+        )
+    return said
+
+
+def _of_changes(compared: Compared) -> dict[str, str]:
+    changes, said = compared.changes, dict[str, str]()
+    if any(change.source == "baseline" for change in changes):
+        baselines = {(one.name, one.baseline) for one, _ in compared.blocks}
+        steps = [c.step.value for c in changes if (c.block, c.implementation) in baselines]
+        times = f" Its step times in B are {ends(steps)} times those in A." if steps else ""
+        said["Cannot detect a change of the baseline"] = (
+            "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
+            f"changed, every other implementation appears to have changed instead.{times}"
+        )
+    others = [
+        f"{a.name} ({a.baseline or 'none'} in A, {b.baseline or 'none'} in B)"
+        for a, b in compared.blocks
+        if a.baseline != b.baseline
+    ]
+    if others:
+        said["No common baseline"] = f"Only step times are compared in {listing(others)}."
+    # An unknown number is NaN, for which the comparison with 0 is false.
+    if blocks := {c.block for c in changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}:
+        said["Not the same work"] = (
+            f"A step of {listing(sorted(blocks))} has another number of model FLOPs in B than in "
+            "A, so the step times measure different work."
+        )
+    compiled = [c for c in changes if c.compile is not None]
+    if mixed := sum((c.a["cache_hits"] > 0) != (c.b["cache_hits"] > 0) for c in compiled):
+        said["Compile times from a cache"] = (
+            f"In {numbers.count(mixed, 'cell')}, one run took programs from the compilation cache "
+            "and the other compiled them."
+        )
+    return said

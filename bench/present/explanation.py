@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from bench.analyse import ablation_shares
+from bench.analyse import phase_costs
 from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
@@ -150,7 +150,7 @@ def show_times(
             known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(f"Side by side, {took}{known}.")
-    for row in ablation_shares.find(blocks, traces):
+    for row in phase_costs.find(blocks, traces):
         if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
             console.print(said)
 

@@ -298,11 +298,10 @@ def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
 def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return how traced steps spend their time, so that the page need only subtract.
 
-    Returns:
-      `what` and `source` of each cause, as columns; and by cell, `causes`, the numbers of the
-      step's causes, `ns`, nanoseconds on each as in `attribution.sides` with operations of all
-      sizes together, `transposing`, the causes whose operations change an array's layout, and
-      `steps_ns`, the times of a traced step and of one just before without a profiler.
+    These are `what` and `source` of each cause, as columns; and by cell, `causes`, the numbers of
+    the step's causes, `ns`, nanoseconds on each as in `causes.sides` with operations of all sizes
+    together, `transposing`, the causes whose operations change an array's layout, and `steps_ns`,
+    the times of a traced step and of one just before without a profiler.
     """
     causes: dict[tuple[str, str], int] = {}
     cells = {}

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.analyse import ablation_shares, phase_costs
-from bench.analyse.ablation_shares import PARTS
+from bench.analyse import phase_costs
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Training
+from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
 from bench.present.sentences import counted, ends
@@ -43,7 +43,7 @@ def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
     """Return the rows of some blocks by the names of their files: none if not measured."""
     return {
         "inputs": phase_costs.input_costs(blocks),
-        "ablations": ablation_shares.find(blocks, found.traces),
+        "ablations": phase_costs.find(blocks, found.traces),
         "checkpoints": phase_costs.checkpoint_costs(blocks, found.checkpoints),
     }
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from bench.analyse import placings
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.placings import Placing, Row
+from bench.analyse.placings import Row
 from bench.present import bounds, sentences
 from bench.present.columns import Figure, missing
 from bench.present.plots.kinds import some
@@ -152,7 +152,7 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
 def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
     known = len(row.known)
     fields = [
-        _field(row.places[block.name], block.subject) if block.name in row.places else None
+        _field(row.cells[block.name], block.subject) if block.name in row.cells else None
         for block in blocks
     ]
     part = "" if known == count else f"{known} of {count}"
@@ -160,22 +160,23 @@ def _line(row: Row, blocks: list[Comparison], count: int) -> Line:
     return Line(name, fields, behind(row.worst), behind(row.mean), part)
 
 
-def _field(place: Placing, subject: str) -> Field:
-    cell = place.cell
+def _field(cell: Mapping[str, Any], subject: str) -> Field:
     choices = {"subject": subject, "cell": str(cell["cell"])}
-    if cell["status"] != "ok" or missing(place.behind):
+    if cell["status"] != "ok" or missing(cell["behind"]):
         status = STATUSES[cell["status"]]
         return Field(status.short, "failed", cell["reason"] or "no ratio", choices)
-    step = f"{numbers.si(cell['step_s'], 's')} per step"
-    if not place.ranked:
-        apart = "approximate" if place.approximate else "measured separately"
-        return Field(behind(place.behind), "apart", f"{apart}, {step}", choices)
+    text, step = behind(cell["behind"]), f"{numbers.si(cell['step_s'], 's')} per step"
+    if math.isnan(cell["tier"]):  # it shared no rounds with others
+        apart = "approximate" if cell["approximate"] else "measured separately"
+        return Field(text, "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
     sure = f"{bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
-    look = f"shade{sum(place.behind >= least for least in SHADES)}"
-    look += " fastest" if place.fastest else " leads" if place.leads else ""
-    text = "fastest" if place.fastest else behind(place.behind)
-    return Field(text, look, f"surely {sure}, {step}", choices)
+    look = f"shade{sum(cell['behind'] >= least for least in SHADES)}"
+    if cell["tier"]:
+        return Field(text, look, f"surely {sure}, {step}", choices)
+    fastest = cell["behind"] == 1  # the shortest estimate of those that may be the fastest
+    look += " fastest" if fastest else " leads"
+    return Field("fastest" if fastest else text, look, f"surely {sure}, {step}", choices)
 
 
 def behind(times: float) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Self
 
@@ -13,12 +13,90 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.analyse.verdicts import Claim
-from bench.present.remaining_time import Remaining
 from bench.present.terminal import live
+from bench.records.arms import TWINS
 from bench.records.cells import Block
-from bench.records.messages import PhaseEvent
+from bench.records.messages import STAGE_OF, PhaseEvent, Stages
 from bench.records.numbers import clock
 from bench.records.statuses import FAILURES, STATUSES, VERDICT_STYLES
+
+
+class Remaining:
+    """The remaining time of a run: estimates, scaled by the pace of its launches so far.
+
+    `seconds` is the estimate for all planned launches, and `budget_s` the limit for all measuring.
+    With `more`, launches beyond the planned ones may follow until intervals are narrow enough.
+    """
+
+    def __init__(
+        self, seconds: float, budget_s: float | None = None, *, more: bool = False
+    ) -> None:
+        self._left = seconds
+        """Estimate for the launches that have not begun."""
+        self._budget_s = budget_s
+        self._more = more
+        self._started = time.monotonic()
+        self._stages: Stages = {}
+        """Estimate for the current launch; empty between launches."""
+        self._stage = ""
+        self._done = 0.0
+        """Share of the stage that was done at `self._heard`."""
+        self._entered = self._heard = self._started
+        self._estimated = self._took = 0.0
+        """Seconds of completed launches."""
+
+    def begin(self, stages: Stages) -> None:
+        """Record the start of a launch with this estimate."""
+        self._stages = stages
+        self._enter(next(iter(stages)))
+        self._left = max(self._left - sum(stages.values()), 0.0)
+
+    def _enter(self, stage: str) -> None:
+        self._stage, self._done = stage, 0.0
+        self._entered = self._heard = time.monotonic()
+
+    def phase(self, event: PhaseEvent) -> None:
+        """Record how far the launch is."""
+        stage = STAGE_OF.get(event["phase"], "after")
+        if stage != self._stage:
+            self._enter(stage)
+        if event["of"]:
+            # The twin is compiled after all other arms.
+            self._done = event["done"] / (event["of"] + (TWINS if stage == "arms" else 0))
+            self._heard = time.monotonic()
+
+    def end(self, took: float) -> None:
+        """Record the end of the launch and its duration in seconds."""
+        self._estimated += sum(self._stages.values())
+        self._took += took
+        self._stages = {}
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
+        pace = self._took / self._estimated if self._estimated else 1.0
+        return pace * self._left + self._left_of_launch(now, pace)
+
+    def _left_of_launch(self, now: float, pace: float) -> float:
+        """Return the seconds left of the launch, corrected by the pace of its current stage."""
+        if not self._stages:
+            return 0.0
+        names = list(self._stages)
+        later = sum(self._stages[name] for name in names[names.index(self._stage) + 1 :])
+        own = pace * self._stages[self._stage]
+        # The more of the stage is done, the more its own pace counts: it took `done` of the whole.
+        whole = (1 - self._done) * own + (self._heard - self._entered)
+        left = (1 - self._done) * whole - (now - self._heard)
+        return pace * later + max(left, 0.0)
+
+    def words(self, now: float) -> str:
+        """Return the time left in words, such as `about 7 min left`."""
+        if self._budget_s is not None:
+            return f"at most {clock(max(self._budget_s - (now - self._started), 0.0))} left"
+        left = self.seconds(now)
+        if round(left) == 0:
+            return "over the estimate" if self._stages else "ending"
+        return f"{'at least' if self._more else 'about'} {clock(left)} left"
+
 
 STYLES = {name: status.style for name, status in STATUSES.items()}
 """Colours of the statuses, in the order in which they are listed."""
@@ -36,11 +114,23 @@ _NAME_COLUMNS = 12
 class Progress:
     """Shows how far the run is, its current activity, its verdicts, and the time left.
 
-    rich renders it as four lines, none of which is ever wrapped.
+    It is the engine's monitor: see bench.measure.engine.Monitor. `estimate` returns the seconds of
+    the parts of a launch, for its block, arms and number; measuring stops once `most_failures`
+    cells have failed, unless that is 0. rich renders it as four lines, none of which is ever
+    wrapped.
     """
 
-    def __init__(self, console: Console, launches: int, remaining: Remaining) -> None:
+    def __init__(
+        self,
+        console: Console,
+        launches: int,
+        remaining: Remaining,
+        estimate: Callable[[Block, Sequence[str], int], Stages],
+        most_failures: int = 0,
+    ) -> None:
         self._console = console
+        self._estimate = estimate
+        self._most_failures = most_failures
         self._live = live(console)
         self._remaining = remaining
         self._to_do, self._done = launches, 0
@@ -60,10 +150,14 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._display.stop()  # does nothing if it was not started
 
-    def begin(self, block: Block, launch: int, stages: Mapping[str, float]) -> None:
-        """Show that a launch begins, with estimated seconds of its parts."""
+    def note(self, text: str) -> None:
+        """Print a remark above the progress."""
+        self._console.print(Text(text, style="yellow"), soft_wrap=True)
+
+    def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
+        """Show that a launch begins."""
         self._began = time.monotonic()
-        self._remaining.begin(stages)
+        self._remaining.begin(self._estimate(block, arms, launch))
         self._block, self._launch, self._phase = block.name, f"launch {launch + 1}", ""
 
     def phase(self, event: PhaseEvent) -> None:
@@ -95,6 +189,10 @@ class Progress:
             self._console.print(name + line, no_wrap=True, overflow="ellipsis")
         else:
             self._console.print(name + line, soft_wrap=True)
+
+    def stop(self) -> bool:
+        """Return whether so many cells have failed that no other launch may begin."""
+        return 0 < self._most_failures <= sum(self._ended[status] for status in FAILURES)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the progress, the block, its worker's phase, and the verdicts."""

@@ -48,10 +48,7 @@ def write_pages(
     """Render a template with values as `FILE.md` and `FILE.html` in a folder; return the page.
 
     The template is `NAME.j2` in `templates`, and may include the shared ones. Unless `file` is
-    given, the files have its name.
-
-    Raises:
-      OSError: nothing can be written there.
+    given, the files have its name. Raises OSError if nothing can be written there.
     """
     for suffix in ("md", "html"):
         text = render(name, templates, markdown=suffix == "md", **values)

@@ -146,17 +146,12 @@ _LARGEST = (
 
 
 def largest_line(row: MaxBatchRow) -> str:
-    """Return the row's cell and outcome."""
-    cell = row["workload"], row["mesh"], row["options"], row["implementation"]
-    return f"{'/'.join(cell)}: {largest_words(row)}"
-
-
-def largest_words(row: MaxBatchRow) -> str:
-    """Return the largest batch, or why there is none."""
+    """Return the row's cell and its largest batch, or why there is none."""
+    cell = "/".join((row["workload"], row["mesh"], row["options"], row["implementation"]))
     if row["batch"] is None:
-        return f"{row['status']}: {row['reason']}"
+        return f"{cell}: {row['status']}: {row['reason']}"
     less = f"; {row['refuted'][0]} was predicted and ran out of memory" if row["refuted"] else ""
-    return f"{row['batch']}, which ran{less}"
+    return f"{cell}: {row['batch']}, which ran{less}"
 
 
 def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:

@@ -39,32 +39,20 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Observation:
-    """A measured step."""
-
-    work: Work
-    seconds: float
-    group: str
-    """Cross-validation leaves out all observations of a group together."""
-
-
-@dataclass(frozen=True)
 class Trial:
     """A measured step, and its time predicted without its group."""
 
-    observation: Observation
-    predicted_s: float
+    work: Work
+    measured_s: float
+    group: str
+    """Cross-validation leaves out all steps of a group together."""
+    predicted_s: float = math.nan
     """NaN if there is no other group."""
 
     @property
     def cell(self) -> Cell:
         """The cell of the step."""
-        return self.observation.work.program.cell
-
-    @property
-    def measured_s(self) -> float:
-        """The measured time."""
-        return self.observation.seconds
+        return self.work.program.cell
 
     @property
     def ratio(self) -> float:
@@ -78,7 +66,6 @@ class Calibrated:
 
     fitted: Calibration
     tried: tuple[Trial, ...]
-    """One trial for each observation."""
 
     @cached_property
     def errors(self) -> dict[str, float]:
@@ -86,7 +73,7 @@ class Calibrated:
         groups = defaultdict[str, list[float]](list)
         for trial in self.tried:
             if math.isfinite(trial.predicted_s):
-                groups[trial.observation.group].append(math.log(trial.ratio))
+                groups[trial.group].append(math.log(trial.ratio))
         return {group: _rms(errors) for group, errors in groups.items()}
 
     @cached_property
@@ -95,15 +82,16 @@ class Calibrated:
         return replace(self.fitted, spread=spread([*self.errors.values()]))
 
 
-def calibrate(observations: Sequence[Observation]) -> Calibrated:
-    """Fit all observations, and cross-validate the fit by leaving out each group in turn."""
+def calibrate(measured: Sequence[Trial]) -> Calibrated:
+    """Fit all measured steps, and cross-validate the fit by leaving out each group in turn."""
     tried: list[Trial] = []
-    for group in dict.fromkeys(one.group for one in observations):
-        others = [one for one in observations if one.group != group]
-        found = fit(others) if others else None
-        own = [one for one in observations if one.group == group]
-        tried += [Trial(one, one.work.step_s(found) if found else math.nan) for one in own]
-    return Calibrated(fit(observations), tuple(tried))
+    for group in dict.fromkeys(one.group for one in measured):
+        own = [one for one in measured if one.group == group]
+        if others := [one for one in measured if one.group != group]:
+            found = fit(others)
+            own = [replace(one, predicted_s=one.work.step_s(found)) for one in own]
+        tried += own
+    return Calibrated(fit(measured), tuple(tried))
 
 
 def spread(errors: Sequence[float]) -> float | None:
@@ -116,19 +104,19 @@ def spread(errors: Sequence[float]) -> float | None:
     return float(student.ppf((1 + CONFIDENCE) / 2, len(errors))) * _rms(errors)
 
 
-def fit(observations: Sequence[Observation]) -> Calibration:
+def fit(trials: Sequence[Trial]) -> Calibration:
     """Return the most likely calibration, without its spread.
 
     Least squares of the log step times over NOISE, and of the parameters' deviations from their
     priors over the priors' widths. The loss is soft L1, so one outlying model does not dominate.
     The prior of an implementation's share is the common share. No share exceeds 1. Raises
-    ValueError without observations.
+    ValueError without trials.
     """
-    if not observations:
+    if not trials:
         raise ValueError("nothing was measured, so there is nothing to fit")
-    names = sorted({one.work.program.cell.implementation for one in observations})
+    names = sorted({one.cell.implementation for one in trials})
     own = names if len(names) > 1 else []
-    measured = np.log([one.seconds for one in observations])
+    measured = np.log([one.measured_s for one in trials])
 
     def calibration(figures: np.ndarray) -> Calibration:
         share, exposed, overhead, *others = figures.tolist()
@@ -137,7 +125,7 @@ def fit(observations: Sequence[Observation]) -> Calibration:
 
     def residuals(figures: np.ndarray) -> np.ndarray:
         candidate = calibration(figures)
-        times = [one.work.step_s(candidate) for one in observations]
+        times = [one.work.step_s(candidate) for one in trials]
         share, exposed, overhead, *others = figures
         return np.array(
             [

@@ -15,7 +15,7 @@ from rich.text import Text
 from bench.present import terminal
 from bench.present.columns import Column, Figure, Table
 from bench.present.rendering import write_pages
-from bench.project import prediction_sentences as sentences
+from bench.project import prediction_tables
 from bench.project.compiled_programs import Read, Unread
 from bench.project.hardware import Hardware
 from bench.project.prediction_tables import BOUND, INTERVAL, MFU, STEP
@@ -122,9 +122,8 @@ def _struck(column: Column) -> Column:
 
 def remarks(plan: Plan) -> list[str]:
     """Return what readers must know about the predicted times and memory."""
-    small = sentences.remarks(plan.ranked)
-    return [f"A chip has {numbers.bytes_(plan.hardware.memory.bytes.value)} of memory.", *small,
-            sentences.MEMORY]  # fmt: skip
+    has = f"A chip has {numbers.bytes_(plan.hardware.memory.bytes.value)} of memory."
+    return [has, *prediction_tables.small(plan.ranked), prediction_tables.MEMORY]
 
 
 def build(plan: Plan, folder: Path) -> Path:
@@ -133,7 +132,7 @@ def build(plan: Plan, folder: Path) -> Path:
     frames.write(plan.frame(), folder, "plan")
     columns = (MESH, _struck(IMPLEMENTATION), STEP, INTERVAL, MFU, BOUND, MEMORY)
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
-    rests = sentences.hardware(plan.hardware)
+    rests = prediction_tables.hardware(plan.hardware)
     return write_pages(folder, "plan", plan=plan, table=table, rests=rests)
 
 

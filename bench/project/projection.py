@@ -17,7 +17,7 @@ from bench.analyse import cell_table, peaks
 from bench.plan.option_values import BadInput
 from bench.plan.selection import everything
 from bench.project import program_formulae, published_results
-from bench.project.calibration import Calibrated, Observation, calibrate
+from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import Program, Read, Unread, from_row
 from bench.project.hardware import Hardware, HardwareError, hardware
 from bench.project.machines import of_ceilings, place
@@ -183,7 +183,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
     # Compiling takes minutes, so faults are reported first.
     if faults := [*without_peak(request.hardware, sorted(precisions))]:
         raise BadInput(faults)
-    observations = defaultdict[str, list[Observation]](list)
+    observations = defaultdict[str, list[Trial]](list)
     programs: list[Program] = []
     unread: list[Unread] = []
     for row in rows:
@@ -199,7 +199,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
             continue
         try:
             step = work(program, of_ceilings(ceilings[row["block"]], program.mesh))
-            observed = Observation(step, times[row["cell"]], str(program.mesh))
+            observed = Trial(step, times[row["cell"]], str(program.mesh))
             observations[program.cell.block.subject].append(observed)
         except HardwareError as error:
             unread.append(Unread(program.cell, str(error)))

@@ -1,24 +1,167 @@
 """A projection as a page, a Markdown file and tables on the terminal."""
 
+import json
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bench.present import terminal
+from bench.present.charts import looks_of
+from bench.present.columns import missing
+from bench.present.plots.vega_plot import compose, time_and_share
 from bench.present.predicted_curves import PAGE
 from bench.present.rendering import write_pages
-from bench.project import prediction_sentences as sentences
 from bench.project import prediction_tables as tables
-from bench.project.curve_charts import Chart
+from bench.project.calibration import Trial
 from bench.project.hardware import Hardware
-from bench.project.projection import Projection
-from bench.records import derived_files, frames
+from bench.project.program_formulae import Curve, step_elsewhere
+from bench.project.projection import Family, Point, Projection
+from bench.records import derived_files, files, frames
+from bench.records.cells import StepOptions
 from bench.records.paths import PROGRAM
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The curves of one step, one family of meshes and one batch on one kind of hardware."""
+
+    title: str
+    spec: dict[str, Any]
+    """In Vega-Lite, with the colours of the report's page by their names."""
+    subtitle: str
+    points: list[Point]
+
+    @property
+    def slug(self) -> str:
+        """File name of the chart under plots/, without its suffix."""
+        return files.slug(self.title)
+
+    def write(self, folder: Path) -> str:
+        """Write the printed chart, and its specification for the report; return the SVG."""
+        plot = compose(self.slug, self.spec, self.title, self.subtitle)
+        plot.write(folder)
+        stored = {"title": self.title, "spec": self.spec}
+        files.write(folder / f"{self.slug}.json", json.dumps(stored, allow_nan=False))
+        return plot.svg
+
+
+class _Line(NamedTuple):
+    """A curve, for all implementations with the same predictions."""
+
+    name: str
+    points: list[Point]
+    measured: dict[str, list[Trial]]
+    """By implementation."""
+
+
+def draw(projection: Projection) -> list[Chart]:
+    """Draw a chart for each hardware, subject, family of meshes and batch."""
+    groups = defaultdict[Family, list[Point]](list)
+    for point in projection.points:
+        groups[point.family].append(point)
+    names = {point.curve.implementation for point in projection.points}
+    tried = [trial for calibrated in projection.here.values() for trial in calibrated.tried]
+    each = "per shard" if projection.scaling == "weak" else "in all"
+    drawn = []
+    for (subject, mesh, batch, hardware), points in groups.items():
+        if known := [point for point in points if point.prediction is not None]:
+            title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
+            shown = [point for point in known if point.fitting] or known
+            spec = _spec(_lines(tried, shown), hardware, names)
+            drawn.append(Chart(title, spec, f"predicted for {hardware}", points))
+    return drawn
+
+
+def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str]) -> dict[str, Any]:
+    cells = [cell for line in lines for own in line.measured.values() for cell in own]
+    precisions = ", ".join(sorted({cell.cell.block.options.precision for cell in cells}))
+    whats = [f"predicted for {hardware}, with its interval", f"measured here, {precisions}"]
+    times, shares = [], []
+    first = min(cells, key=lambda cell: (_devices(cell), -_rate(cell)), default=None)
+    for line in lines:
+        for point in line.points:
+            row = partial(_row, line.name, whats[0], "", point.chips)
+            if best := point.prediction:
+                times.append(row(best.best_s, best.low_s, best.high_s))
+            shares.append(row(point.efficiency, point.efficiency_low, point.efficiency_high))
+        for name, own in line.measured.items():
+            for cell in own:
+                row = partial(_row, line.name, whats[1], name, _devices(cell))
+                times.append(row(cell.measured_s))
+                shares.append(row(_rate(cell) / _rate(first or cell)))
+    every = looks_of(implementations)
+    looks = [every[line.name.split(" +")[0]] for line in lines]
+    values = {
+        "xTitle": "devices measured here, chips predicted",
+        "height": 230,
+        "whats": whats if cells else whats[:1],
+        "names": [line.name for line in lines],
+        "colours": [f"var(--c{look.colour})" for look in looks],
+        "shapes": [look.shape for look in looks],
+    }
+    time = {"title": "Step time (lower is better)", "rows": times}
+    share = {"title": "Relative efficiency (higher is better)", "rows": [*shares, {"guide": 1}]}
+    return time_and_share("prediction", values, time, share)
+
+
+def _row(name: str, what: str, series: str, x: int, *values: float | None) -> dict[str, Any]:
+    """Return a point of a curve; it is measured if it belongs to a `series`."""
+    finite = (None if missing(value) else value for value in values)
+    ends = dict(zip_longest(("value", "low", "high"), finite))
+    return {"name": name, "x": x, **ends, "what": what, "series": series, "predicted": not series}
+
+
+def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
+    """Return the curves, merging equal predictions; the fastest on most chips comes first."""
+    curves = defaultdict[Curve, list[Point]](list)
+    for point in points:
+        curves[point.curve].append(point)
+    alike = defaultdict[tuple[tuple[int, float], ...], list[Curve]](list)
+    for curve, own in curves.items():
+        key = tuple((p.chips, float(f"{p.prediction.best_s:.3g}")) for p in own if p.prediction)
+        alike[key].append(curve)
+    lines = []
+    for _, same in sorted(alike.items(), key=lambda item: item[0][-1][1]):
+        first, *others = same
+        name = first.implementation + (f" +{len(others)}" if others else "")
+        measured = {curve.implementation: _measured(tried, curve) for curve in same}
+        lines.append(_Line(name, curves[first], {n: own for n, own in measured.items() if own}))
+    return lines
+
+
+def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
+    """Return the measured cells of a curve's step, by devices.
+
+    If several precisions, environments or numbers of processes were measured, these are the cells
+    with the curve's own precision and the plainest environment.
+    """
+    by_options, own = defaultdict[StepOptions, list[Trial]](list), curve.options.precision
+    for one in tried:
+        if step_elsewhere(one.cell, own) == curve.cell(_devices(one)):
+            by_options[one.cell.block.options].append(one)
+    if not by_options:
+        return []
+    plainest = min(by_options, key=lambda o: (o.precision != own, o.variant, o.processes, str(o)))
+    return sorted(by_options[plainest], key=_devices)
+
+
+def _devices(cell: Trial) -> int:
+    return cell.cell.block.mesh.size
+
+
+def _rate(cell: Trial) -> float:
+    return cell.cell.block.batch / (_devices(cell) * cell.measured_s)
+
 
 SHOWN = 6
 """Numbers of chips in a table on the terminal: the first ones and the last."""
@@ -63,7 +206,7 @@ def build(
             }
             for chart, svg in zip(charts, images, strict=True)
         ],
-        rests=[*map(sentences.hardware, hardware), *sentences.formulae(projection)],
+        rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
         published=tables.published(),
         answers=tables.answers(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",
@@ -76,7 +219,7 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
     """Print the error of this machine's calibration, then the fastest predictions."""
     for subject, calibrated in projection.here.items():
         console.print(Text(f"{subject}, on this machine", style="bold"))
-        console.print(terminal.plain(sentences.error(calibrated)))
+        console.print(terminal.plain(tables.error(calibrated)))
     for chart in charts:
         console.print(Text(f"\npredicted: {chart.title}", style="bold"))
         console.print(_fastest(chart))

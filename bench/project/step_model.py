@@ -87,7 +87,6 @@ class Collective:
     count: float
     """Number after the machine's compiler has combined them."""
     payload_bytes: int
-    """Total payload."""
     seconds: float
     """Total seconds, one after the other."""
     separate_s: float

@@ -13,7 +13,6 @@ from bench.records.cells import base_of
 TWIN = "twin"
 """The second copy of a block's baseline (the A/A twin)."""
 TWINS = 1
-"""Number of twins in a launch."""
 
 WHOLE_BATCH = "whole batch"
 """The reference of loss curves: the whole batch on one device, in the timed dtypes."""

@@ -25,11 +25,9 @@ class Board(BoardState):
     divided: bool | None
     """Whether the board is in MIG mode."""
     links: int
-    """Number of active NVLinks."""
     pcie: str
     """Current generation and lanes, `5 x16`; empty if unknown."""
     processes: int | None
-    """Number of processes that use the board."""
 
 
 class Gpus(TypedDict):
@@ -49,7 +47,6 @@ class JaxDevices(TypedDict):
     platform: str
     """Empty if jax finds no device."""
     kinds: list[str]
-    """Kind of every device."""
     memory_bytes: int | None
     """Memory of a device that programs may use."""
     backend: str

@@ -283,7 +283,6 @@ class CompiledAnswer(TypedDict):
     reason: str
     """Why there is no row; empty if there is one."""
     lack: Lack
-    """The kind of reason."""
 
 
 class CatalogueRequest(FilePaths):

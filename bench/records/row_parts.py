@@ -52,7 +52,6 @@ class StatisticalCheck(TypedDict):
     achieves; negative where the step trains better."""
     seeds: int
     steps: int
-    """Steps of each run."""
 
 
 Check = ProofCheck | StatisticalCheck
@@ -93,7 +92,6 @@ class ForeignArms(TypedDict):
     """Versions of Python and of the packages that the file names, in the arm's processes."""
     processes: int
     threads: int
-    """Threads of each process."""
     float64: NotRequired[bool]
     """False if it was not proved in float64, because its framework lacks that."""
     isolated: NotRequired[bool]
@@ -106,7 +104,6 @@ class Isolation(TypedDict):
     """The second measurement of a suspicious winner: see bench.measure.suspicious_times."""
 
     why: str
-    """Why it is suspicious."""
     beside: str
     """The arm beside which it was measured; empty if it was alone."""
     ratio: float

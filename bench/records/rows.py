@@ -173,7 +173,6 @@ class Checkpoint(TypedDict):
     stored_bytes: int
     """Bytes of the compressed files."""
     saves: dict[str, SavedCheckpoint]
-    """Saves by mode."""
     restores: list[RestoredCheckpoint]
     """Restores, the one onto the cell's own mesh first."""
 
@@ -291,7 +290,6 @@ class BlockRow(BlockFields):
     baseline: str
     """Implementation that ratios are taken against and that the twin copies; empty if none ran."""
     rounds: int
-    """Rounds that were measured."""
     looks: list[Look]
     """Looks during this launch and at its end. Set by the engine."""
     steps: int

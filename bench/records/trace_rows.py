@@ -27,9 +27,8 @@ class StepParts(TypedDict):
     overlap_ns: int
     """The part of `compute_ns` that ran during a collective."""
     forward_ns: NotRequired[int]
-    """Time in operations of the forward pass; runs of earlier versions lack it."""
+    """Time in operations of the forward pass, and of the update; earlier versions have neither."""
     update_ns: NotRequired[int]
-    """Time in operations of the update."""
 
 
 class OpTime(TypedDict):
@@ -57,10 +56,9 @@ class OpTime(TypedDict):
 
 
 class DrawnOps(TypedDict):
-    """The operations of a drawn step, as columns of equal length."""
+    """The operations of a drawn step, named as in OpTime, as columns of equal length."""
 
     op: list[str]
-    """Name of the HLO instruction."""
     category: list[Category | Literal["dispatch"]]
     """`dispatch` is the time before a launch, in which a device is idle."""
     source: list[str]

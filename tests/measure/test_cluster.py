@@ -19,9 +19,8 @@ import pytest
 import yaml
 from fakes.catalogue import catalogue
 
-from bench.measure.cluster import follower, leader, membership
-from bench.measure.cluster.follower import Hello, follow, hello
-from bench.measure.cluster.leader import Leader, RemoteProcess
+from bench.measure.cluster import leader, membership
+from bench.measure.cluster.leader import Hello, Leader, RemoteProcess, follow, hello
 from bench.measure.cluster.membership import ClusterError, Membership
 from bench.measure.hosts import Order
 from bench.measure.processes import group
@@ -55,11 +54,11 @@ class Cluster:
         self.pool = pool
         self.leader: Leader | None = None
         # Only the main thread of a process may say what signals do.
-        monkeypatch.setattr(follower.signal, "signal", lambda *_: None)
+        monkeypatch.setattr(leader.signal, "signal", lambda *_: None)
         self.waits(20)
 
     def waits(self, seconds: float) -> None:
-        for module in (leader, follower, membership):
+        for module in (leader, membership):
             self.monkeypatch.setattr(module, "COME_S", seconds)
 
     def lead(self, world_size: int = 2) -> Future[Leader]:
@@ -287,7 +286,7 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
         time.sleep(0.02)
     with socket.socket(fileno=os.dup(found._links[1]._connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
-    assert followed.result() == follower.LEFT_ALONE
+    assert followed.result() == leader.LEFT_ALONE
     assert not [pid for pid in pids.read_text().split() if running(pid)]
     first = launch.result()  # launches run one after the other, as in a run
     later = run_block(BLOCK, ["A"], settings(found))

@@ -23,7 +23,6 @@ from bench.analyse.run_changes import Compared
 from bench.commands.exits import BAD_INPUT
 from bench.present import (
     comparison_report,
-    comparison_sentences,
     rendering,
 )
 from bench.records import store
@@ -76,8 +75,8 @@ def test_planted_changes_are_found_with_their_sign(tmp_path: Path) -> None:
         assert low < truth < high
         words_ = {1.15: {"slower"}, 0.9: {"faster"}, 1: {"same", "undecided"}}[truth]
         assert change.verdict.word in words_, change.cell
-    assert "28 cells: 4 faster" in comparison_sentences.tally(found)
-    assert "4 slower" in comparison_sentences.tally(found)
+    assert "28 cells: 4 faster" in comparison_report.tally(found)
+    assert "4 slower" in comparison_report.tally(found)
 
 
 def test_a_slower_hour_makes_nothing_different(reports: Path) -> None:
@@ -188,7 +187,7 @@ def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
     markdown = (tmp_path / "out" / "compare.md").read_text(encoding="utf-8")
     assert markdown.splitlines()[2].startswith(sentence)
     assert "| jax (versions) | 0.10.2 | 0.12.0 |" in markdown
-    titles = [caveat.title for caveat in comparison_sentences.caveats(found)]
+    titles = [caveat.title for caveat in comparison_report.caveats(found)]
     assert titles == [
         "More than the code differs",
         "Uncommitted changes",
@@ -203,7 +202,7 @@ def test_alike_machines_are_said_to_be_alike(reports: Path) -> None:
     other.manifest["host"]["memory_bytes"] += 4096
     assert run_changes.differences(run.manifest, other.manifest) == []
     found = run_changes.compare(run, other)
-    assert comparison_sentences.setting(found) == comparison_sentences.ALIKE
+    assert comparison_report.setting(found) == comparison_report.ALIKE
     shown = " ".join(printed(found).split())
     assert "The two runs were not measured side by side." in shown
     assert "much wider than those of a ratio within one run" in shown
@@ -238,7 +237,7 @@ def test_cells_in_one_run_only_say_what_the_other_lacks(tmp_path: Path) -> None:
         ],
         ("B", "A has no mesh data=4"): ["mlp-base/data=4/b64/fp32: jit_spmd"],
     }
-    assert "3 only in A and 7 only in B." in comparison_sentences.tally(found)
+    assert "3 only in A and 7 only in B." in comparison_report.tally(found)
     assert "A: 1 cell; B has no mesh data=1" in printed(found)
 
 
@@ -252,7 +251,7 @@ def test_cells_that_ended_differently_are_listed_with_reasons(tmp_path: Path) ->
     (ending,) = comparison_report.endings(found)
     assert (ending.a, ending.b) == ("ok", "wrong: gradients 2 times too large")
     assert ending.cells == [f"{w}/data=2/b64/fp32: nnx_jit" for w in ("linear-base", "mlp-base")]
-    assert "2 cells ended differently. 4 without a time in either." in comparison_sentences.tally(
+    assert "2 cells ended differently. 4 without a time in either." in comparison_report.tally(
         found
     )
     shown = printed(found)
@@ -270,10 +269,10 @@ def test_without_a_common_baseline_step_times_are_compared(tmp_path: Path) -> No
     sources = {(c.block.split("/")[1], c.source) for c in found.changes
                if c.implementation != synthetic.BASELINE}  # fmt: skip
     assert sources == {("data=1", "baseline"), ("data=2", "step time")}
-    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "No common baseline")
+    caveat = next(c for c in comparison_report.caveats(found) if c.title == "No common baseline")
     assert "mlp-base/data=2/b64/fp32 (jit_spmd in A, nnx_jit in B)" in caveat.text
     assert "undecided *" in printed(found)
-    assert re.search(r"\d+ on ratios .* and \d+ on step times", comparison_sentences.basis(found))
+    assert re.search(r"\d+ on ratios .* and \d+ on step times", comparison_report.basis(found))
 
 
 def test_a_cell_measured_apart_has_no_ratio_to_compare(tmp_path: Path) -> None:
@@ -322,7 +321,7 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
 
     synthetic.rewrite(b, "cells", more)
     found = run_changes.compare(store.load(a), store.load(b))
-    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Not the same work")
+    caveat = next(c for c in comparison_report.caveats(found) if c.title == "Not the same work")
     assert "mlp-base/data=1/b64/fp32 and mlp-base/data=2/b64/fp32" in caveat.text
 
 
@@ -334,8 +333,8 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
     assert difference == run_changes.Difference(
         "sources", "implementation pmap", "0" * 16, "f" * 16
     )
-    assert "The files differ: implementation pmap." in comparison_sentences.setting(found)
-    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Other contents")
+    assert "The files differ: implementation pmap." in comparison_report.setting(found)
+    caveat = next(c for c in comparison_report.caveats(found) if c.title == "Other contents")
     assert "The files of implementation pmap are not the same in A and B. " in caveat.text
     assert "implementation jit_spmd" in caveat.text
     assert {"key_a", "key_b"} <= set(found.table.columns)
@@ -350,7 +349,7 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
         "bench/contract/__init__.py",
         "implementation pmap",
     ]
-    caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Other contents")
+    caveat = next(c for c in comparison_report.caveats(found) if c.title == "Other contents")
     assert "jit_spmd" in caveat.text
     assert "are the same" not in caveat.text
 
@@ -386,7 +385,7 @@ def test_races_of_functions_can_be_compared(tmp_path: Path) -> None:
 
 def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, replace(PLAN, devices=(1,)), replace(PLAN, devices=(2,)))
-    assert comparison_sentences.tally(found).startswith("No cell has a time in both runs.")
+    assert comparison_report.tally(found).startswith("No cell has a time in both runs.")
     shown = printed(found)
     assert "B over A (95 %)" not in shown
     assert len(shown.splitlines()) < 20
@@ -478,7 +477,7 @@ def test_the_terminal_has_80_columns_and_ends_with_the_tally(reports: Path) -> N
     ends = f"{change.step.low:.3f}\N{EN DASH}{change.step.high:.3f}"
     assert f"{change.step.value:.3f} ({ends})" in row
     assert f"{change.against_baseline.value:.3f} (" in row
-    assert comparison_sentences.tally(found) in " ".join(lines)
+    assert comparison_report.tally(found) in " ".join(lines)
 
 
 def test_the_files_say_the_same_each_time(reports: Path, tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bench.analyse.verdicts import Claim, Verdict
-from bench.present.progress import Progress
-from bench.present.remaining_time import Remaining
+from bench.present.progress import Progress, Remaining
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
@@ -32,11 +31,15 @@ LONG = Block(
 )  # fmt: skip
 
 
-ARMS_30 = {"arms": 30.0}
+ARMS_30 = [("arms", 30.0)]
 
 
 def claims(*words):
     return {f"arm{n}": Claim(None, Verdict(word, 0.5, 2.0), 0.0) for n, word in enumerate(words)}
+
+
+def estimate(_block, arms, _launch):
+    return dict(arms)
 
 
 def phase(name, arm="", done=0, of=0):
@@ -47,7 +50,7 @@ def phase(name, arm="", done=0, of=0):
 def clock(monkeypatch):
     """Seconds that time.monotonic tells, to be set."""
     now = [1000.0]
-    monkeypatch.setattr("bench.present.remaining_time.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.present.progress.time.monotonic", lambda: now[0])
     return now
 
 
@@ -59,7 +62,7 @@ def shown(display, width):
 
 def test_shows_how_far_what_and_what_is_decided(clock):
     console = Console(file=io.StringIO(), width=80)
-    with Progress(console, 18, Remaining(18 * 30.0)) as display:
+    with Progress(console, 18, Remaining(18 * 30.0), estimate) as display:
         display.begin(BLOCK, 0, ARMS_30)
         clock[0] += 30.0
         display.end(BLOCK, 0, ["ok", "ok", "unsupported"], claims("faster", "undecided"))
@@ -86,9 +89,9 @@ def test_shows_how_far_what_and_what_is_decided(clock):
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_is_four_lines_at_any_width(width, clock):
-    display = Progress(Console(file=io.StringIO()), 1800, Remaining(3e6))
+    display = Progress(Console(file=io.StringIO()), 1800, Remaining(3e6), estimate)
     assert len(shown(display, width)) == 4
-    display.begin(LONG, 0, {"arms": 900.0})
+    display.begin(LONG, 0, [("arms", 900.0)])
     display.phase(phase("compile", "an_implementation_with_quite_a_long_name" * 3, 11, 12))
     display.end(LONG, 0, ["wrong"] * 999, claims(*["faster", "same", "undecided"] * 2000))
     lines = shown(display, width)
@@ -104,8 +107,8 @@ def test_a_short_terminal_cuts_the_name_and_keeps_the_figures(clock):
     figures = "  12 ok, 2 of 2 decided  0 s"
     for width in (40, 80):
         console = Console(file=Terminal(), width=width, force_terminal=True, color_system=None)
-        display = Progress(console, 1, Remaining(1.0))
-        display.begin(LONG, 0, {"arms": 1.0})
+        display = Progress(console, 1, Remaining(1.0), estimate)
+        display.begin(LONG, 0, [("arms", 1.0)])
         display.end(LONG, 0, ["ok"] * 12, claims("faster", "same"))
         (line,) = console.file.getvalue().splitlines()
         name = LONG.name[: width - len(figures) - 1]
@@ -169,8 +172,8 @@ def test_time_left_with_a_budget_or_an_interval_to_reach(clock):
 
 def test_forced_colours_make_no_pipe_a_terminal(clock):
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=80)
-    with Progress(console, 1, Remaining(1.0)) as display:
-        display.begin(BLOCK, 0, {"arms": 1.0})
+    with Progress(console, 1, Remaining(1.0), estimate) as display:
+        display.begin(BLOCK, 0, [("arms", 1.0)])
         display.end(BLOCK, 0, ["ok"], {})
     line = console.file.getvalue()
     assert line.count("\n") == 1

@@ -29,15 +29,13 @@ from bench.present.gallery.published_run import PublishError, publish
 from bench.present.terminal import counter
 from bench.project import compiled_programs as compiling
 from bench.project import (
-    curve_charts,
     mesh_ranking,
-    prediction_sentences,
     prediction_tables,
     program_formulae,
     projection,
     projection_page,
 )
-from bench.project.calibration import Observation, Trial
+from bench.project.calibration import Trial
 from bench.project.compiled_programs import Program, Unread
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
@@ -219,7 +217,7 @@ def test_only_steps_of_the_same_options_are_drawn_into_a_curve(folder) -> None:
     found = projected(folder)
     (curve,) = {p.curve for p in found.points if p.curve.implementation == "jit_spmd"}
     (calibrated,) = found.here.values()
-    cells = curve_charts._measured(calibrated.tried, curve)
+    cells = projection_page._measured(calibrated.tried, curve)
     # Of two scalings, the one of which this is.
     assert [(one.cell.block.mesh.size, one.cell.block.batch) for one in cells] == [
         (1, 64),
@@ -229,14 +227,14 @@ def test_only_steps_of_the_same_options_are_drawn_into_a_curve(folder) -> None:
     ]
 
     def drawn(*options: StepOptions) -> list[StepOptions]:
-        ran = cells[0].observation.work
+        ran = cells[0].work
         blocks = [replace(ran.program.cell.block, options=one) for one in options]
         programs = [
             replace(ran.program, cell=replace(ran.program.cell, block=block)) for block in blocks
         ]
         works = [replace(ran, program=program) for program in programs]
-        more = [Trial(Observation(one, 1.0, ""), 1.0) for one in works]
-        return [one.cell.block.options for one in curve_charts._measured(more, curve)]
+        more = [Trial(one, 1.0, "", 1.0) for one in works]
+        return [one.cell.block.options for one in projection_page._measured(more, curve)]
 
     plain, others = StepOptions("fp32"), [
         StepOptions("fp32", processes=2), StepOptions("fp32", variant="lhs"),
@@ -319,7 +317,7 @@ def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
 
 def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     found = projected(folder)
-    drawn = curve_charts.draw(found)
+    drawn = projection_page.draw(found)
     made = projection_page.build(
         found, drawn, [hardware("h100-sxm")], tmp_path / "projection", ["RUN"]
     )
@@ -599,7 +597,7 @@ def test_efficiency_is_to_the_fewest_chips_on_which_the_step_fits(folder) -> Non
     points = [p for p in found.points if p.curve.implementation == "jit_spmd"]
     assert [p.prediction.fits for p in points] == [False, True, True]
     assert (points[0].efficiency, points[1].efficiency) == (None, 1)
-    (chart,) = curve_charts.draw(found)
+    (chart,) = projection_page.draw(found)
     assert "no prediction" in str(prediction_tables.predictions("", chart.points).body[0])
 
 
@@ -650,7 +648,7 @@ def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:
     )
     assert prediction_tables.remarks(points) == [said]
     assert prediction_tables.remarks([p for p in points if p.chips == 8]) == []
-    assert prediction_sentences.SMALL not in mesh_ranking.remarks(planned({"small": 1 * GB}))
+    assert prediction_tables.SMALL not in mesh_ranking.remarks(planned({"small": 1 * GB}))
 
 
 def test_a_plan_says_which_meshes_do_not_divide_the_batch() -> None:
@@ -677,4 +675,4 @@ def test_what_is_compiled_is_told_in_tenths() -> None:
 
 def test_an_unknown_interval_is_open() -> None:
     found = planned({"small": 1 * GB}).ranked[0]
-    assert prediction_sentences.interval(replace(found, high_s=math.inf)).startswith("at least ")
+    assert prediction_tables.interval(replace(found, high_s=math.inf)).startswith("at least ")

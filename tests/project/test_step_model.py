@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from scipy.stats import t as student
 
-from bench.project import calibration, published_results, scaling_book_answers
-from bench.project.calibration import Observation, calibrate, fit
+from bench.project import calibration, published_results
+from bench.project.calibration import Trial, calibrate, fit
 from bench.project.collective_costs import Route, Switch
 from bench.project.compiled_programs import Program
 from bench.project.hardware import HardwareError, hardware, known
@@ -250,7 +250,7 @@ def test_a_machine_of_ceilings_has_latency_and_rate_of_all_reduces() -> None:
 TRUE = Calibration(0.7, 0.8, 2e-3, None, {"one": 0.7, "two": 0.5})
 
 
-def observations(groups: int, error: float = 0.0) -> list[Observation]:
+def observations(groups: int, error: float = 0.0) -> list[Trial]:
     """Steps of two implementations on machines of unlike links; groups err up and down by turns."""
     found = []
     for number in range(groups):
@@ -260,7 +260,7 @@ def observations(groups: int, error: float = 0.0) -> list[Observation]:
                 machine = replace(MACHINE, route=lambda _, rate=rate: Route(Switch(2, rate)))
                 one = work(step(GRADIENTS, flops=flops, name=name), machine)
                 wrong = math.exp(error * (-1) ** number)
-                found.append(Observation(one, one.step_s(TRUE) * wrong, f"group {number}"))
+                found.append(Trial(one, one.step_s(TRUE) * wrong, f"group {number}"))
     return found
 
 
@@ -275,7 +275,7 @@ def test_a_fit_finds_the_figures_that_steps_were_made_with() -> None:
 
 def test_what_steps_do_not_tell_stays_as_assumed() -> None:
     alone = work(step(flops=1e12), MACHINE)
-    found = fit([Observation(alone, 2.0, "only")])
+    found = fit([Trial(alone, 2.0, "only")])
     assert found.exposed == calibration.EXPOSED
     assert found.share == pytest.approx(0.5, rel=0.01)
     with pytest.raises(ValueError, match="nothing was measured"):
@@ -285,13 +285,14 @@ def test_what_steps_do_not_tell_stays_as_assumed() -> None:
 def test_groups_are_predicted_from_the_others_alone() -> None:
     told = observations(4)
     wrong = [
-        replace(one, seconds=2 * one.seconds) if one.group == "group 3" else one for one in told
+        replace(one, measured_s=2 * one.measured_s) if one.group == "group 3" else one
+        for one in told
     ]
     found = calibrate(wrong)
     assert len(found.tried) == len(told)
     # The others know nothing of its factor of two.
     for one in found.tried:
-        if one.observation.group == "group 3":
+        if one.group == "group 3":
             assert one.ratio == pytest.approx(0.5, abs=0.05)
 
 
@@ -313,7 +314,7 @@ def test_fewer_than_three_groups_are_no_interval(groups: int) -> None:
 
 
 def test_the_scaling_books_answers() -> None:
-    found = {answer.question.split(":")[0]: answer for answer in scaling_book_answers.answers()}
+    found = {answer.question.split(":")[0]: answer for answer in published_results.answers()}
     for question, answer in found.items():
         if "FSDP over two axes and tensor" in question:
             # 13 ways, the most that compute hides; the book's best is 12.85.
@@ -336,11 +337,11 @@ def test_published_steps_have_the_collectives_of_their_frameworks() -> None:
 def test_a_chip_that_is_left_out_has_no_share_of_the_models_on_others() -> None:
     for name in ("h200", "a100-sxm-80gb", "tpu-v4"):
         for one in published_results.elsewhere(name).tried:
-            work_, own = one.observation.work, one.observation.group
+            work_, own = one.work, one.group
             others = {
-                other.observation.work.program.cell.implementation
+                other.work.program.cell.implementation
                 for other in published_results.elsewhere(name).tried
-                if other.observation.group != own
+                if other.group != own
             }
             assert work_.program.cell.implementation not in others
 

@@ -16,7 +16,7 @@ import synthetic
 from fakes.catalogue import catalogue
 from pages import column
 
-from bench.analyse import ablation_shares, cell_table
+from bench.analyse import cell_table, phase_costs
 from bench.contract import TrainStep
 from bench.contract.workloads import gpt2, mlp
 from bench.plan.matrix import make_plan
@@ -192,10 +192,10 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
     assert set(block.claims) == {"pmap"}
     assert not block.input_claims
     assert block.arms == ("jit_spmd", "pmap")
-    rows = ablation_shares.find([block], content.traces)
+    rows = phase_costs.find([block], content.traces)
     assert [row["implementation"] for row in rows] == ["jit_spmd", "pmap"]
     for row in rows:
-        for way, part in ablation_shares.PARTS.items():
+        for way, part in phase_costs.PARTS.items():
             assert row[part] == pytest.approx(1 - PARTS[way], abs=0.01)
             assert row[f"{part}_low"] < 1 - PARTS[way] < row[f"{part}_high"]
             assert 0 <= row[f"{part}_traced"] <= 1
@@ -219,14 +219,14 @@ def test_a_traced_share_is_one_of_the_time_in_operations_and_has_an_interval() -
         for device in (0, 1)
     ]  # fmt: skip
     trace: Any = {"steps": steps, "counted": [0, 1, 2], "ops": []}
-    found = ablation_shares.traced_shares(trace)
+    found = phase_costs.traced_shares(trace)
     assert found["communication"] == pytest.approx((0.15, 0.15, 0.15))
     assert found["after_loss"] == pytest.approx((0.8, 0.8, 0.8))
     width = 4.303 * 0.1 / math.sqrt(3)  # Student's, two degrees of freedom
     assert found["update"] == pytest.approx((0.2, 0.2 - width, 0.2 + width), rel=1e-3)
     del shared["forward_ns"]
     earlier: Any = {**trace, "steps": [{**shared, "step": 0, "device": 0}]}
-    assert ablation_shares.traced_shares(earlier) == {}, "stored before phases were"
+    assert phase_costs.traced_shares(earlier) == {}, "stored before phases were"
 
 
 def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
 
     synthetic.rewrite(directory, "cells", refuse)
     content = cell_table.build(store.load(directory))
-    table = phase_tables.ablations(ablation_shares.find(content.comparisons, content.traces))
+    table = phase_tables.ablations(phase_costs.find(content.comparisons, content.traces))
     assert table.remarks == [
         "pmap has no share of communication: the compiler inserts its collectives."
     ]

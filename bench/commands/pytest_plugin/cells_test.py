@@ -14,11 +14,11 @@ from bench.commands.pytest_plugin.run_plugin import FRONT
 def cell(cell_name: str, benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> None:
     """Replay the samples of a cell; fail or skip, with its reason, if it has none."""
     front = request.config.stash[FRONT]
-    result = front.measured(cell_name)
+    row = front.measured(cell_name)
     benchmark.name = benchmark.fullname = cell_name
     benchmark.extra_info.update(front.extra_info(cell_name))
-    if result.status == "unsupported":
-        pytest.skip(result.reason)
-    if result.status != "ok":
-        pytest.fail(f"{result.status}: {result.reason}", pytrace=False)
-    benchmark.pedantic(lambda: None, rounds=len(result.step_seconds))  # type: ignore[no-untyped-call]
+    if row["status"] == "unsupported":
+        pytest.skip(row["reason"])
+    if row["status"] != "ok":
+        pytest.fail(f"{row['status']}: {row['reason']}", pytrace=False)
+    benchmark.pedantic(lambda: None, rounds=len(front.step_seconds(cell_name)))  # type: ignore[no-untyped-call]

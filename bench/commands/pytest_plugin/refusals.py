@@ -47,9 +47,8 @@ pytest_cmdline_main = pytest_cmdline_parse
 def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:
     """Return the faults of words that are not options.
 
-    Args:
-      unknown: words, with their values, that pytest does not know as options.
-      places: words that pytest would take for files.
+    `unknown` are words, with their values, that pytest does not know as options; `places` are those
+    that it would take for files.
     """
     words = [word for word in (text.partition("=")[0] for text in unknown) if word[:1] == "-"]
     if words:  # the words after them are probably theirs

@@ -6,48 +6,49 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
+from functools import cached_property
 from pathlib import Path
 from statistics import median_high
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
 from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
 from bench.commands.pytest_plugin.refusals import REFUSED, Ended, strange_words
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
-from bench.measure.cluster.follower import follow
-from bench.measure.cluster.leader import Leader
+from bench.measure.cluster.leader import Leader, follow
 from bench.measure.cluster.membership import Membership, membership
-from bench.measure.engine import Engine, Result, Verdicts
+from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
 from bench.measure.run_setup import set_up_run, with_config
 from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
 from bench.plan.selection import keyword, selector
-from bench.present.progress import Progress
-from bench.present.remaining_time import Remaining
+from bench.present.columns import missing
+from bench.present.progress import Progress, Remaining
 from bench.records import files, store
 from bench.records.cells import Block
 from bench.records.files import NotStoredError, storing
 from bench.records.host import processor_name, usable_cores
-from bench.records.messages import PhaseEvent
 from bench.records.numbers import clock
 from bench.records.paths import REPORTS
 from bench.records.printable import shortened
-from bench.records.statuses import FAILURES, Status
 
 if TYPE_CHECKING:
     from bench.analyse.cell_table import Tables
 
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
-SURE = ("verdict", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high")
+SHOWN = (
+    *("status", "model_flops", "unit", "units_per_step", "interleaved", "profile"),
+    *("verdict", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high"),
+)
 """Columns of bench.analyse.cell_table.Tables.cells that benchmark.json contains."""
 FRONT: pytest.StashKey[Front] = pytest.StashKey()
 """Key under which cells_test.py finds the run's hooks."""
@@ -107,7 +108,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Front:
-    """The hooks of one run, which is also the monitor of its engine."""
+    """The hooks of one run."""
+
+    _progress: Progress
 
     def __init__(self, config: pytest.Config, engine: Engine, *, measures: bool) -> None:
         self.config = config
@@ -117,15 +120,10 @@ class Front:
         self._estimates = RunEstimates(engine)
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
-        self._progress = Progress(self.console, 0, Remaining(0.0))
-        self._failures = 0
-        self._results: dict[str, Result] | None = None
-        self._stored: tuple[store.Run, Tables] | None = None
+        self._measured = False
         self._report: Path | None = None
         self._closing: list[str] = []
-        """Lines to print at the end."""
         self._benchmarks: dict[str, Any] | None = None
-        """pytest-benchmark's summary of the cells."""
         if measures and config.option.benchmark_json is None:
             # pytest-benchmark makes a summary only if it has to write a file, and the run's folder
             # does not exist yet.
@@ -173,14 +171,14 @@ class Front:
         """Show the progress while items run, and let signals interrupt them."""
         if not self._measures:
             return (yield)
-        missing = [
-            s for seconds in self._estimates.missing(self._selected).values() for s in seconds
-        ]
+        left = [s for seconds in self._estimates.missing(self._selected).values() for s in seconds]
         self._warn_of_import_errors()
         self._tell_what_is_known()
         more = self.engine.plan.target_ci is not None
-        remaining = Remaining(sum(missing), self.engine.schedule.budget_left_s, more=more)
-        self._progress = Progress(self.console, len(missing), remaining)
+        remaining = Remaining(sum(left), self.engine.schedule.budget_left_s, more=more)
+        most: int = self.config.getvalue("maxfail") or 0  # by -x or --maxfail; None by default
+        estimate = self._estimates.launch
+        self._progress = Progress(self.console, len(left), remaining, estimate, most)
         with termination_as_interrupt(), self._progress:
             return (yield)
 
@@ -219,11 +217,28 @@ class Front:
     def _say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False)
 
-    def measured(self, name: str) -> Result:
-        """Return the result of a cell; the first call measures all selected cells."""
-        if self._results is None:
+    @cached_property
+    def _stored(self) -> tuple[store.Run, Tables] | None:
+        """The run and its tables, read when nothing more is measured; None if nothing is stored."""
+        directory = self.engine.directory
+        if directory is None or not (directory / store.LAUNCHES).is_dir():
+            return None
+        # Libraries of the report's numbers take seconds to load, so they are loaded now.
+        from bench.analyse import cell_table
+
+        run = store.load(directory)
+        return run, cell_table.build(run)
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        return {row["cell"]: row for row in self._stored[1].rows} if self._stored else {}
+
+    def measured(self, name: str) -> dict[str, Any]:
+        """Return the row of a cell; the first call measures all selected cells."""
+        if not self._measured:
+            self._measured = True
             try:
-                self.engine.measure(self._selected, self)
+                self.engine.measure(self._selected, self._progress)
             except KeyboardInterrupt:
                 run = self.engine.directory
                 left = f": --resume {run.name} measures what is left" if run else ""
@@ -237,41 +252,20 @@ class Front:
             except Exception as error:
                 traceback.print_exc()
                 raise Ended(f"Lockstep itself failed: {error}", FAILED) from error
-            finally:
-                self._results = self.engine.results()
-        if name not in self._results:
+        if name not in self._rows:
             pytest.skip("not measured: enough cells had failed before")
-        return self._results[name]
+        return self._rows[name]
 
-    # The engine's monitor: see bench.measure.engine.Monitor.
-
-    def note(self, text: str) -> None:
-        """Print a remark above the progress."""
-        self.console.print(Text(text, style="yellow"), soft_wrap=True)
-
-    def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
-        """Show which launch has begun."""
-        self._progress.begin(block, launch, self._estimates.launch(block, arms, launch))
-
-    def phase(self, _block: Block, event: PhaseEvent) -> None:
-        """Show the phase of the launch."""
-        self._progress.phase(event)
-
-    def end(
-        self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
-    ) -> None:
-        """Show how the launch ended."""
-        self._failures += sum(status in FAILURES for status in statuses)
-        self._progress.end(block, launch, statuses, verdicts)
-
-    def stop(self) -> bool:
-        """With -x or --maxfail, return whether that many cells have failed."""
-        most: int = self.config.getvalue("maxfail") or 0  # None by default
-        return 0 < most <= self._failures
+    def step_seconds(self, name: str) -> list[float]:
+        """Return the seconds per step of a cell, round by round; none without a time."""
+        block, _, arm = name.rpartition("/")
+        blocks = self._stored[1].comparisons if self._stored else ()
+        rounds = next(each.rounds for each in blocks if each.name == block)
+        return [seconds for seconds in rounds.seconds(arm).tolist() if not math.isnan(seconds)]
 
     def extra_info(self, name: str) -> dict[str, Any]:
         """Return the fields of a cell in benchmark.json besides its samples."""
-        cell, result = self._cells[name], self.measured(name)
+        cell, row, seconds = self._cells[name], self.measured(name), self.step_seconds(name)
         info: dict[str, Any] = {
             "workload": f"{cell.block.workload}-{cell.block.size}",
             "mesh": str(cell.block.mesh),
@@ -279,19 +273,17 @@ class Front:
             "batch": cell.block.batch,
             "options": str(cell.block.options),
             "implementation": cell.implementation,
-            "status": result.status,
-            **result.extra,
+            **{key: row[key] for key in SHOWN if not missing(row[key])},
         }
-        units = result.extra.get("units_per_step")
-        if result.step_seconds and units is not None:
-            info[f"{result.extra['unit']}/s"] = units / median_high(result.step_seconds)
+        if seconds and "units_per_step" in info:
+            info[f"{info['unit']}/s"] = info["units_per_step"] / median_high(seconds)
         return info
 
     def _timer(self, name: str) -> Callable[[], float]:
         """Return a clock by which pytest-benchmark's rounds take as long as the cell's samples."""
 
         def readings() -> Iterator[float]:
-            for seconds in self.measured(name).step_seconds:
+            for seconds in self.step_seconds(name):
                 yield 0.0
                 yield seconds
 
@@ -339,14 +331,7 @@ class Front:
         return result
 
     def _build(self, directory: Path) -> None:
-        if (directory / store.LAUNCHES).is_dir():
-            from bench.analyse import cell_table
-
-            run = store.load(directory)
-            self._stored = run, cell_table.build(run)
         if self._benchmarks is not None:
-            if self._stored is not None:
-                self._add_standings(self._stored[1])
             text = json.dumps(self._benchmarks, indent=4, default=str)
             files.write(directory / BENCHMARK_JSON, text)
         if self._stored is not None:
@@ -355,19 +340,9 @@ class Front:
 
             self._report = build(*self._stored)
 
-    def _add_standings(self, found: Tables) -> None:
-        """Add to each benchmark the finite ones of its cell's columns in SURE."""
-        from bench.present.columns import missing
-
-        cells = {row["cell"]: row for row in found.rows}
-        for benchmark in self._benchmarks["benchmarks"] if self._benchmarks else ():
-            row = cells.get(benchmark["name"], {})
-            known = {name: row[name] for name in SURE if name in row and not missing(row[name])}
-            benchmark["extra_info"] |= known
-
     def pytest_terminal_summary(self) -> None:
         """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
-        if self._stored is not None and not self.engine.bases:
+        if self._measures and self._stored is not None and not self.engine.bases:
             from bench.present.closing_summary import print_summary
 
             print_summary(self.console, *self._stored)

@@ -73,7 +73,6 @@ class End:
     code: int
     """Exit code of the first process that failed, or of rank 0."""
     rank: int
-    """Rank of that process."""
     late: str = ""
     """The deadline that passed; empty if none did."""
     stopped: tuple[int, ...] = ()

@@ -49,9 +49,7 @@ class Entry:
     timed: int = 0
     """Cells with a time."""
     page: str = "report.html"
-    """File name of the page."""
     markdown: str = "report.md"
-    """File name of the Markdown version."""
     picture: str = ""
     """`share.svg`, if the report has one."""
     dirty: bool = False
@@ -63,10 +61,7 @@ class Entry:
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     """Return a folder's published runs: clean commits first, then the largest, then the newest.
 
-    `also` are folders that are about to be added to git.
-
-    Raises:
-      EntryError: a folder cannot be read.
+    `also` are folders that are about to be added to git. EntryError if a folder cannot be read.
     """
     # Git tracks no trial runs. Without git, all folders count as published.
     published: Iterable[str] | None = tracked_folders(reports)
@@ -148,13 +143,8 @@ def _faults(folder: Path) -> tuple[Any, dict[str, Any]]:
 def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry]]:
     """Write `README.md` and `index.html`, which list all published runs, into a folder of reports.
 
-    `also` are folders in it that are about to be added to git.
-
-    Returns:
-      The page, and its entries.
-
-    Raises:
-      EntryError: a published folder cannot be read; nothing is written then.
+    `also` are folders in it that are about to be added to git. Returns the page and its entries.
+    Raises EntryError if a published folder cannot be read; nothing is written then.
     """
     entries = find(reports, also)
     sections = [

@@ -43,10 +43,9 @@ def publish(run: store.Run, reports: Path) -> Path:
     and tables as CSV), but neither Parquet files nor traces. The manifest names the run after the
     folder. A projection of the run is copied along.
 
-    Raises:
-      PublishError: the run has no rows or damaged ones, was published before, is too large, or
-        contains private details of this machine or its user.
-      OSError: the folder cannot be written.
+    Raises PublishError if the run has no rows or damaged ones, was published before, is too large,
+    or contains private details of this machine or its user; OSError if the folder cannot be
+    written.
     """
     # Drawing libraries take seconds to load, and a run may be refused before they are needed.
     from bench.present.report_files import build  # noqa: PLC0415
@@ -102,10 +101,8 @@ def _is_same_run(folder: Path, manifest: Manifest) -> bool:
 def published_name(run: store.Run) -> str:
     """Name a run by workload, hardware and date: `gpt2-nano_2-core-cpu_2026-11-23`.
 
-    A run of a preset's many workloads is named after the preset.
-
-    Raises:
-      PublishError: the run has no cells.
+    A run of a preset's many workloads is named after the preset. Raises PublishError if the run has
+    no cells.
     """
     workloads = sorted({f"{row['workload']}-{row['size']}" for row in run.cell_rows})
     if not workloads:
