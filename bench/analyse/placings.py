@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from bench.analyse.cell_table import Tables
@@ -18,7 +19,7 @@ class Row:
     the shortest estimate. At least 1 but for approximate steps, and exactly 1 for that arm; NaN
     without a time."""
 
-    @property
+    @cached_property
     def known(self) -> list[float]:
         """Its times over the fastest's, wherever it is ranked, or has rounds and is approximate."""
         return [
@@ -27,17 +28,17 @@ class Row:
             or (cell["approximate"] and cell["paired"] and cell["behind"] > 0)
         ]  # fmt: skip
 
-    @property
+    @cached_property
     def approximate(self) -> bool:
         """Whether its step is approximate."""
         return any(cell["approximate"] for cell in self.cells.values())
 
-    @property
+    @cached_property
     def worst(self) -> float:
         """The largest value of `known`; NaN without any."""
         return max(self.known, default=math.nan)
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """The geometric mean of `known`; NaN without any."""
         known = self.known

@@ -7,6 +7,7 @@ one global batch and one set of options. Implementations are compared within a b
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self, TypedDict
 
 from bench.records.mesh import MeshShape
@@ -128,12 +129,12 @@ class Block:
             "options": str(self.options),
         }
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The block's name, with all options: `gpt2-nano/data=2/b16/fp32,remat`."""
         return f"{self.workload}-{self.size}/{self.mesh}/b{self.batch}/{self.options}"
 
-    @property
+    @cached_property
     def subject(self) -> str:
         """Workload and options: `gpt2-nano, fp32`. Blocks of a subject differ by mesh and batch."""
         return f"{self.workload}-{self.size}, {str(self.options).replace(',', ', ')}"
