@@ -128,8 +128,8 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
     ]
     if false:
         said["Two copies of one program differ"] = (
-            f"In {listing(false)}, the baseline and its own copy come out as different programs. "
-            "Differences of that size are errors of the method there."
+            f"In {listing(false)}, the baseline's own copy was called faster or slower than the "
+            "baseline. Differences of that size are errors of the method there."
         )
     if wide := [(width, b) for floor, b in floors if (width := floor_width(floor)) > b.margin]:
         worst, where = max(wide, key=itemgetter(0))

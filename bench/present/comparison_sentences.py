@@ -5,7 +5,7 @@ from collections import Counter
 from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.analyse.run_changes import Compared, Kind
 from bench.present.caveats import Caveat, damage
-from bench.present.sentences import counted, ends, listing
+from bench.present.sentences import counted, ends, listing, some
 from bench.records import numbers
 from bench.records.statuses import VERDICT_STYLES
 
@@ -48,9 +48,13 @@ def setting(compared: Compared) -> str:
         # Names of packages, variables and files keep their spelling.
         verbatim = each.kind in ("versions", "environment", "sources")
         by_kind.setdefault(each.kind, []).append(each.name if verbatim else each.name.lower())
+    # A package may have hundreds of files; implementations and workloads come before them.
+    files = sorted(by_kind.pop("sources", ()), key=lambda name: " " not in name)
+    said = {kind: listing(names) for kind, names in by_kind.items()}
+    said |= {"sources": some(files)} if files else {}
     return " ".join(
-        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {listing(names)}."
-        for kind, names in by_kind.items()
+        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {names}."
+        for kind, names in said.items()
     )
 
 

@@ -17,7 +17,7 @@ from bench.present import bounds, phase_tables, program_sentences
 from bench.present.charts import PARTS
 from bench.present.columns import formatted
 from bench.present.terminal import table
-from bench.present.trace_tables import called, only_one_transposes, reason
+from bench.present.trace_tables import apart, called, only_one_transposes, reason
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
 from bench.records.trace_rows import TraceRow
@@ -200,13 +200,9 @@ def _figures(a: float, b: float, gap: float) -> list[str]:
 
 def _caption(explanation: Explanation) -> str:
     found = explanation.attribution
-    traced, untraced, timed = (
-        f"{numbers.percent(abs(share))} {'more' if share >= 0 else 'less'}"
-        for share in (found.gap, found.untraced - 1, explanation.timed_ratio - 1)
-    )
     return (
         f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
-        "columns are seconds per step and device while the profiler was recording, when A took "
-        f"{traced} time than B. Just before, without a profiler, A took {untraced}; in the timed "
-        f"rounds it took {timed}."
+        "columns are times per step and device while the profiler was recording, when A took "
+        f"{apart(1 + found.gap, 'B')}. Just before, without a profiler, A took "
+        f"{apart(found.untraced)}; in the timed rounds, it took {apart(explanation.timed_ratio)}."
     )

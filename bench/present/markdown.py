@@ -86,7 +86,7 @@ def _summary(
         "failures": [_failure(row) for row in named],
         "unnamed": len(failed) - len(named),
         "ran_on": run_environment.provenance(manifest),
-        "caveats": ", ".join(caveat.title.lower() for caveat in noted),
+        "caveats": ", ".join(one.title[:1].lower() + one.title[1:] for one in noted),
     }
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -189,11 +189,14 @@ def advice(own: Sequence[Summary]) -> list[str]:
     said: list[tuple[str, str, float, str]] = []
     while left:
         reach: dict[str, list[float]] = {}
+        times: defaultdict[str, float] = defaultdict(lambda: 1.0)
         for each in left:
             standings = each.comparison.standings
+            for cell in each.comparison.ranked:
+                times[cell["implementation"]] *= cell["step_s"]
             for name in standings.leaders:
                 reach.setdefault(name, []).append(standings.behind[name][1])
-        best = min(reach, key=lambda name: (-len(reach[name]), max(reach[name])))
+        best = min(reach, key=lambda name: (-len(reach[name]), max(reach[name]), times[name]))
         where = [each for each in left if best in each.comparison.standings.leaders]
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])
@@ -247,7 +250,7 @@ def approximate(own: Sequence[Summary]) -> list[str]:
 
 def _use(name: str, places: str, bound: float, wide: float) -> str:
     if math.isinf(bound):
-        return f"Too few rounds for a bound{places}; {name} came out fastest"
+        return f"Too few rounds for a bound{places}; {name} has the best estimate"
     if bound == 1:
         return f"Use {name}{places}: it is fastest"
     if bound > wide:
@@ -286,7 +289,7 @@ def headline(every: Sequence[Summary]) -> str:
 
 
 def decisions(cells: pd.DataFrame) -> str:
-    """Return `Against the baselines: 2 faster, 3 within 4.2 %.`; empty if nothing was compared.
+    """Return `Against the baselines: 2 faster, 3 undecided (within 4.2 %).`; may be empty.
 
     Undecided comparisons are given by the smallest and the largest of their bounds.
     """
@@ -303,9 +306,9 @@ def decisions(cells: pd.DataFrame) -> str:
         known = [*filter(math.isfinite, pairs)]
         least, most = (bounds.within(end(known, default=1)) for end in (min, max))
         between = least if least == most else f"{least} to {most.removeprefix('within ')}"
-        parts[-1:] = [f"{len(known)} {between}"] if known else []
+        parts[-1:] = [f"{len(known)} undecided ({between})"] if known else []
         if len(known) < len(undecided):
-            parts.append(f"{len(undecided) - len(known)} without an interval")
+            parts.append(f"{len(undecided) - len(known)} with too few rounds")
     return f"Against the baselines: {', '.join(parts)}."
 
 

@@ -247,7 +247,7 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
         "at least 41.9 % longer", "41.9 % to 50.0 % longer", "within a factor of 16",
         "at least 2.3 times as long", "1.4 to 2.4 times as long as it", "within 5.3 %",
         "5.0 % to 10 %", "41.1 % to 50.0 %", "25.1 %",
-        "up to 13.1 % longer than it", "no interval", "a factor of 16 to 180",
+        "up to 13.1 % longer than it", "too few rounds", "a factor of 16 to 180",
     ]  # fmt: skip
 
 
@@ -351,7 +351,7 @@ def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     (found,) = trace_tables.against_fastest(built.comparisons[0], built.traces).values()
     assert "slow takes" in found.sentence
-    causes = "The main causes: elementwise operations in the update ("
+    causes = "The main cause: elementwise operations in the update ("
     assert f"more time than fast. {causes}" in found.sentence
 
 
@@ -428,7 +428,7 @@ def test_too_few_rounds_have_no_bound_and_no_floor(tmp_path: Path) -> None:
     assert re.fullmatch(r"\w+ and \w+ lead: too few rounds to tell them apart\.", summary.text())
     assert sentences.advice([summary] * 2)[0].startswith("Too few rounds for a bound; ")
     assert summary.floor == numbers.MISSING
-    assert sentences.decisions(built.cells) == "Against the baselines: 1 without an interval."
+    assert sentences.decisions(built.cells) == "Against the baselines: 1 with too few rounds."
 
 
 def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:
@@ -714,6 +714,9 @@ def test_other_numbers() -> None:
         numbers.seconds(250.0): "4 min 10 s",
         numbers.seconds(7471.0): "2 h 5 min",
         numbers.seconds(0.081): "0.08 s",
+        numbers.seconds(5.1): "5.10 s",
+        numbers.percent(0.00001): "<0.01 %",
+        numbers.percent(0.0): "0 %",
         numbers.range_si(0.00095, 0.00105, "s"): "0.950\N{EN DASH}1.05 ms",
         numbers.range_si(0.0, 0.0, "s"): "0\N{EN DASH}0 s",
         numbers.ratio(1.2534): "1.253",
