@@ -115,7 +115,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     resume = f"{INDENT}{typed('run')} --resume {run.directory.name}"
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
-        yield "To decide more, with the estimated time:"
+        yield f"To decide more, in about {numbers.clock(seconds)}:"
         yield f"{resume} --budget {seconds:.0f}"
     else:
         yield "More rounds are unlikely to decide. To measure for one more minute anyway:"

@@ -91,7 +91,7 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
     attribution = explanation.attribution
     gap = attribution.traced_a - attribution.traced_b
     worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
-    shown = table("What", "Where", ">A", ">B", ">A - B", ">of it")
+    shown = table("What", "Where", ">A", ">B", ">A - B", ">Share")
     causes = sorted(attribution.causes, key=lambda cause: -abs(cause.difference))
     if not every:
         causes = [c for c in causes if abs(c.difference) >= worth or c.key.category == "idle"]

@@ -313,7 +313,7 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
 def test_a_name_that_several_cells_end_in_is_told_from_an_unknown_one() -> None:
     cells = [f"{PLACE}/slow", "other/slow", "other/fast"]
     both = f"other/slow, {PLACE}/slow"
-    assert _unknown("slow", cells, "none") == f"several cells end in slow; there are {both}"
+    assert _unknown("slow", cells, "none") == f"several cells end in slow: {both}"
     assert _unknown("slow", [], "no cell") == "no cell slow; there are none"
     assert _unknown("sloww", cells, "there is no").startswith("there is no sloww; there are")
 
