@@ -170,9 +170,9 @@ def _reading(outcome: Outcome) -> Iterator[str]:
     where = ", all in processes of their own" if apart else " in the same processes"
     yield (
         f"Ratio: the head's step time over its base's, measured in turns{where}; "
-        f"below 1, the head is faster. Differences under the margin of {margin} do not matter. The "
-        f"probability of any wrong verdict above is at most {100 * ALPHA:g} %. Both use the head's "
-        "workload, proof and clock."
+        f"below 1, the head is faster. Differences under the margin of {margin} do not matter. By "
+        f"design, the probability of any wrong verdict is at most {100 * ALPHA:g} %. Both use the "
+        "head's workload, proof and clock."
     )
     if floors := {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}:
         worst = max(floors, key=lambda block: floors[block])
