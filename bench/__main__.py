@@ -21,21 +21,19 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
+def _show_version(asked: bool) -> None:
     if asked:
         typer.echo(f"lockstep {__version__}")
         raise typer.Exit
 
 
+VERSION = typer.Option(
+    "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+)
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
+def _options(version: Annotated[bool, VERSION] = False) -> None:
     """Take the options before a command's name."""
 
 

@@ -11,7 +11,7 @@ from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS, TWO_PROCESSES
-from bench.analyse.ratio_intervals import CONFIDENCE, floor_width
+from bench.analyse.ratio_intervals import CONFIDENCE
 from bench.analyse.signed_rank import fewest
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
@@ -131,7 +131,7 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"In {listing(false)}, the baseline's own copy was called faster or slower than the "
             "baseline. Differences of that size are errors of the method there."
         )
-    if wide := [(width, b) for floor, b in floors if (width := floor_width(floor)) > b.margin]:
+    if wide := [(b.floor_width, b) for b in blocks if (b.floor_width or 0.0) > b.margin]:
         worst, where = max(wide, key=itemgetter(0))
         where_wide = f"In {len(wide)} of {len(blocks)} blocks, two" if len(blocks) > 1 else "Two"
         said["Wide noise floor"] = (

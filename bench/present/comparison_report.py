@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.run_changes import Change, Compared, Row, compare, compile_s
 from bench.present import comparison_sentences, terminal
 from bench.present.bounds import sure
@@ -74,9 +73,7 @@ class Group(NamedTuple):
 
 
 CELLS = Column(
-    "cells",
-    "Cells",
-    value=lambda group: Figure(numbers.count(group.number, "cell"), "; ".join(group.cells)),
+    "cells", "Cells", value=lambda g: Figure(numbers.count(g.number, "cell"), "; ".join(g.cells))
 )
 
 
@@ -98,8 +95,8 @@ def _baseline(one: Comparison, other: Comparison) -> str:
 
 def _floors(one: Comparison, other: Comparison) -> str:
     widths = [
-        "unknown" if floor is None else f"up to {numbers.percent(floor_width(floor))}"
-        for floor in (one.floor, other.floor)
+        f"up to {numbers.percent(block.floor_width)}" if block.floor_width else "unknown"
+        for block in (one, other)
     ]
     return f"Noise floor of the ratios to the baseline: {widths[0]} in A, {widths[1]} in B."
 
@@ -182,9 +179,7 @@ def content(compared: Compared) -> dict[str, Any]:
             "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
         ),
         "missing": Table(
-            "Cells that only one of the runs has, and what the other lacks",
-            absent,
-            absences(compared),
+            "Cells of one run only, and what the other lacks", absent, absences(compared)
         ),
         "command": f"{PROGRAM} compare {shlex.join(options)}",
     }
@@ -199,8 +194,7 @@ def show(console: Console, compared: Compared) -> None:
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
     console.print(plain(comparison_sentences.setting(compared)), style="bold")
     if compared.changes:
-        for each in compared.differences:
-            console.print(plain(f"  {each.name}: {each.a} -> {each.b}"))
+        _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
         console.print(plain(comparison_sentences.APART), style="dim")
         console.print(Text("\nB over A (95 %)", style="bold"))
         for block in blocks(compared):

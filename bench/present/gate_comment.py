@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import bounds, program_sentences, sentences, terminal
 from bench.present.columns import Column, Figure, Table, ratio_figure
@@ -174,7 +173,7 @@ def _reading(outcome: Outcome) -> Iterator[str]:
         f"design, the probability of any wrong verdict is at most {100 * ALPHA:g} %. Both use the "
         "head's workload, proof and clock."
     )
-    if floors := {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}:
+    if floors := outcome.floors:
         worst = max(floors, key=lambda block: floors[block])
         rest = "" if len(floors) == 1 else f", the noisiest of {len(floors)} blocks"
         yield (

@@ -13,7 +13,6 @@ from bench.analyse.block_ratios import Effect
 from bench.analyse.causes import busiest
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.scaling_curves import Scaling
 from bench.present import program_sentences, terminal
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE, Row
@@ -129,8 +128,9 @@ def largest(rows: Sequence[MaxBatchRow]) -> Table:
 
 
 def _refuted(row: MaxBatchRow) -> str:
-    batches = ", ".join(map(str, row["refuted"]))
-    return f"{batches} was predicted to fit, but ran out of memory" if batches else ""
+    batches, one = " and ".join(map(str, row["refuted"])), len(row["refuted"]) == 1
+    was = "was" if one else "were"
+    return f"{batches} {was} predicted to fit, but ran out of memory" if batches else ""
 
 
 _LARGEST = (
@@ -146,17 +146,12 @@ _LARGEST = (
 
 
 def largest_line(row: MaxBatchRow) -> str:
-    """Return the row's cell and outcome."""
-    cell = row["workload"], row["mesh"], row["options"], row["implementation"]
-    return f"{'/'.join(cell)}: {largest_words(row)}"
-
-
-def largest_words(row: MaxBatchRow) -> str:
-    """Return the largest batch, or why there is none."""
+    """Return the row's cell with the largest batch, or why there is none."""
+    cell = "/".join((row["workload"], row["mesh"], row["options"], row["implementation"]))
     if row["batch"] is None:
-        return f"{row['status']}: {row['reason']}"
-    less = f"; {row['refuted'][0]} was predicted and ran out of memory" if row["refuted"] else ""
-    return f"{row['batch']}, which ran{less}"
+        return f"{cell}: {row['status']}: {row['reason']}"
+    refuted = _refuted(row)
+    return f"{cell}: {row['batch']}, which ran{refuted and '; ' + refuted}"
 
 
 def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
@@ -304,8 +299,8 @@ def _floor(block: Comparison) -> str:
     if block.floor is None:
         return "The noise floor is unknown: the baseline had no twin."
     text = f"Noise floor (A/A twin): ratio {numbers.ratio(block.floor.value)}"
-    if block.floor.low is None:
+    if block.floor_width is None:
         return f"{text}, no interval."
-    width = numbers.percent(floor_width(block.floor))
+    width = numbers.percent(block.floor_width)
     ends = between(block.floor.low, block.floor.high, "ratio")
     return f"{text}, 95 % interval {ends}, so up to {width}."

@@ -13,7 +13,6 @@ import pandas as pd
 from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import floor_width
 from bench.present import bounds
 from bench.present.columns import Figure
 from bench.present.trace_tables import reason
@@ -126,10 +125,8 @@ class Summary:
     @property
     def floor(self) -> str:
         """A 95 % bound on the difference between two copies of the baseline."""
-        floor = self.comparison.floor
-        if floor is None or floor.low is None:
-            return numbers.MISSING
-        return numbers.percent(floor_width(floor))
+        width = self.comparison.floor_width
+        return numbers.MISSING if width is None else numbers.percent(width)
 
     def text(self, names: Callable[[Sequence[str]], str] | None = None) -> str:
         """Everything that is sure; `names` lists implementations, by default as `some`."""
@@ -293,11 +290,9 @@ def decisions(cells: pd.DataFrame) -> str:
 
     Undecided comparisons are given by the smallest and the largest of their bounds.
     """
-    compared = cells
-    if len(cells):
-        compared = cells[cells["verdict"].notna() & (cells["approximate"] == "")]
-    if compared.empty:
+    if cells.empty:
         return ""
+    compared = cells[cells["verdict"].notna() & (cells["approximate"] == "")]
     counts = Counter(compared["verdict"])
     parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
     if counts["undecided"]:
@@ -309,7 +304,7 @@ def decisions(cells: pd.DataFrame) -> str:
         parts[-1:] = [f"{len(known)} undecided ({between})"] if known else []
         if len(known) < len(undecided):
             parts.append(f"{len(undecided) - len(known)} with too few rounds")
-    return f"Against the baselines: {', '.join(parts)}."
+    return f"Against the baselines: {', '.join(parts)}." if parts else ""
 
 
 def tally(cells: pd.DataFrame) -> str:

@@ -25,7 +25,6 @@ import synthetic
 
 from bench.analyse import cell_table
 from bench.analyse.causes import attribute
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.same_programs import differences
 from bench.present import (
     charts,
@@ -713,8 +712,7 @@ def _usable(run: Tables, block: Comparison, limit: float) -> list[str]:
     time = cells["step_s"]
     fits = cells["memory_bytes"] <= limit if limit < math.inf else cells["step_s"] > 0
     best, *others = time[fits].sort_values(kind="stable").index
-    floor = math.expm1(floor_width(block.floor)) if block.floor and block.floor.low else 0
-    most = 1 + max(block.margin, floor)
+    most = 1 + max(block.margin, block.floor_width or 0)
 
     def behind(name: str) -> bool:
         claim = block.claim_of(name, best)

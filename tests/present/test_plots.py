@@ -15,7 +15,6 @@ import pytest
 import synthetic
 
 from bench.analyse import causes, cell_table, scaling_curves
-from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts, placing_table, print_plots
 from bench.present.plots import kinds, vega_plot
 from bench.present.plots.vega_plot import Plot
@@ -102,7 +101,7 @@ def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
     for block in found.comparisons:
         assert block.floor is not None
         (row,) = shown[shown["isBaseline"]].xs(block.place).to_dict("records")
-        assert row["floor"] == floor_width(block.floor)
+        assert row["floor"] == block.floor_width
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 import synthetic
 
 from bench.analyse import block_ratios, cell_table, scaling_curves, turn_details
+from bench.analyse.ratio_intervals import Ratio
 from bench.present import (
     bounds,
     caveats,
@@ -587,6 +588,17 @@ def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path
     assert "Wide noise floor" in titles
     assert "A busy host" in titles
     assert "More devices than cores" not in titles
+
+
+def test_the_noise_floor_is_a_relative_difference(found: Tables) -> None:
+    block = found.comparisons[0]
+    planted = Ratio(0.8, 0.2, 50.0, rounds=32, launches=1, paired=True)
+    wide = dataclasses.replace(block, floor=planted)
+    assert wide.floor_width == pytest.approx(1 / planted.low - 1)
+    assert wide.floor_width > planted.high - 1
+    share = numbers.percent(wide.floor_width)
+    assert f"so up to {share}." in run_tables.facts(wide, synthetic.manifest(SMALL))[0]
+    assert sentences.Summary(wide).floor == share
 
 
 def test_strong_and_weak_curves(found: Tables) -> None:

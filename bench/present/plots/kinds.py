@@ -15,7 +15,6 @@ import pandas as pd
 from bench.analyse import causes
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.scaling_curves import Scaling
 from bench.present import charts, run_tables
 from bench.present.charts import CHARTS, PARTS
@@ -110,7 +109,7 @@ def ratios(subject: Subject) -> Iterator[Plan]:
     """Plot ratios to the baseline with their intervals, in a panel for each block."""
     panels = {
         block.place: [
-            _row(block, cell, "ratios", floor=floor_width(block.floor) if block.floor else None)
+            _row(block, cell, "ratios", floor=block.floor_width)
             for cell in block.ranked
             if not missing(cell["ratio"])
         ]

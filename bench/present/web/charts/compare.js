@@ -51,13 +51,13 @@ function barsBetween(changes, [from, to]) {
 
 /* A's time against B's while traced, just before, and in the timed rounds. */
 function apartTold([traced, untraced, timed]) {
-  const apart = ([a, b], as = "", than = "") =>
-    a >= 2 * b
-      ? `${significant(a / b)} times as long${as}`
-      : `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"} time${than}`;
+  const apart = ([a, b]) =>
+    a < 2 * b
+      ? `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"} time`
+      : `${significant(a / b)} times as long`;
   const start =
-    `While the profiler was recording, A took ${apart(traced, " as B", " than B")}; just before, ` +
-    `without a profiler, ${apart(untraced)}`;
+    `Against B, A took ${apart(traced)} while the profiler was recording; just before, without a ` +
+    `profiler, ${apart(untraced)}`;
   if (!timed.every(known)) return `${start}.`;
   const agree = timed[0] > timed[1] === untraced[0] > untraced[1];
   const told = `${start}; in the timed rounds, with a wait after every step, ${apart(timed)}.`;
