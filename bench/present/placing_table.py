@@ -171,11 +171,12 @@ def _field(place: Placing, subject: str) -> Field:
         apart = "approximate" if place.approximate else "measured separately"
         return Field(behind(place.behind), "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
-    sure = f"{bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
+    sure = f"surely {bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
+    sure = sure if math.isfinite(high) else "too few rounds for a bound"
     look = f"shade{sum(place.behind >= least for least in SHADES)}"
     look += " fastest" if place.fastest else " leads" if place.leads else ""
     text = "fastest" if place.fastest else behind(place.behind)
-    return Field(text, look, f"surely {sure}, {step}", choices)
+    return Field(text, look, f"{sure}, {step}", choices)
 
 
 def behind(times: float) -> str:

@@ -151,9 +151,8 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
         if rest := [arm for arm in tier if arm not in known]:
             # Leaders may be far apart, and the arm is surely behind one of them.
             far = max(ends[arm][1] for arm in rest)
-            how = f", by at most {bounds.outward(far - 1)}" if far < WIDE else ""
-            how = how or ", but it is not yet known how far"
-            yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind{how}"
+            how = f"at most {bounds.share_of(far)}" if far < math.inf else "an unknown amount"
+            yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind, by {how}"
         if known:
             one = "s" if len(known) == 1 else ""
             span = min(ends[arm][0] for arm in known), max(ends[arm][1] for arm in known)
