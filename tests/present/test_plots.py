@@ -105,7 +105,8 @@ def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "off"), [((1.6, 1.7, 2.6), [2.6]), ((1.1, 1.2, 2.6), [2.6]), ((0.3,), [])]
+    ("others", "off"),
+    [((1.6, 1.7, 2.6), [2.6]), ((1.1, 1.2, 2.6), [2.6]), ((0.3,), []), ((1.0, 1.1, 1.6), [])],
 )
 def test_at_least_half_of_the_ratios_are_on_their_axis(
     tmp_path: Path, others: Sequence[float], off: list[float]
