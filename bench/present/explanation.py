@@ -204,5 +204,6 @@ def _caption(explanation: Explanation) -> str:
         f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
         "columns are times per step and device while the profiler was recording, when A took "
         f"{apart(1 + found.gap, 'B')}. Just before, without a profiler, A took "
-        f"{apart(found.untraced)}; in the timed rounds, it took {apart(explanation.timed_ratio)}."
+        f"{apart(found.untraced)}; in the timed rounds, with a wait after every step, it took "
+        f"{apart(explanation.timed_ratio)}."
     )
