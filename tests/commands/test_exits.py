@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_used_is_named_in_words(tmp_path, monkeypatch) -> 
     words = ["referee", "old.py", "new.py", "--ledger", "folder"]
     assert CliRunner().invoke(command_line.app, words).output == "error: folder: is a directory\n"
     missing = CliRunner().invoke(command_line.app, ["referee", "old.py", "newer.py"]).output
-    assert missing.startswith("error: there is no file newer.py; beside it: ")
+    assert missing.startswith("error: there is no file newer.py; its folder has ")
 
 
 def test_several_faults_are_a_list() -> None:
