@@ -7,7 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-import bench
+import lockstep
 from bench import __main__ as command_line
 from bench.commands import exits
 from bench.records.paths import ROOT
@@ -123,7 +123,7 @@ def test_several_faults_are_a_list() -> None:
 
 def test_the_version_is_the_packages() -> None:
     ended = CliRunner().invoke(command_line.app, ["--version"])
-    assert (ended.exit_code, ended.output) == (0, f"lockstep {bench.__version__}\n")
+    assert (ended.exit_code, ended.output) == (0, f"lockstep {lockstep.__version__}\n")
 
 
 def test_the_list_of_commands_is_not_cut() -> None:
