@@ -48,13 +48,10 @@ def setting(compared: Compared) -> str:
         # Names of packages, variables and files keep their spelling.
         verbatim = each.kind in ("versions", "environment", "sources")
         by_kind.setdefault(each.kind, []).append(each.name if verbatim else each.name.lower())
-    # A package may have hundreds of files; implementations and workloads come before them.
-    files = sorted(by_kind.pop("sources", ()), key=lambda name: " " not in name)
-    said = {kind: listing(names) for kind, names in by_kind.items()}
-    said |= {"sources": some(files)} if files else {}
     return " ".join(
-        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {names}."
-        for kind, names in said.items()
+        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: "
+        f"{(some if kind == 'sources' else listing)(names)}."  # a package may have hundreds
+        for kind, names in by_kind.items()
     )
 
 

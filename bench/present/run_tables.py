@@ -166,14 +166,15 @@ def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
 def losses(trainings: Sequence[Training]) -> Table:
     """Return the distance of loss curves from the reference's."""
     rows = [
-        (training.block.place, curve)
+        (training.block, curve)
         for training in trainings
         for curve in (*training.curves, *training.yardsticks)
     ]
     early = f"in the first {loss_curves.EARLY} steps"
     columns = [
         replace(IMPLEMENTATION, value=lambda row: row[1].arm),
-        Column("place", "Mesh, batch", value=lambda row: row[0], filter=True),
+        Column("subject", "Workload", value=lambda row: row[0].subject, filter=True, only="page"),
+        Column("place", "Mesh, batch", value=lambda row: row[0].place, filter=True),
         Column("largest", "Largest difference", "relative", "scientific", lambda r: r[1].largest),
         Column("early", "Largest difference", early, "scientific", lambda row: row[1].early),
         Column("beyond", "Above the tolerance", "from step", "count", lambda row: row[1].beyond),

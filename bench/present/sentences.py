@@ -246,7 +246,7 @@ def approximate(own: Sequence[Summary]) -> list[str]:
 
 def _use(name: str, places: str, bound: float, wide: float) -> str:
     if math.isinf(bound):
-        return f"Too few rounds for a bound{places}; {name} has the best estimate"
+        return f"{name} has the best estimate{places}, but there are too few rounds for a bound"
     if bound == 1:
         return f"Use {name}{places}: it is fastest"
     if bound > wide:
