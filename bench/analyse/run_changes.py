@@ -161,13 +161,11 @@ def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
     changed_files = contents(a, b)
     # Many implementations share files. Their own, which are named by words, come first.
     files = dict.fromkeys(chain.from_iterable(changed_files.values()))
+    own_first = sorted(files, key=lambda file: " " not in file.name)
     return Compared(
         a=a,
         b=b,
-        differences=[
-            *differences(a.manifest, b.manifest),
-            *sorted(files, key=lambda file: " " not in file.name),
-        ],
+        differences=[*differences(a.manifest, b.manifest), *own_first],
         contents=changed_files,
         margin=margin,
         blocks=list(blocks.values()),

@@ -67,8 +67,7 @@ def project(
         faults += unavailable(wanted, counts)
         selected = collected(faults, selector, keyword) or everything
         folder = collected(faults, find_run, run) or Path()
-        if scaling not in ("weak", "strong"):
-            faults.append(f"--scaling: {scaling!r} is neither weak nor strong")
+        collected(faults, choice(("weak", "strong")), scaling, "--scaling")
         if faults:
             raise BadInput(faults)
         kind: Scaling = "strong" if scaling == "strong" else "weak"

@@ -126,7 +126,7 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"In {listing(false)}, the baseline's own copy was called faster or slower than the "
             "baseline. Differences of that size are errors of the method there."
         )
-    if wide := [(b.floor_width, b) for b in blocks if (b.floor_width or 0.0) > b.margin]:
+    if wide := [(width, b) for b in blocks if (width := b.floor_width or 0.0) > b.margin]:
         worst, where = max(wide, key=itemgetter(0))
         where_wide = f"In {len(wide)} of {len(blocks)} blocks, two" if len(blocks) > 1 else "Two"
         said["Wide noise floor"] = (

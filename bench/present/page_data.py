@@ -152,7 +152,7 @@ class _PageData:
                 "floor": block.floor_width,
                 "matmul": ceilings and ceilings["matmul_flops"],
                 "bandwidth": ceilings and ceilings["memory_bytes"],
-                "facts": run_tables.facts(block, self.manifest),
+                "facts": [*run_tables.facts(block, self.manifest)],
                 "ratios": _ratios(block, self.arms),
                 "launch": [int(block.rounds.attempt[place]) for place in rounds],
                 "samples": {

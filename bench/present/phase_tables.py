@@ -239,10 +239,8 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
         if each.largest is not None
         for ended in [len(each.losses)]
     ]
-    rounding = (
-        f" Rounding alone changes the reference by {' and by '.join(itself)}." if itself else ""
-    )
-    return f"{text}).{rounding}"
+    rounding = f" Rounding alone changes the reference by {' and by '.join(itself)}."
+    return f"{text}).{rounding if itself else ''}"
 
 
 def parted_losses(trainings: Iterable[Training]) -> str:

@@ -238,15 +238,13 @@ def scaling(curve: Scaling) -> Table:
 def comparison(block: Comparison, cells: Mapping[str, Row], manifest: Manifest) -> Table:
     """Return the times of a block that has any, fastest first, from `cell_columns.rows`."""
     ranked = [cells[cell["cell"]] for cell in block.ranked]
-    return Table(block.place, COLUMNS, ranked, facts(block, manifest))
+    return Table(block.place, COLUMNS, ranked, [*facts(block, manifest)])
 
 
-def facts(block: Comparison, manifest: Manifest) -> list[str]:
-    """Return sentences about a whole block; none if it has no time."""
-    return list(_facts(block, manifest)) if block.ranked else []
-
-
-def _facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
+def facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
+    """Yield sentences about a whole block; none if it has no time."""
+    if not block.ranked:
+        return
     yield _floor(block)
     yield f"Differences within {numbers.percent(block.margin)} count as the same."
     yield from program_sentences.facts(block)

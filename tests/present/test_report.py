@@ -597,7 +597,7 @@ def test_the_noise_floor_is_a_relative_difference(found: Tables) -> None:
     assert wide.floor_width == pytest.approx(1 / planted.low - 1)
     assert wide.floor_width > planted.high - 1
     share = numbers.percent(wide.floor_width)
-    assert f"so up to {share}." in run_tables.facts(wide, synthetic.manifest(SMALL))[0]
+    assert f"so up to {share}." in next(run_tables.facts(wide, synthetic.manifest(SMALL)))
     assert sentences.Summary(wide).floor == share
 
 
