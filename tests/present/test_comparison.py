@@ -361,8 +361,8 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
     synthetic.rewrite(b, "cells", share)
     found = run_changes.compare(store.load(a), store.load(b))
     assert [d.name for d in found.differences if d.kind == "sources"] == [
-        "bench/contract/__init__.py",
         "implementation pmap",
+        "bench/contract/__init__.py",
     ]
     caveat = next(c for c in comparison_sentences.caveats(found) if c.title == "Other contents")
     assert "jit_spmd" in caveat.text
