@@ -504,7 +504,7 @@ def test_all_faults_are_told_at_once() -> None:
         "unknown hardware 'foo'",
         "not within 1 to",
         "unknown 'int8'",
-        "neither weak",
+        "choose from: weak, strong",
         "-k: '(' is not an expression",
         "there is no run 'nowhere'",
     ):
