@@ -29,8 +29,8 @@ SHADES = (1.02, 1.1, 1.25, 1.6)
 SLIDE = 1920, 1080
 """Width and height of a slide in pixels, of which the picture's PNG fills one."""
 
-LINE, PER_COLUMN = 50, 9
-"""Characters per line of the picture's text beside no column, and more of them for each."""
+LINE, PER_COLUMN = 44, 9
+"""Characters per line of the picture's text: beside the blocks, and at least for each of them."""
 
 CAPTION = (
     "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
@@ -143,7 +143,7 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
         f"{subject}: {' '.join(texts)}"
         for subject, texts in sentences.answers(sentences.summaries(found)).items()
     ]
-    width = LINE + PER_COLUMN * len(subjects)
+    width = LINE + sum(max(PER_COLUMN * columns, len(name)) for name, columns in matrix.subjects)
     lines = [
         line
         for text in (*said, "", f"{machine}. {legend}")
