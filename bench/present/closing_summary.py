@@ -88,7 +88,7 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
         first, *others = row["cells"]
         line = Text("\n").append(row["status"], STATUSES[row["status"]].style).append(f"  {first}")
         if others:
-            line.append(f" and {numbers.count(len(others), 'cell')} more")
+            line.append(f" and {numbers.count(len(others), 'more cell')}")
         yield line
         yield Padding(Text(shortened(row["reason"]), style="dim"), (0, 0, 0, 2), expand=False)
     if len(failed) > MOST:

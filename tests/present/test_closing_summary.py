@@ -77,7 +77,7 @@ def test_an_arm_alone_has_nothing_to_be_compared_with(tmp_path):
 def test_failures_come_once_with_their_reason(tmp_path):
     plan = synthetic.Plan(devices=(1, 2), endings=dict([*ENDINGS.items()][:1]))
     lines = closing_lines(synthetic.write(tmp_path, plan))
-    assert "wrong  mlp-base/data=1/b64/fp32/pmap and 1 cell more" in lines
+    assert "wrong  mlp-base/data=1/b64/fp32/pmap and 1 more cell" in lines
     assert lines.count("  gradients are 2 times too large") == 1
     assert lines[-1] == "14 cells: 12 ok, 2 wrong"
 
