@@ -30,8 +30,6 @@ So are others within this factor of the worst."""
 WIDE = 1.25
 """A larger bound means that too little was measured, unless the margin is larger still."""
 
-NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
-
 
 @dataclass(frozen=True, eq=False)
 class Summary:
@@ -252,7 +250,7 @@ def _use(name: str, places: str, bound: float, wide: float) -> str:
     if bound > wide:
         return (
             f"{name} is among the leaders{places}, but the data do not decide: another may be "
-            f"{bounds.faster(bound)}, and {NARROWER}"
+            f"{bounds.faster(bound)}, and more rounds or launches would narrow this"
         )
     return f"Use {name}{places}; nothing else is more than {bounds.faster(bound)}"
 
