@@ -214,7 +214,8 @@ def show(console: Console, compared: Compared) -> None:
     for caveat in comparison_sentences.caveats(compared):
         console.print(Text(f"\n{caveat.title}. ", style="bold").append(plain(caveat.text)))
     console.print(Text(f"\n{comparison_sentences.tally(compared)}", style="bold"))
-    console.print(comparison_sentences.basis(compared))
+    if basis := comparison_sentences.basis(compared):
+        console.print(basis)
 
 
 def _list(console: Console, lines: Sequence[str]) -> None:
