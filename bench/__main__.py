@@ -4,10 +4,11 @@ import pkgutil
 import sys
 import traceback
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
-from bench import commands
+from bench import __version__, commands
 from bench.commands.exits import FAILED, CommandGroup, exit_codes
 
 app = typer.Typer(
@@ -18,6 +19,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lockstep {__version__}")
+        raise typer.Exit
+
+
+VERSION = typer.Option(
+    "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+)
+
+
+@app.callback()
+def _options(version: Annotated[bool, VERSION] = False) -> None:
+    """Take the options before a command's name."""
+
+
 for name in (module.name for module in pkgutil.iter_modules(commands.__path__)):
     module = import_module(f"{commands.__name__}.{name}")
     if hasattr(module, name):

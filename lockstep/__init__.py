@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bench import __version__ as __version__
+
 if TYPE_CHECKING:
     from lockstep.function_race import compare
     from lockstep.stored_results import COLUMNS, Results, load

@@ -100,6 +100,13 @@ class Comparison:
         """`data=2, batch 16`."""
         return self.block.place
 
+    @property
+    def floor_width(self) -> float | None:
+        """Bound on the relative difference of two copies of the baseline; None without one."""
+        if self.floor is None or not self.floor.low or not self.floor.high:
+            return None
+        return max(self.floor.high, 1 / self.floor.low) - 1
+
     def claim_of(self, arm: str, other: str) -> Claim | None:
         """Return the claim about one of the arms against another; None without samples of both."""
         known = {arm: other} if {arm, other} <= {*self.arms} else {}

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import Ratio, compare
+from bench.analyse.ratio_intervals import compare
 from bench.analyse.same_programs import Relation, relation
 from bench.analyse.verdicts import Claim
 from bench.records.attempts import Attempt, Decision, Question
@@ -61,8 +61,8 @@ class Outcome:
     manifest: Manifest
     launches: int
     """The maximum over blocks."""
-    floors: dict[str, Ratio | None]
-    """By block, the ratio of two copies of one program, measured like head and base."""
+    floors: dict[str, float]
+    """By block, as far as known, how much two copies of one program may differ."""
     ended: str = ""
     """Why the run stopped before everything was measured; empty if it did not."""
     programs: Mapping[str, StepProgram] = field(default_factory=dict)
@@ -112,7 +112,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
         cases=sorted(cases, key=lambda case: (WORDS.index(case.word), case.cell)),
         manifest=run.manifest,
         launches=max((c.launches for c in tables.comparisons), default=0),
-        floors={c.name: c.floor for c in tables.comparisons if c.ranked},
+        floors={c.name: c.floor_width for c in tables.comparisons if c.ranked and c.floor_width},
         ended=ended,
         programs=run.programs,
     )

@@ -103,11 +103,6 @@ def student(freedom: float, alpha: float) -> float:
     return -float(special.stdtrit(freedom, alpha / 2))
 
 
-def floor_width(floor: Ratio) -> float:
-    """Return the largest |log ratio| in an A/A comparison's interval, about a relative change."""
-    return max(abs(math.log(end)) for end in (floor.value, floor.low, floor.high) if end)
-
-
 def columns(name: str, ratio: Ratio | None) -> dict[str, float]:
     """Return a ratio and the ends of its 95 % interval as columns, NaN where there is none."""
     low, high = (ratio and ratio.interval()) or (math.nan, math.nan)

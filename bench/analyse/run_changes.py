@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 import pandas as pd
@@ -157,12 +158,13 @@ def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
     alpha = ALPHA / max(1, len(timed))
     changes = [_change(*pair, *blocks[pair[0]["block"]], alpha, margin) for pair in timed]
     changed_files = contents(a, b)
-    # Many implementations share files.
-    files = dict.fromkeys(difference for found in changed_files.values() for difference in found)
+    # Many implementations share files. Their own, which are named by words, come first.
+    files = dict.fromkeys(chain.from_iterable(changed_files.values()))
+    own_first = sorted(files, key=lambda file: " " not in file.name)
     return Compared(
         a=a,
         b=b,
-        differences=[*differences(a.manifest, b.manifest), *files],
+        differences=[*differences(a.manifest, b.manifest), *own_first],
         contents=changed_files,
         margin=margin,
         blocks=list(blocks.values()),

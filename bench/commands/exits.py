@@ -49,16 +49,10 @@ def plain(fault: str) -> str:
     return re.sub(r"ignored explicit argument (.*)", r"it takes no value, but \1 was given", fault)
 
 
-def refuse(text: str) -> NoReturn:
-    """End the command because its input is invalid, and say why."""
+def refuse(text: str, code: int = BAD_INPUT) -> NoReturn:
+    """End the command and say why; with FAILED, Lockstep or a process that it started failed."""
     typer.echo(f"error: {text}", err=True)
-    raise typer.Exit(BAD_INPUT)
-
-
-def fail(text: str) -> NoReturn:
-    """End the command because Lockstep, or a process that it started, failed."""
-    typer.echo(f"error: {text}", err=True)
-    raise typer.Exit(FAILED)
+    raise typer.Exit(code)
 
 
 @contextmanager
@@ -77,7 +71,7 @@ def _ending_on_errors() -> Iterator[None]:
     except (BadInput, StoreError) as error:
         refuse(message(error))
     except ChildError as error:
-        fail(str(error))
+        refuse(str(error), FAILED)
     except typer.TyperException as error:  # a command line that Typer cannot parse
         if type(error).__name__ == "NoArgsIsHelpError":  # the message is the whole help
             typer.echo(error.format_message(), err=True)

@@ -156,5 +156,5 @@ def _unknown(name: str, known: Collection[str], said: str) -> str:
     names = several or sorted(known)
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0)
     others = f", and {len(names) - len(near)} more" if len(names) > len(near) else ""
-    fault = f"several cells end in {name}" if several else f"{said} {name}"
-    return f"{fault}; there are {', '.join(near) or 'none'}{others}"
+    fault = f"several cells end in {name}:" if several else f"{said} {name}; there are"
+    return f"{fault} {', '.join(near) or 'none'}{others}"

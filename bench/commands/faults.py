@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bench.commands.exits import exit_codes, fail, refuse
+from bench.commands.exits import FAILED, exit_codes, refuse
 from bench.commands.shared_options import new_folder
 from bench.plan.option_values import BadInput, choice, collected
 from bench.records.host import usable_cores
@@ -104,9 +104,9 @@ def _measure_right(launches: int, limit_s: float, folder: Path) -> NoReturn:
                 typer.echo(f"  {name} is {status}: {reason}")
     except StoreError as error:
         typer.echo(right_launches.summarize(runs))
-        fail(str(error))
+        refuse(str(error), FAILED)
     typer.echo(f"{right_launches.summarize(runs)}\nruns: {folder.as_posix()}")
     if sum(one["launches"] for one in runs) < launches:
-        fail(f"--limit ended it before {launches} launches")
+        refuse(f"--limit ended it before {launches} launches", FAILED)
     wrong = any(status in right_launches.CONVICTED for one in runs for _, status, _ in one["ended"])
     raise typer.Exit(DEVIATED if wrong else 0)

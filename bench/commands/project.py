@@ -49,6 +49,7 @@ def project(
     from bench.present.terminal import counter, show
     from bench.project import prediction_tables, projection, projection_page
     from bench.project.compiled_programs import programs
+    from bench.project.program_formulae import Scaling
     from bench.project.projection import Request, chip_counts, sheets, unavailable
 
     console = Console(highlight=False)
@@ -65,17 +66,11 @@ def project(
         faults += unavailable(wanted, counts)
         selected = collected(faults, selector, keyword) or everything
         folder = collected(faults, find_run, run) or Path()
-        if scaling not in ("weak", "strong"):
-            faults.append(f"--scaling: {scaling!r} is neither weak nor strong")
+        collected(faults, choice(("weak", "strong")), scaling, "--scaling")
         if faults:
             raise BadInput(faults)
-        request = Request(
-            tuple(wanted),
-            tuple(counts),
-            "strong" if scaling == "strong" else "weak",
-            precision,
-            selected,
-        )
+        kind: Scaling = "strong" if scaling == "strong" else "weak"
+        request = Request(tuple(wanted), tuple(counts), kind, precision, selected)
         stored = load_run(run)
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:

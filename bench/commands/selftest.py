@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bench.commands.exits import exit_codes, fail, refuse, refusing
+from bench.commands.exits import FAILED, exit_codes, refuse, refusing
 from bench.commands.shared_options import new_folder
 from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput, choice, collected
@@ -97,7 +97,7 @@ def selftest(
         with refusing(KernelError), terminal.counter(console, *RUNNING) as progress:
             session.run(progress)
     except (LoadError, ChildError) as error:
-        fail(f"the self-test ended early: {error}")
+        refuse(f"the self-test ended early: {error}", FAILED)
     _build(folder)
 
 

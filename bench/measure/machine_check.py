@@ -98,12 +98,13 @@ def measures(machine: Machine) -> dict[str, str]:
     on_cpu, kind = devices["platform"] == "cpu", devices["kinds"][0]
     peak = "" if peaks.peak(kind, "bf16") else f"bench/analyse/peaks.toml has no peak of {kind}"
     several = "" if len(devices["kinds"]) > 1 else "there is one device"
-    virtual = "virtual devices show dispatch and communication, not how a step scales"
+    cores = count(machine["host"]["usable_cores"], "core")
+    virtual = f"up to {cores}; more virtual devices show only dispatch and communication"
     memory = "" if devices["memory_bytes"] else "the compiler's plan and the process's memory only"
     return {
         "Times and verdicts": "",
         "Scaling over devices": virtual if on_cpu else several,
-        "MFU and roofline": "no published peak for CPUs" if on_cpu else peak,
+        "MFU": "no published peak for CPUs" if on_cpu else peak,
         "Memory of a device": memory,
         **devices["missing"],
         **{

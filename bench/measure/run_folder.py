@@ -43,8 +43,8 @@ def folder_faults() -> list[str]:
 
 def name_fault(name: str, *, resumes: bool = False) -> str:
     """Return why a new run cannot have this name; empty if it can."""
-    if not name or Path(name).name != name:
-        return f"{name!r} is not a plain name of a folder"
+    if not store.NAME.fullmatch(name):
+        return f"{name!r} is not a plain name of a folder: use letters, digits, '.', '_' and '-'"
     if name == LAST:
         return f"{LAST!r} stands for the newest run; choose another name"
     if not (REPORTS / name).exists():

@@ -80,6 +80,7 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         done = _compiled(wanted, python)
         if done.returncode:
             reason = readable(" ".join(done.stderr.split())).removeprefix("error: ")
+            reason = reason[max(reason.find("Because"), 0) :]  # after uv's own heading
             reasons.setdefault(reason, []).append(version)
             continue
         known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
@@ -92,8 +93,8 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         if install and not (folder / _READY).exists():
             _install(folder, python, own, done.stdout)
         return Environment(own, versions)
-    told = "; ".join(f"with Python {', '.join(on)}: {reason}" for reason, on in reasons.items())
-    raise BadInput([f"no environment has {requirement}: {told}"])
+    told = "; ".join(f"Python {' and '.join(on)}: {reason}" for reason, on in reasons.items())
+    raise BadInput([f"uv cannot install {requirement} with the project's dependencies. {told}"])
 
 
 def releases_between(package: str, first: str, last: str) -> list[str]:

@@ -31,9 +31,8 @@ def sentence(attempt: Attempt) -> str:
         why = "too few rounds for an interval" if "decision" in attempt else "interrupted"
         return f"{text}: {attempt.get('reason') or why}"
     word = "faster" if high < 1 else "slower" if low > 1 else "of the same time"
-    sure = f"{bounds.sure(low, high)} {word}"
     reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
-    return f"{text}: {sure}, ratio {numbers.ratio(ratio)}{reason}"
+    return f"{text}: {bounds.sure(low, high)} {word}, ratio {numbers.ratio(ratio)}{reason}"
 
 
 def summary(ledger: Ledger) -> str:

@@ -69,7 +69,7 @@ def faster(most: float) -> str:
 def sure(low: float, high: float) -> str:
     """Return an interval as words: `within 4.2 %`, or on one side of 1 `3.1 % to 5.2 %`."""
     if math.isinf(bound_of(low, high)):
-        return "no interval"
+        return "too few rounds"
     if low <= 1 <= high:
         return within(bound_of(low, high))
     if high >= TWICE:

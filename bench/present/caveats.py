@@ -11,7 +11,7 @@ from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS, TWO_PROCESSES
-from bench.analyse.ratio_intervals import CONFIDENCE, floor_width
+from bench.analyse.ratio_intervals import CONFIDENCE
 from bench.analyse.signed_rank import fewest
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
@@ -120,18 +120,13 @@ def _throttled(found: Throttling | None) -> str:
 
 def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
     said: dict[str, str] = {}
-    floors = [(floor, block) for block in blocks if (floor := block.floor)]
-    false = [
-        block.name
-        for floor, block in floors
-        if decide(floor, block.alpha, block.margin).word in {"faster", "slower"}
-    ]
-    if false:
+    words = {b.name: decide(b.floor, b.alpha, b.margin).word for b in blocks if b.floor}
+    if false := [name for name, word in words.items() if word in {"faster", "slower"}]:
         said["Two copies of one program differ"] = (
-            f"In {listing(false)}, the baseline and its own copy come out as different programs. "
-            "Differences of that size are errors of the method there."
+            f"In {listing(false)}, the baseline's own copy was called faster or slower than the "
+            "baseline. Differences of that size are errors of the method there."
         )
-    if wide := [(width, b) for floor, b in floors if (width := floor_width(floor)) > b.margin]:
+    if wide := [(width, b) for b in blocks if (width := b.floor_width or 0.0) > b.margin]:
         worst, where = max(wide, key=itemgetter(0))
         where_wide = f"In {len(wide)} of {len(blocks)} blocks, two" if len(blocks) > 1 else "Two"
         said["Wide noise floor"] = (
@@ -148,7 +143,7 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"would differ is {source}: up to {numbers.percent(spread.sd)} (standard deviation). "
             "More launches (--launches 3) would show it."
         )
-    if short := [block for floor, block in floors if floor.low is None]:
+    if short := [block for block in blocks if block.floor and block.floor_width is None]:
         few = numbers.count(len(short), "block")
         said["Too few rounds"] = (
             f"{few} had under {fewest(1 - CONFIDENCE)} rounds, too few for a 95{numbers.NARROW}% "

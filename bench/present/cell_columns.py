@@ -174,7 +174,7 @@ COLUMNS = (
     Column(
         "behind_low", "Behind the fastest", "at least", "excess",
         value=lambda cell: cell["behind_low"] - 1,
-        detail=where_known("behind_high", lambda high: f"at most {share_of(high)}"),
+        detail=where_known("behind_high", lambda high: f"at most {share_of(high)}" * (high > 1)),
     ),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
     Column(

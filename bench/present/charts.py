@@ -30,7 +30,7 @@ DASHES: tuple[tuple[float, ...], ...] = ((1, 0), (4, 1.5), (1, 1))
 """Dashes, which shapes take in turn."""
 
 FARTHEST_RATIO = 1.5
-"""Limit of the axis of ratios, and saturation of their colours, in either direction."""
+"""Ratio from which on, in either direction, the colours of a heatmap are the strongest."""
 
 LOG_TICKS = [float(f"{step}e{power}") for power in range(-12, 19) for step in (1, 2, 5)]
 """Ticks of a logarithmic axis, which shows those within its domain."""

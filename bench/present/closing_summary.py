@@ -87,7 +87,7 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
         first, *others = row["cells"]
         line = Text("\n").append(row["status"], STATUSES[row["status"]].style).append(f"  {first}")
         if others:
-            line.append(f" and {numbers.count(len(others), 'cell')} more")
+            line.append(f" and {numbers.count(len(others), 'more cell')}")
         yield line
         yield Padding(Text(shortened(row["reason"]), style="dim"), (0, 0, 0, 2), expand=False)
     if len(failed) > MOST:
@@ -114,7 +114,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     resume = f"{INDENT}{typed('run')} --resume {run.directory.name}"
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
-        yield "To decide more, with the estimated time:"
+        yield f"To decide more, in about {numbers.clock(seconds)}:"
         yield f"{resume} --budget {seconds:.0f}"
     else:
         yield "More rounds are unlikely to decide. To measure for one more minute anyway:"

@@ -96,14 +96,8 @@ def ratio_figure(ratio: Ratio | None, *notes: str) -> Figure | None:
 
 def shortened(values: Iterable[Any], digits: int = DIGITS) -> list[Any]:
     """Return values for JSON: numbers rounded to significant digits, None where there is none."""
-    return [
-        value
-        if not isinstance(value, float)
-        else float(f"{value:.{digits}g}")
-        if math.isfinite(value)
-        else None
-        for value in values
-    ]
+    known = (None if missing(value) else value for value in values)
+    return [float(f"{one:.{digits}g}") if isinstance(one, float) else one for one in known]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import UNPAIRED_SD, floor_width
+from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.analyse.run_changes import Change, Compared, Kind, Row, compare, compile_s
 from bench.present import terminal
 from bench.present.bounds import sure
@@ -22,7 +22,7 @@ from bench.present.caveats import Caveat, damage
 from bench.present.columns import Column, Figure, Table, formatted, item, ratio_figure
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
-from bench.present.sentences import counted, ends, listing
+from bench.present.sentences import counted, ends, listing, some
 from bench.present.terminal import plain
 from bench.records import files, numbers
 from bench.records.paths import PROGRAM
@@ -78,9 +78,7 @@ class Group(NamedTuple):
 
 
 CELLS = Column(
-    "cells",
-    "Cells",
-    value=lambda group: Figure(numbers.count(group.number, "cell"), "; ".join(group.cells)),
+    "cells", "Cells", value=lambda g: Figure(numbers.count(g.number, "cell"), "; ".join(g.cells))
 )
 
 
@@ -102,8 +100,8 @@ def _baseline(one: Comparison, other: Comparison) -> str:
 
 def _floors(one: Comparison, other: Comparison) -> str:
     widths = [
-        "unknown" if floor is None else f"up to {numbers.percent(floor_width(floor))}"
-        for floor in (one.floor, other.floor)
+        f"up to {numbers.percent(block.floor_width)}" if block.floor_width else "unknown"
+        for block in (one, other)
     ]
     return f"Noise floor of the ratios to the baseline: {widths[0]} in A, {widths[1]} in B."
 
@@ -184,9 +182,7 @@ def content(compared: Compared) -> dict[str, Any]:
             "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
         ),
         "missing": Table(
-            "Cells that only one of the runs has, and what the other lacks",
-            absent,
-            absences(compared),
+            "Cells of one run only, and what the other lacks", absent, absences(compared)
         ),
         "command": f"{PROGRAM} compare {shlex.join(options)}",
     }
@@ -201,8 +197,7 @@ def show(console: Console, compared: Compared) -> None:
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
     console.print(plain(setting(compared)), style="bold")
     if compared.changes:
-        for each in compared.differences:
-            console.print(plain(f"  {each.name}: {each.a} -> {each.b}"))
+        _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
         console.print(plain(APART), style="dim")
         console.print(Text("\nB over A (95 %)", style="bold"))
         for block in blocks(compared):
@@ -222,7 +217,8 @@ def show(console: Console, compared: Compared) -> None:
     for caveat in caveats(compared):
         console.print(Text(f"\n{caveat.title}. ", style="bold").append(plain(caveat.text)))
     console.print(Text(f"\n{tally(compared)}", style="bold"))
-    console.print(basis(compared))
+    if why := basis(compared):
+        console.print(why)
 
 
 def _list(console: Console, lines: Sequence[str]) -> None:
@@ -272,7 +268,8 @@ def setting(compared: Compared) -> str:
         verbatim = each.kind in ("versions", "environment", "sources")
         by_kind.setdefault(each.kind, []).append(each.name if verbatim else each.name.lower())
     return " ".join(
-        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {listing(names)}."
+        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: "
+        f"{(some if kind == 'sources' else listing)(names)}."  # a package may have hundreds
         for kind, names in by_kind.items()
     )
 

@@ -17,7 +17,7 @@ from bench.present import bounds, phase_tables, program_sentences
 from bench.present.charts import PARTS
 from bench.present.columns import formatted
 from bench.present.terminal import table
-from bench.present.trace_tables import called, only_one_transposes, reason
+from bench.present.trace_tables import apart, called, only_one_transposes, reason
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
 from bench.records.trace_rows import TraceRow
@@ -91,7 +91,7 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
     attribution = explanation.attribution
     gap = attribution.traced_a - attribution.traced_b
     worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
-    shown = table("What", "Where", ">A", ">B", ">A - B", ">of it")
+    shown = table("What", "Where", ">A", ">B", ">A - B", ">Share")
     causes = sorted(attribution.causes, key=lambda cause: -abs(cause.difference))
     if not every:
         causes = [c for c in causes if abs(c.difference) >= worth or c.key.category == "idle"]
@@ -200,13 +200,10 @@ def _figures(a: float, b: float, gap: float) -> list[str]:
 
 def _caption(explanation: Explanation) -> str:
     found = explanation.attribution
-    traced, untraced, timed = (
-        f"{numbers.percent(abs(share))} {'more' if share >= 0 else 'less'}"
-        for share in (found.gap, found.untraced - 1, explanation.timed_ratio - 1)
-    )
     return (
         f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
-        "columns are seconds per step and device while the profiler was recording, when A took "
-        f"{traced} time than B. Just before, without a profiler, A took {untraced}; in the timed "
-        f"rounds it took {timed}."
+        "columns are times per step and device while the profiler was recording, when A took "
+        f"{apart(1 + found.gap, 'B')}. Just before, without a profiler, A took "
+        f"{apart(found.untraced)}; in the timed rounds, with a wait after every step, it took "
+        f"{apart(explanation.timed_ratio)}."
     )

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.text import Text
 
 from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import bounds, program_sentences, sentences, terminal
 from bench.present.columns import Column, Figure, Table, ratio_figure
@@ -170,11 +169,11 @@ def _reading(outcome: Outcome) -> Iterator[str]:
     where = ", all in processes of their own" if apart else " in the same processes"
     yield (
         f"Ratio: the head's step time over its base's, measured in turns{where}; "
-        f"below 1, the head is faster. Differences under the margin of {margin} do not matter. The "
-        f"probability of any wrong verdict above is at most {100 * ALPHA:g} %. Both use the head's "
-        "workload, proof and clock."
+        f"below 1, the head is faster. Differences under the margin of {margin} do not matter. By "
+        f"design, the probability of any wrong verdict is at most {100 * ALPHA:g} %. Both use the "
+        "head's workload, proof and clock."
     )
-    if floors := {block: floor_width(floor) for block, floor in outcome.floors.items() if floor}:
+    if floors := outcome.floors:
         worst = max(floors, key=lambda block: floors[block])
         rest = "" if len(floors) == 1 else f", the noisiest of {len(floors)} blocks"
         yield (

@@ -28,7 +28,7 @@ from bench.present.columns import Table
 from bench.present.predicted_curves import Projected
 from bench.present.print_plots import Figures, PrintedChart
 from bench.present.rendering import environment, reading_guide
-from bench.records import numbers
+from bench.records import numbers, printable
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 
@@ -86,14 +86,12 @@ def _summary(
         "failures": [_failure(row) for row in named],
         "unnamed": len(failed) - len(named),
         "ran_on": run_environment.provenance(manifest),
-        "caveats": ", ".join(caveat.title.lower() for caveat in noted),
+        "caveats": ", ".join(one.title[:1].lower() + one.title[1:] for one in noted),
     }
 
 
 def _failure(row: Mapping[str, Any]) -> dict[str, str]:
-    reason = " ".join(row["reason"].split())
-    if len(reason) > REASON:
-        reason = f"{reason[: REASON - 1]}\N{HORIZONTAL ELLIPSIS}"
+    reason = printable.shortened(" ".join(row["reason"].split()), REASON)
     cells = numbers.count(len(row["cells"]), "cell")
     names = sentences.some(row["implementations"])
     label = STATUSES[row["status"]].label

@@ -107,8 +107,8 @@ def _marked(text: str, names: list[str]) -> Markup:
         Markup("<b>{}</b>").format(part) if place % 2 else escape(part)
         for place, part in enumerate(parts)
     )
-    fastest, *slower = marked.split("; ", 1)
-    return fastest + Markup("").join(map(Markup('<span class="slower">; {}</span>').format, slower))
+    slower = r'<span class="slower">\g<0></span>'
+    return Markup(re.sub(r"; .*?(?=\. |$)", slower, marked, count=1))  # noqa: S704 (is escaped)
 
 
 def _read(name: str) -> str:

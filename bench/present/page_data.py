@@ -23,7 +23,6 @@ from bench.analyse import block_ratios, loss_curves
 from bench.analyse.causes import means, parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import floor_width
 from bench.present import cell_columns, charts, phase_tables, run_tables, trace_tables
 from bench.present.cell_columns import Row
 from bench.present.columns import Table, packed, shortened
@@ -113,10 +112,7 @@ class _PageData:
             "race": "functions" in self.manifest["config"],
             "subjects": self.subjects,
             "blocks": self._blocks(),
-            "cells": {
-                **every.for_page(self.of_cell),
-                "figures": self._figures(cells),
-            },
+            "cells": every.for_page(self.of_cell) | {"figures": self._figures(cells)},
             "tables": [table.for_page(self.of_cell) for table in tables if table],
             "curves": self._curves(),
             "traced": self._traced(spent, steps),
@@ -142,7 +138,7 @@ class _PageData:
     def _blocks(self) -> Columns:
         rows = []
         for block in self.found.comparisons:
-            ceilings, floor = block.ceilings, block.floor
+            ceilings = block.ceilings
             rounds = sample(range(len(block.rounds.attempt)), MOST_ROUNDS)
             rows.append({
                 "name": block.name,
@@ -153,10 +149,10 @@ class _PageData:
                 "oversubscribed": block.oversubscribed,
                 "baseline": self.arms.get(block.baseline, -1),
                 "margin": block.margin,
-                "floor": floor_width(floor) if floor and floor.low else None,
+                "floor": block.floor_width,
                 "matmul": ceilings and ceilings["matmul_flops"],
                 "bandwidth": ceilings and ceilings["memory_bytes"],
-                "facts": run_tables.facts(block, self.manifest),
+                "facts": [*run_tables.facts(block, self.manifest)],
                 "ratios": _ratios(block, self.arms),
                 "launch": [int(block.rounds.attempt[place]) for place in rounds],
                 "samples": {

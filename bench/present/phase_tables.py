@@ -227,8 +227,8 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
     largest, curve, where = max(known, key=lambda each: each[0])
     steps = max(training.steps for training in trainings)
     text = (
-        f"Loss curves of {numbers.count(steps, 'step')}: at most {numbers.scientific(largest)} "
-        f"from the reference's ({curve.arm} in {where.block.name}"
+        f"Loss curves of {numbers.count(steps, 'step')} differ from the reference's by at most "
+        f"{numbers.scientific(largest)} ({curve.arm} in {where.block.name}"
     )
     if curve.beyond:
         text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
@@ -239,8 +239,8 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
         if each.largest is not None
         for ended in [len(each.losses)]
     ]
-    rounding = f" Rounding alone takes the reference {' and '.join(itself)}." if itself else ""
-    return f"{text}).{rounding}"
+    rounding = f" Rounding alone changes the reference by {' and by '.join(itself)}."
+    return f"{text}).{rounding if itself else ''}"
 
 
 def parted_losses(trainings: Iterable[Training]) -> str:

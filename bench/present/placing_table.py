@@ -29,8 +29,8 @@ SHADES = (1.02, 1.1, 1.25, 1.6)
 SLIDE = 1920, 1080
 """Width and height of a slide in pixels, of which the picture's PNG fills one."""
 
-LINE, PER_COLUMN = 50, 9
-"""Characters per line of the picture's text beside no column, and more of them for each."""
+LINE, PER_COLUMN = 44, 9
+"""Characters per line of the picture's text: beside the blocks, and at least for each of them."""
 
 CAPTION = (
     "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
@@ -84,16 +84,19 @@ def make(found: Tables) -> PlacingTable | None:
     shown, left = some(blocks, COLUMNS, "situations")
     if not shown:
         return None
-    names = {block.name for block in shown}
+    fastest = {block.name: numbers.MISSING for block in shown}
+    for cell in (cell for row in rows for cell in row.cells.values()):
+        if cell["block"] in fastest and _is_fastest(cell):
+            fastest[cell["block"]] = numbers.si(cell["step_s"], "s")
     subjects, situations = [], []
     for subject, same in sentences.by_subject(sentences.summaries(found)):
         own = [each for each in same if each.compared]
-        columns = [each for each in own if each.comparison.name in names]
+        columns = [each for each in own if each.comparison.name in fastest]
         batches = {each.comparison.block.batch for each in own}
         batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
         if columns:
             subjects.append((f"{subject}{batch}", len(columns)))
-        situations += [Figure(each.among(own), each.step.main) for each in columns]
+        situations += [Figure(each.among(own), fastest[each.comparison.name]) for each in columns]
     apart = APART if any(row.approximate for row in rows) else ""
     single, count = sum(b.span_steps == (1,) for b in blocks), len(blocks)
     where = f"In {single} of {count} situations, single" if single < count else "Single"
@@ -140,7 +143,7 @@ def picture(found: Tables, title: str, machine: str) -> Plot | None:
         f"{subject}: {' '.join(texts)}"
         for subject, texts in sentences.answers(sentences.summaries(found)).items()
     ]
-    width = LINE + PER_COLUMN * len(subjects)
+    width = LINE + sum(max(PER_COLUMN * columns, len(name)) for name, columns in matrix.subjects)
     lines = [
         line
         for text in (*said, "", f"{machine}. {legend}")
@@ -170,13 +173,16 @@ def _field(cell: Mapping[str, Any], subject: str) -> Field:
         apart = "approximate" if cell["approximate"] else "measured separately"
         return Field(text, "apart", f"{apart}, {step}", choices)
     low, high = cell["behind_low"], cell["behind_high"]
-    sure = f"{bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
+    sure = f"surely {bounds.sure(low, high)} {'of' if low == 1 else 'behind'} the fastest"
+    sure = sure if math.isfinite(high) else "too few rounds for a bound"
     look = f"shade{sum(cell['behind'] >= least for least in SHADES)}"
-    if cell["tier"]:
-        return Field(text, look, f"surely {sure}, {step}", choices)
-    fastest = cell["behind"] == 1  # the shortest estimate of those that may be the fastest
-    look += " fastest" if fastest else " leads"
-    return Field("fastest" if fastest else text, look, f"surely {sure}, {step}", choices)
+    look += " fastest" if _is_fastest(cell) else "" if cell["tier"] else " leads"
+    return Field("fastest" if _is_fastest(cell) else text, look, f"{sure}, {step}", choices)
+
+
+def _is_fastest(cell: Mapping[str, Any]) -> bool:
+    """Whether a cell has the shortest estimate of those that may be the fastest."""
+    return bool(cell["tier"] == 0 and cell["behind"] == 1)
 
 
 def behind(times: float) -> str:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any
 
 from bench.analyse.cell_table import Tables
@@ -56,9 +56,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
 
     `machine` is printed on each of them.
     """
-    blocks: dict[str, list[Comparison]] = {}
-    for block in found.comparisons:
-        blocks.setdefault(block.subject, []).append(block)
+    blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
     planned = {name: plans(Subject.of(found, own, most)) for name, own in blocks.items()}

@@ -217,11 +217,7 @@ class Progress:
         words: Counter[str] = Counter(
             claim.verdict.word for claims in self._verdicts.values() for claim in claims.values()
         )
-        text = (
-            _listed(words, VERDICT_STYLES)
-            if words
-            else Text("nothing is compared yet", style="dim")
-        )
+        text = _listed(words, VERDICT_STYLES) if words else Text("nothing is compared yet", "dim")
         failed = _listed(self._ended, {status: STYLES[status] for status in FAILURES})
         return text.append("; ").append_text(failed) if failed else text
 

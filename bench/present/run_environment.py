@@ -92,8 +92,9 @@ def started(manifest: Manifest) -> str:
 def _cores(host: dict[str, Any]) -> str | None:
     if host.get("usable_cores") is None:
         return None
-    physical = host.get("physical_cores")
-    return f"{host['usable_cores']} usable" + (f", {physical} physical" if physical else "")
+    usable, physical = host["usable_cores"], host.get("physical_cores")
+    differ = physical and physical != usable
+    return f"{usable} usable, {physical} physical" if differ else f"{usable}"
 
 
 def energy(found: Tables) -> str:

@@ -13,7 +13,6 @@ from bench.analyse.block_ratios import Effect
 from bench.analyse.causes import busiest
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.scaling_curves import Scaling
 from bench.present import program_sentences, terminal
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE, Row
@@ -129,8 +128,9 @@ def largest(rows: Sequence[MaxBatchRow]) -> Table:
 
 
 def _refuted(row: MaxBatchRow) -> str:
-    batches = ", ".join(map(str, row["refuted"]))
-    return f"{batches} was predicted to fit, but ran out of memory" if batches else ""
+    batches, one = " and ".join(map(str, row["refuted"])), len(row["refuted"]) == 1
+    was = "was" if one else "were"
+    return f"{batches} {was} predicted to fit, but ran out of memory" if batches else ""
 
 
 _LARGEST = (
@@ -146,12 +146,12 @@ _LARGEST = (
 
 
 def largest_line(row: MaxBatchRow) -> str:
-    """Return the row's cell and its largest batch, or why there is none."""
+    """Return the row's cell with the largest batch, or why there is none."""
     cell = "/".join((row["workload"], row["mesh"], row["options"], row["implementation"]))
     if row["batch"] is None:
         return f"{cell}: {row['status']}: {row['reason']}"
-    less = f"; {row['refuted'][0]} was predicted and ran out of memory" if row["refuted"] else ""
-    return f"{cell}: {row['batch']}, which ran{less}"
+    refuted = _refuted(row)
+    return f"{cell}: {row['batch']}, which ran{refuted and '; ' + refuted}"
 
 
 def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
@@ -166,14 +166,15 @@ def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
 def losses(trainings: Sequence[Training]) -> Table:
     """Return the distance of loss curves from the reference's."""
     rows = [
-        (training.block.place, curve)
+        (training.block, curve)
         for training in trainings
         for curve in (*training.curves, *training.yardsticks)
     ]
     early = f"in the first {loss_curves.EARLY} steps"
     columns = [
         replace(IMPLEMENTATION, value=lambda row: row[1].arm),
-        Column("place", "Mesh, batch", value=lambda row: row[0], filter=True),
+        Column("subject", "Workload", value=lambda row: row[0].subject, filter=True, only="page"),
+        Column("place", "Mesh, batch", value=lambda row: row[0].place, filter=True),
         Column("largest", "Largest difference", "relative", "scientific", lambda r: r[1].largest),
         Column("early", "Largest difference", early, "scientific", lambda row: row[1].early),
         Column("beyond", "Above the tolerance", "from step", "count", lambda row: row[1].beyond),
@@ -237,15 +238,13 @@ def scaling(curve: Scaling) -> Table:
 def comparison(block: Comparison, cells: Mapping[str, Row], manifest: Manifest) -> Table:
     """Return the times of a block that has any, fastest first, from `cell_columns.rows`."""
     ranked = [cells[cell["cell"]] for cell in block.ranked]
-    return Table(block.place, COLUMNS, ranked, facts(block, manifest))
+    return Table(block.place, COLUMNS, ranked, [*facts(block, manifest)])
 
 
-def facts(block: Comparison, manifest: Manifest) -> list[str]:
-    """Return sentences about a whole block; none if it has no time."""
-    return list(_facts(block, manifest)) if block.ranked else []
-
-
-def _facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
+def facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
+    """Yield sentences about a whole block; none if it has no time."""
+    if not block.ranked:
+        return
     yield _floor(block)
     yield f"Differences within {numbers.percent(block.margin)} count as the same."
     yield from program_sentences.facts(block)
@@ -299,8 +298,8 @@ def _floor(block: Comparison) -> str:
     if block.floor is None:
         return "The noise floor is unknown: the baseline had no twin."
     text = f"Noise floor (A/A twin): ratio {numbers.ratio(block.floor.value)}"
-    if block.floor.low is None:
+    if block.floor_width is None:
         return f"{text}, no interval."
-    width = numbers.percent(floor_width(block.floor))
+    width = numbers.percent(block.floor_width)
     ends = between(block.floor.low, block.floor.high, "ratio")
     return f"{text}, 95 % interval {ends}, so up to {width}."

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,7 +13,6 @@ import pandas as pd
 from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import floor_width
 from bench.present import bounds
 from bench.present.columns import Figure
 from bench.present.trace_tables import reason
@@ -30,8 +29,6 @@ So are others within this factor of the worst."""
 
 WIDE = 1.25
 """A larger bound means that too little was measured, unless the margin is larger still."""
-
-NARROWER = "more rounds (--rounds) or launches (--launches) would narrow this"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,10 +123,8 @@ class Summary:
     @property
     def floor(self) -> str:
         """A 95 % bound on the difference between two copies of the baseline."""
-        floor = self.comparison.floor
-        if floor is None or floor.low is None:
-            return numbers.MISSING
-        return numbers.percent(floor_width(floor))
+        width = self.comparison.floor_width
+        return numbers.MISSING if width is None else numbers.percent(width)
 
     def text(self, names: Callable[[Sequence[str]], str] | None = None) -> str:
         """Everything that is sure; `names` lists implementations, by default as `some`."""
@@ -154,9 +149,8 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
         if rest := [arm for arm in tier if arm not in known]:
             # Leaders may be far apart, and the arm is surely behind one of them.
             far = max(ends[arm][1] for arm in rest)
-            how = f", by at most {bounds.outward(far - 1)}" if far < WIDE else ""
-            how = how or ", but it is not yet known how far"
-            yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind{how}"
+            how = f"at most {bounds.share_of(far)}" if far < math.inf else "an unknown amount"
+            yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind, by {how}"
         if known:
             one = "s" if len(known) == 1 else ""
             span = min(ends[arm][0] for arm in known), max(ends[arm][1] for arm in known)
@@ -189,11 +183,14 @@ def advice(own: Sequence[Summary]) -> list[str]:
     said: list[tuple[str, str, float, str]] = []
     while left:
         reach: dict[str, list[float]] = {}
+        times: defaultdict[str, float] = defaultdict(lambda: 1.0)
         for each in left:
             standings = each.comparison.standings
+            for cell in each.comparison.ranked:
+                times[cell["implementation"]] *= cell["step_s"]
             for name in standings.leaders:
                 reach.setdefault(name, []).append(standings.behind[name][1])
-        best = min(reach, key=lambda name: (-len(reach[name]), max(reach[name])))
+        best = min(reach, key=lambda name: (-len(reach[name]), max(reach[name]), times[name]))
         where = [each for each in left if best in each.comparison.standings.leaders]
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])
@@ -247,13 +244,13 @@ def approximate(own: Sequence[Summary]) -> list[str]:
 
 def _use(name: str, places: str, bound: float, wide: float) -> str:
     if math.isinf(bound):
-        return f"Too few rounds for a bound{places}; {name} came out fastest"
+        return f"{name} has the best estimate{places}, but there are too few rounds for a bound"
     if bound == 1:
         return f"Use {name}{places}: it is fastest"
     if bound > wide:
         return (
             f"{name} is among the leaders{places}, but the data do not decide: another may be "
-            f"{bounds.faster(bound)}, and {NARROWER}"
+            f"{bounds.faster(bound)}, and more rounds or launches would narrow this"
         )
     return f"Use {name}{places}; nothing else is more than {bounds.faster(bound)}"
 
@@ -286,15 +283,13 @@ def headline(every: Sequence[Summary]) -> str:
 
 
 def decisions(cells: pd.DataFrame) -> str:
-    """Return `Against the baselines: 2 faster, 3 within 4.2 %.`; empty if nothing was compared.
+    """Return `Against the baselines: 2 faster, 3 undecided (within 4.2 %).`; may be empty.
 
     Undecided comparisons are given by the smallest and the largest of their bounds.
     """
-    compared = cells
-    if len(cells):
-        compared = cells[cells["verdict"].notna() & (cells["approximate"] == "")]
-    if compared.empty:
+    if cells.empty:
         return ""
+    compared = cells[cells["verdict"].notna() & (cells["approximate"] == "")]
     counts = Counter(compared["verdict"])
     parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
     if counts["undecided"]:
@@ -303,10 +298,10 @@ def decisions(cells: pd.DataFrame) -> str:
         known = [*filter(math.isfinite, pairs)]
         least, most = (bounds.within(end(known, default=1)) for end in (min, max))
         between = least if least == most else f"{least} to {most.removeprefix('within ')}"
-        parts[-1:] = [f"{len(known)} {between}"] if known else []
+        parts[-1:] = [f"{len(known)} undecided ({between})"] if known else []
         if len(known) < len(undecided):
-            parts.append(f"{len(undecided) - len(known)} without an interval")
-    return f"Against the baselines: {', '.join(parts)}."
+            parts.append(f"{len(undecided) - len(known)} with too few rounds")
+    return f"Against the baselines: {', '.join(parts)}." if parts else ""
 
 
 def tally(cells: pd.DataFrame) -> str:

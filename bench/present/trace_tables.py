@@ -18,6 +18,7 @@ from bench.analyse.causes import (
     stragglers,
 )
 from bench.analyse.comparisons import Comparison
+from bench.present.bounds import TWICE
 from bench.present.charts import PARTS
 from bench.present.columns import Column, Table, formatted, where_known
 from bench.records import numbers
@@ -76,29 +77,35 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     but without a profiler.
     """
     share = found.explained if (found.untraced > 1) == (timed_ratio > 1) else 0.0
-    more = "more" if timed_ratio > 1 else "less"
-    amount = numbers.percent(abs(timed_ratio - 1))
-    start = f"With a wait after every step, {a} takes {amount} {more} time than {b}"
+    start = f"With a wait after every step, {a} takes {apart(timed_ratio, b)}"
     themes = [item for item in _themes(found.causes).items() if item[0].category != "idle"]
     themes.sort(key=lambda item: -abs(_sum(item[1])))
     parts = [(item, _sum(item[1]) / found.whole if share else 0.0) for item in themes]
     along = [item for item, part in parts if part >= _WORTH_NAMING][:_MOST]
     against = [item for item, part in parts if part <= -2 * _WORTH_NAMING][:1]
     if not along:
-        untraced, traced = (formatted(each, "+percent") for each in (found.untraced - 1, found.gap))
-        text = f"(the difference was {untraced} just before tracing, and {traced} in the trace)"
-        return Reason(f"{start}, but the traces do not show why {text}.")
-    text = f"{start}. The main causes: {'; '.join(_phrase(a, b, *item) for item in along)}."
+        text = f"it took {apart(found.untraced)} just before tracing, {apart(1 + found.gap)} traced"
+        return Reason(f"{start}, but the traces do not show why ({text}).")
+    count = "cause" if len(along) == 1 else "causes"
+    text = f"{start}. The main {count}: {'; '.join(_phrase(a, b, *item) for item in along)}."
     if against:
         text += f" This is partly offset by {_phrase(a, b, *against[0])}."
     explained = numbers.percent(round(share, 3))
     text += (
-        f" Together with all smaller causes, this explains {explained} of the difference, which "
-        f"was {formatted(found.untraced - 1, '+percent')} just before tracing."
+        f" Together with all smaller causes, this explains {explained} of the difference just "
+        f"before tracing, when {a} took {apart(found.untraced)}."
     )
     theme, causes = along[0]
     main = called(causes[0].key) + (" that transpose" if theme.transposes else "")
     return Reason(text, main, _sum(causes))
+
+
+def apart(times: float, whom: str = "") -> str:
+    """Return `2.33 times as long as whom` or `12.3 % more time than whom`; `whom` may be empty."""
+    if times >= TWICE:
+        return f"{numbers.significant(times)} times as long{whom and ' as ' + whom}"
+    more = "more" if times > 1 else "less"
+    return f"{numbers.percent(abs(times - 1))} {more} time{whom and ' than ' + whom}"
 
 
 def called(key: Key) -> str:

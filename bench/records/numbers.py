@@ -51,7 +51,7 @@ def bytes_(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format the wall time of a phase: `0.12 s`, `75 s`, `4 min 10 s`, `2 h 5 min`."""
+    """Format the wall time of a phase: `0.12 s`, `5.10 s`, `4 min 10 s`, `2 h 5 min`."""
     if value is None or not math.isfinite(value):
         return MISSING
     if value >= 7200:  # noqa: PLR2004
@@ -60,7 +60,7 @@ def seconds(value: float | None) -> str:
     if value >= 120:  # noqa: PLR2004
         minutes, rest = divmod(round(value), 60)
         return f"{minutes}{NARROW}min {rest}{NARROW}s"
-    return f"{value:.3g}{NARROW}s" if value >= 1 else f"{value:.2f}{NARROW}s"
+    return f"{significant(value) if value >= 1 else f'{value:.2f}'}{NARROW}s"
 
 
 def clock(seconds: float) -> str:
@@ -74,8 +74,10 @@ def clock(seconds: float) -> str:
 def percent(share: float) -> str:
     """Format a share: `0.1234` -> `12.3 %`; with two decimals below 1 %, with none from 100 %."""
     value = 100 * share
+    if 0 < value < 0.005:  # noqa: PLR2004
+        return f"<0.01{NARROW}%"
     size = abs(value)
-    decimals = 0 if size >= 100 else 1 if size >= 1 else 2  # noqa: PLR2004
+    decimals = 0 if size >= 100 or not size else 1 if size >= 1 else 2  # noqa: PLR2004
     return f"{value:.{decimals}f}{NARROW}%".replace("-", MINUS)
 
 

@@ -17,10 +17,10 @@ _SPACES = "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}"
 """The spaces before units, which Python calls unprintable."""
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = SHOWN) -> str:
     """Make a reason safe and short enough to be shown."""
     shown = readable(text)
-    return shown if len(shown) <= SHOWN else f"{shown[: SHOWN - 4]} ..."
+    return shown if len(shown) <= most else f"{shown[: most - 4]} ..."
 
 
 def readable(text: str) -> str:

@@ -33,6 +33,8 @@ MANIFEST = "manifest.json"
 LAUNCHES = "launches"
 CONVERTER = "docs/convert_run.py"
 """A script that converts a run of schema 5, whose rows are in append-only files."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Names that a run may have: those of plain folders."""
 
 
 class StoreError(Exception):
@@ -148,7 +150,7 @@ def create(reports: Path, manifest: Manifest) -> Path:
     StoreError if the name is taken, or is not a plain folder name.
     """
     name = manifest["run"]
-    if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)?", name):
+    if name and not NAME.fullmatch(name):
         raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
     started = datetime.fromisoformat(manifest["started_at"])
     default = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"

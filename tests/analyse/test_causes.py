@@ -131,8 +131,8 @@ def test_idle_time_explains_nothing() -> None:
     said = reason("a", "b", found, 6.0)
     assert said.main == ""
     assert plain(said.sentence).endswith(
-        ", but the traces do not show why (the difference was +500 % just before tracing, "
-        "and +500 % in the trace)."
+        ", but the traces do not show why (it took 6.00 times as long just before tracing, "
+        "6.00 times as long traced)."
     )
 
 
@@ -143,11 +143,11 @@ def test_a_reason_names_causes_on_both_sides() -> None:
     b = trace(operation("x", 1), operation("y", 1, source="a.py:2"), dispatch=3)
     found = reason("jit_spmd", "pmap", attribute(a, b), 14 / 6)
     assert plain(found.sentence) == (
-        "With a wait after every step, jit_spmd takes 133 % more time than pmap. The main causes: "
+        "With a wait after every step, jit_spmd takes 2.33 times as long as pmap. The main cause: "
         "elementwise operations in the update, which transpose in jit_spmd but not in pmap "
         "(+10.0 ms, x and y at a.py:1 and :2). This is partly offset by waiting for a launch or "
         "its inputs (-2.00 ms). Together with all smaller causes, this explains 100 % of the "
-        "difference, which was +133 % just before tracing."
+        "difference just before tracing, when jit_spmd took 2.33 times as long."
     )
     assert (found.main, found.seconds) == (
         "elementwise operations in the update that transpose", pytest.approx(0.01)
@@ -313,7 +313,7 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
 def test_a_name_that_several_cells_end_in_is_told_from_an_unknown_one() -> None:
     cells = [f"{PLACE}/slow", "other/slow", "other/fast"]
     both = f"other/slow, {PLACE}/slow"
-    assert _unknown("slow", cells, "none") == f"several cells end in slow; there are {both}"
+    assert _unknown("slow", cells, "none") == f"several cells end in slow: {both}"
     assert _unknown("slow", [], "no cell") == "no cell slow; there are none"
     assert _unknown("sloww", cells, "there is no").startswith("there is no sloww; there are")
 

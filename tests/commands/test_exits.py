@@ -7,6 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+import lockstep
 from bench import __main__ as command_line
 from bench.commands import exits
 from bench.records.paths import ROOT
@@ -111,13 +112,18 @@ def test_a_file_that_cannot_be_used_is_named_in_words(tmp_path, monkeypatch) -> 
     words = ["referee", "old.py", "new.py", "--ledger", "folder"]
     assert CliRunner().invoke(command_line.app, words).output == "error: folder: is a directory\n"
     missing = CliRunner().invoke(command_line.app, ["referee", "old.py", "newer.py"]).output
-    assert missing.startswith("error: there is no file newer.py; beside it: ")
+    assert missing.startswith("error: there is no file newer.py; its folder has ")
 
 
 def test_several_faults_are_a_list() -> None:
     words = ["inspect", "mlp/data=1/b8/fp32/mine", "--implementation-path", "a.py"]
     ended = CliRunner().invoke(command_line.app, [*words, "--workload-path", "b.py"])
     assert ended.output.startswith("error: 2 things are wrong:\n  - --implementation-path: there")
+
+
+def test_the_version_is_the_packages() -> None:
+    ended = CliRunner().invoke(command_line.app, ["--version"])
+    assert (ended.exit_code, ended.output) == (0, f"lockstep {lockstep.__version__}\n")
 
 
 def test_the_list_of_commands_is_not_cut() -> None:

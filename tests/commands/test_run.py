@@ -112,6 +112,7 @@ def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, D
         (("report", "mxied"), "did you mean mixed?"),
         (("run", "--run", "mixed"), "--resume mixed"),
         (("run", "--run", "a/b"), "'a/b' is not a plain name"),
+        (("run", "--run", "a b"), "'a b' is not a plain name of a folder: use letters"),
         (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
         (("run", "--dry-run", "--seconds", "x"), "--seconds: 'x' is not"),
         (("run", "--dry-run", "--margin", "200"), "--margin: '200' is not a percentage"),

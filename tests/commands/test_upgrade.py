@@ -53,7 +53,7 @@ def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
         (("--from", "main"), "--from: 'main' is not a version"),
         (("--from=main", "--to=jax==0.12"), "--from: 'main' is not a version"),
         (("--from",), "--from: expected one argument"),
-        (("--from", "jax==0.4.1"), "no environment has jax==0.4.1"),
+        (("--from", "jax==0.4.1"), "uv cannot install jax==0.4.1 with"),
         (("--from", "jax>=0.11", "--bisect"), "has to be one version"),
     ],
 )

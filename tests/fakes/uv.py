@@ -37,7 +37,7 @@ match words:
             known = RELEASES if "/old/python" in words else RELEASES[1:]
             known = [one for one in known if one == wanted.partition("==")[2]]
         if not known:
-            sys.exit(f"no solution for {wanted}")
+            sys.exit(f"No solution found: cause: Because there is no version of {wanted}")
         print(f"flax==0.12.8\njax=={known[-1]}" if not between else f"jax=={known[-1]}")
     case ["venv", *_, folder]:
         for part in ("bin", "lib/site-packages"):

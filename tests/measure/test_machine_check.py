@@ -107,6 +107,12 @@ def test_a_board_is_read(examine):
     assert reserved <= {"--input", "--checkpoint"}, "all is well"
 
 
+def test_cpu_devices_scale_up_to_the_cores(examine):
+    measures = examine(CPU, usable_cores=2)["measures"]
+    assert measures["Scaling over devices"].startswith("up to 2 cores; more virtual devices")
+    assert measures["MFU"] == "no published peak for CPUs"
+
+
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [

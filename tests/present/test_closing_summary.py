@@ -77,7 +77,7 @@ def test_an_arm_alone_has_nothing_to_be_compared_with(tmp_path):
 def test_failures_come_once_with_their_reason(tmp_path):
     plan = synthetic.Plan(devices=(1, 2), endings=dict([*ENDINGS.items()][:1]))
     lines = closing_lines(synthetic.write(tmp_path, plan))
-    assert "wrong  mlp-base/data=1/b64/fp32/pmap and 1 cell more" in lines
+    assert "wrong  mlp-base/data=1/b64/fp32/pmap and 1 more cell" in lines
     assert lines.count("  gradients are 2 times too large") == 1
     assert lines[-1] == "14 cells: 12 ok, 2 wrong"
 
@@ -157,8 +157,16 @@ def test_no_name_is_cut(tmp_path):
 def test_many_blocks_are_told_in_their_answer_alone(tmp_path):
     lines = closing_lines(synthetic.write(tmp_path, RUNS["many blocks"]))
     assert not [line for line in lines if line.startswith("  data=")]
-    assert " ".join(lines).count("Too few rounds for a bound; jit_spmd came out fastest.") == 2
+    said = " ".join(" ".join(lines).split())
+    assert said.count("jit_spmd has the best estimate, but there are too few rounds for a ") == 2
     assert len(lines) <= 10
+
+
+def test_without_bounds_the_best_estimate_over_all_meshes_is_named(tmp_path):
+    ratios = {"jit_spmd": 1.0, "pmap": 0.9, "zero1": 0.5}
+    plan = synthetic.Plan(devices=(1, 2), ratios=ratios, rounds=2)
+    text = " ".join(map(str.strip, closing_lines(synthetic.write(tmp_path, plan))))
+    assert "zero1 has the best estimate, but there are too few rounds for a bound." in text
 
 
 def test_of_many_subjects_some_are_shown(tmp_path, monkeypatch):

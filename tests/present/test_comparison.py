@@ -325,6 +325,20 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
     assert "mlp-base/data=1/b64/fp32 and mlp-base/data=2/b64/fp32" in caveat.text
 
 
+def test_of_many_files_some_are_named_the_users_first(tmp_path: Path) -> None:
+    a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
+
+    def other(row) -> None:
+        for part, hashes in row["sources"].items():
+            package = {f"flax/{number}.py": "d" * 16 for number in range(9)}
+            own = {f"{row[part]}.py": "d" * 16} if row[part] == "pmap" else {}
+            row["sources"][part] = package | hashes | own
+
+    synthetic.rewrite(b, "cells", other)
+    said = comparison_report.setting(run_changes.compare(store.load(a), store.load(b)))
+    assert said == "The files differ: implementation pmap, flax/0.py, flax/1.py and 7 more."
+
+
 def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
     a = synthetic.write(tmp_path, PLAN, "before")
     b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
@@ -346,8 +360,8 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
     synthetic.rewrite(b, "cells", share)
     found = run_changes.compare(store.load(a), store.load(b))
     assert [d.name for d in found.differences if d.kind == "sources"] == [
-        "bench/contract/__init__.py",
         "implementation pmap",
+        "bench/contract/__init__.py",
     ]
     caveat = next(c for c in comparison_report.caveats(found) if c.title == "Other contents")
     assert "jit_spmd" in caveat.text

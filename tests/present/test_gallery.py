@@ -93,7 +93,7 @@ def test_a_run_is_published_and_listed(checkout):
     assert f'<a href="{NAME}/report.html">{broken}</a>' in html
     for text in (markdown, html):
         assert "shard_map_psum is fastest; " in text
-        assert "3 cells: 2 ok, 1 crashed." in text
+        assert "Cells: 2 ok, 1 crashed." in text
         assert "2 cores of An eight-core processor" in text
         assert "jax 0.10.2" in text
         assert "scratch" not in text
@@ -254,7 +254,7 @@ def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_p
     found = index.find(tmp_path)
     assert [entry.folder for entry in found] == ["largest", "next", "middle", "newest"]
     facts = found[-1].facts
-    assert [fact.partition(":")[0] for fact in facts][:2] == ["Cells", "Verdicts"]
+    assert [fact.partition(":")[0] for fact in facts][:2] == ["Cells", "Against the baselines"]
     assert facts[-1].startswith("Commit: ")
     assert facts[-1].endswith("with uncommitted changes")
     assert not any(fact.startswith("Commit: ") for fact in found[0].facts)

@@ -160,3 +160,11 @@ def test_nothing_measured(tmp_path) -> None:
     html = page.html(empty, run.manifest)
     assert html.startswith("<!doctype html>")
     assert "Nothing has been measured yet." in html
+
+
+def test_only_what_is_slower_is_coloured_so() -> None:
+    said = page._marked("a is fastest; b takes longer. a: 3 M tokens/s.", ["a", "b"])
+    assert said == (
+        '<b>a</b> is fastest<span class="slower">; <b>b</b> takes longer</span>. <b>a</b>: 3 M '
+        "tokens/s."
+    )

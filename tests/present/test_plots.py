@@ -15,7 +15,6 @@ import pytest
 import synthetic
 
 from bench.analyse import causes, cell_table, scaling_curves
-from bench.analyse.ratio_intervals import floor_width
 from bench.present import charts, placing_table, print_plots
 from bench.present.plots import kinds, vega_plot
 from bench.present.plots.vega_plot import Plot
@@ -102,21 +101,26 @@ def test_ratios_have_every_cell_and_interval(found: Tables) -> None:
     for block in found.comparisons:
         assert block.floor is not None
         (row,) = shown[shown["isBaseline"]].xs(block.place).to_dict("records")
-        assert row["floor"] == floor_width(block.floor)
+        assert row["floor"] == block.floor_width
 
 
 @pytest.mark.parametrize(
-    ("others", "off"), [((1.6, 1.7, 2.6), [2.6]), ((1.1, 1.2, 2.6), [2.6]), ((0.3,), [])]
+    ("others", "wide"),
+    [((1.6, 1.7, 1.9), False), ((1.1, 1.2, 2.6), True), ((0.3,), True), ((12.0, 1.0), True)],
 )
-def test_at_least_half_of_the_ratios_are_on_their_axis(
-    tmp_path: Path, others: Sequence[float], off: list[float]
+def test_every_ratio_is_on_its_axis_which_is_logarithmic_from_twice_on(
+    tmp_path: Path, others: Sequence[float], wide: bool
 ) -> None:
     ratios = {synthetic.BASELINE: 1.0, **{f"file_{i}": ratio for i, ratio in enumerate(others)}}
     plan = synthetic.Plan(devices=(1,), ratios=ratios)
     found = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
-    drawn = vega_plot.compose("ratios", spec_of(kinds.ratios, found), "", "")
-    beside_arrows = re.findall(r"(\d\.\d+) \u25b8<|\u25c2 (\d\.\d+)<", drawn.svg)
-    assert [float(low or high) for low, high in beside_arrows] == pytest.approx(off, rel=0.1)
+    spec = spec_of(kinds.ratios, found)
+    scale = spec["spec"]["layer"][0]["encoding"]["x"]["scale"]
+    assert (scale.get("type") == "log") == wide
+    drawn = vega_plot.compose("ratios", spec, "", "").svg
+    (points,) = re.findall(r"mark-symbol role-mark.*?</g>", drawn)
+    assert points.count("<path") == len(ratios)
+    assert not re.findall("[\u25b8\u25c2]<", drawn)
 
 
 def test_an_axis_of_attempts_has_whole_numbers() -> None:

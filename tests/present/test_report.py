@@ -15,6 +15,7 @@ import pytest
 import synthetic
 
 from bench.analyse import block_ratios, cell_table, scaling_curves, turn_details
+from bench.analyse.ratio_intervals import Ratio
 from bench.present import (
     bounds,
     caveats,
@@ -247,7 +248,7 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
         "at least 41.9 % longer", "41.9 % to 50.0 % longer", "within a factor of 16",
         "at least 2.3 times as long", "1.4 to 2.4 times as long as it", "within 5.3 %",
         "5.0 % to 10 %", "41.1 % to 50.0 %", "25.1 %",
-        "up to 13.1 % longer than it", "no interval", "a factor of 16 to 180",
+        "up to 13.1 % longer than it", "too few rounds", "a factor of 16 to 180",
     ]  # fmt: skip
 
 
@@ -351,7 +352,7 @@ def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
     (found,) = trace_tables.against_fastest(built.comparisons[0], built.traces).values()
     assert "slow takes" in found.sentence
-    causes = "The main causes: elementwise operations in the update ("
+    causes = "The main cause: elementwise operations in the update ("
     assert f"more time than fast. {causes}" in found.sentence
 
 
@@ -426,9 +427,10 @@ def test_too_few_rounds_have_no_bound_and_no_floor(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "close": 1.01}, rounds=4)
     summary = sentences.Summary(built.comparisons[0])
     assert re.fullmatch(r"\w+ and \w+ lead: too few rounds to tell them apart\.", summary.text())
-    assert sentences.advice([summary] * 2)[0].startswith("Too few rounds for a bound; ")
+    (said,) = sentences.advice([summary] * 2)
+    assert said == "jit_spmd has the best estimate, but there are too few rounds for a bound."
     assert summary.floor == numbers.MISSING
-    assert sentences.decisions(built.cells) == "Against the baselines: 1 without an interval."
+    assert sentences.decisions(built.cells) == "Against the baselines: 1 with too few rounds."
 
 
 def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:
@@ -589,6 +591,17 @@ def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path
     assert "More devices than cores" not in titles
 
 
+def test_the_noise_floor_is_a_relative_difference(found: Tables) -> None:
+    block = found.comparisons[0]
+    planted = Ratio(0.8, 0.2, 50.0, rounds=32, launches=1, paired=True)
+    wide = dataclasses.replace(block, floor=planted)
+    assert wide.floor_width == pytest.approx(1 / planted.low - 1)
+    assert wide.floor_width > planted.high - 1
+    share = numbers.percent(wide.floor_width)
+    assert f"so up to {share}." in next(run_tables.facts(wide, synthetic.manifest(SMALL)))
+    assert sentences.Summary(wide).floor == share
+
+
 def test_strong_and_weak_curves(found: Tables) -> None:
     curves = {(c.kind, c.workload): c for c in scaling_curves.find(found.cells)}
     assert set(curves) == {(k, w) for k in ("strong", "weak") for w in ("linear", "gpt2")}
@@ -714,6 +727,9 @@ def test_other_numbers() -> None:
         numbers.seconds(250.0): "4 min 10 s",
         numbers.seconds(7471.0): "2 h 5 min",
         numbers.seconds(0.081): "0.08 s",
+        numbers.seconds(5.1): "5.10 s",
+        numbers.percent(0.00001): "<0.01 %",
+        numbers.percent(0.0): "0 %",
         numbers.range_si(0.00095, 0.00105, "s"): "0.950\N{EN DASH}1.05 ms",
         numbers.range_si(0.0, 0.0, "s"): "0\N{EN DASH}0 s",
         numbers.ratio(1.2534): "1.253",

@@ -477,7 +477,7 @@ def test_public_results_alone_need_no_run() -> None:
         (["RUN", "--hardware", "h1"], "unknown hardware 'h1'"),
         (["RUN", "--chips", "24", "--hardware", "tpu-v5e"], "no slice of 24 chips"),
         (["RUN", "--chips", "x"], "'x' is not a number"),
-        (["RUN", "--scaling", "both"], "neither weak nor strong"),
+        (["RUN", "--scaling", "both"], "--scaling: unknown 'both'; choose from: weak, strong"),
         (["RUN", "--precision", "fp9"], "unknown 'fp9'"),
         (["RUN", "-k", "("], "is not an expression"),
         (["nowhere"], "there is no run 'nowhere'"),
@@ -502,7 +502,7 @@ def test_all_faults_are_told_at_once() -> None:
         "unknown hardware 'foo'",
         "not within 1 to",
         "unknown 'int8'",
-        "neither weak",
+        "choose from: weak, strong",
         "-k: '(' is not an expression",
         "there is no run 'nowhere'",
     ):

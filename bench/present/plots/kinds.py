@@ -15,10 +15,10 @@ import pandas as pd
 from bench.analyse import causes
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import floor_width
 from bench.analyse.scaling_curves import Scaling
 from bench.present import charts, run_tables
-from bench.present.charts import CHARTS, PARTS
+from bench.present.bounds import TWICE
+from bench.present.charts import CHARTS, LOG_TICKS, PARTS, SPECS
 from bench.present.columns import Table, missing
 from bench.present.plots.vega_plot import LABELS, WIDTH, panel_sizes, spec_of, time_and_share
 from bench.records import numbers
@@ -110,7 +110,7 @@ def ratios(subject: Subject) -> Iterator[Plan]:
     """Plot ratios to the baseline with their intervals, in a panel for each block."""
     panels = {
         block.place: [
-            _row(block, cell, "ratios", floor=floor_width(block.floor) if block.floor else None)
+            _row(block, cell, "ratios", floor=block.floor_width)
             for cell in block.ranked
             if not missing(cell["ratio"])
         ]
@@ -118,7 +118,10 @@ def ratios(subject: Subject) -> Iterator[Plan]:
     }
     compared = {place: rows for place, rows in panels.items() if len(rows) > 1}
     margin = subject.blocks[0].margin
-    yield from _faceted(subject, "ratios", compared, 3, margin=margin, legend=None)
+    far = [abs(math.log(row["ratio"])) for rows in compared.values() for row in rows]
+    wide = max(far, default=0.0) > math.log(TWICE)
+    axis = {"scale": SPECS["common"]["wide"], "ticks": LOG_TICKS} if wide else {}
+    yield from _faceted(subject, "ratios", compared, 3, margin=margin, legend=None, **axis)
 
 
 def breakdown(subject: Subject) -> Iterator[Plan]:

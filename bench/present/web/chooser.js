@@ -9,7 +9,7 @@ const MOST_USED = 4; // Implementations that an answer names.
 function isBehind(cell, other) {
   const apart = cell.step_s / other.step_s;
   const [, low] = timesBeside(cell, other) ?? [apart, apart];
-  const negligible = [cell, other].flatMap(({ of }) => [of.margin, Math.expm1(of.floor ?? 0)]);
+  const negligible = [cell, other].flatMap(({ of }) => [of.margin, of.floor ?? 0]);
   return known(low) && low > 1 + Math.max(...negligible);
 }
 

@@ -42,13 +42,14 @@ function seconds(value) {
     const whole = Math.round(value);
     return `${Math.floor(whole / 60)}${NARROW}min ${whole % 60}${NARROW}s`;
   }
-  return `${value >= 1 ? Number(value.toPrecision(3)) : value.toFixed(2)}${NARROW}s`;
+  return `${value >= 1 ? significant(value) : value.toFixed(2)}${NARROW}s`;
 }
 
 function percent(share) {
   const value = 100 * share;
+  if (value > 0 && value < 0.005) return `<0.01${NARROW}%`;
   const size = Math.abs(value);
-  const decimals = size >= 100 ? 0 : size >= 1 ? 1 : 2;
+  const decimals = size >= 100 || !size ? 0 : size >= 1 ? 1 : 2;
   return `${value.toFixed(decimals)}${NARROW}%`.replace("-", "\u2212");
 }
 

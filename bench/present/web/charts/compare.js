@@ -49,15 +49,18 @@ function barsBetween(changes, [from, to]) {
   return [end("A", from), ...steps, end("B", to)].map((row) => ({ ...row, what: folded(row.what) }));
 }
 
-/* The excess of A's time over B's while traced, just before, and in the timed rounds. */
-function moreTold([traced, untraced, timed]) {
-  const more = ([a, b]) => `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"}`;
+/* A's time against B's while traced, just before, and in the timed rounds. */
+function apartTold([traced, untraced, timed]) {
+  const apart = ([a, b]) =>
+    a < 2 * b
+      ? `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"} time`
+      : `${significant(a / b)} times as long`;
   const start =
-    `While the profiler was recording, A took ${more(traced)} time than B; just before, without ` +
-    `a profiler, ${more(untraced)}`;
+    `Against B, A took ${apart(traced)} while the profiler was recording; just before, without a ` +
+    `profiler, ${apart(untraced)}`;
   if (!timed.every(known)) return `${start}.`;
   const agree = timed[0] > timed[1] === untraced[0] > untraced[1];
-  const told = `${start}; in the timed rounds, with a wait after every step, ${more(timed)}.`;
+  const told = `${start}; in the timed rounds, with a wait after every step, ${apart(timed)}.`;
   return agree ? told : `${told} So the traces do not show what made the difference there.`;
 }
 
@@ -81,7 +84,7 @@ function waterfall(a, b, width) {
   const given = { title, rows, width: drawn, scale: { zero: false, nice: false, domain } };
   return figure("compare", given, {
     title: `${title}: ${a.full}, ${b.full}`,
-    caption: `${note} ${moreTold([traced, before, [a.latency_s, b.latency_s]])}`,
+    caption: `${note} ${apartTold([traced, before, [a.latency_s, b.latency_s]])}`,
     name: "causes-compared",
     rows: changes,
   });

@@ -8,7 +8,10 @@ GROUPS.ratios = (target) => {
   const rows = shown.map((cell) => rowOf(cell, "ratios", { floor: cell.of.floor }));
   const { margin } = shown[0].of;
   const sizes = panelSizes(target, rows, { each: 250, most: 320 });
-  const chart = figure("ratios", { rows, margin, ...sizes, ...looksOf(rows), xTitle: null }, {
+  const { wide: scale, logTicks: ticks } = DATA.specs.common;
+  const wide = rows.some((row) => Math.max(row.ratio, 1 / row.ratio) > 2);
+  const looks = { ...looksOf(rows), ...(wide ? { scale, ticks } : {}) };
+  const chart = figure("ratios", { rows, margin, ...sizes, ...looks, xTitle: null }, {
     caption: CHARTS.ratios.note.replace("{margin}", percent(margin)),
     rows: rows.filter((row) => !row.isBaseline),
   });
