@@ -13,11 +13,11 @@ from optax.contrib import muon
 
 from bench.contract.clipping import clip_by_global_norm
 from bench.worker.prove.altered_optimizers import (
+    STATES,
     OwnSteps,
-    ahead,
-    anew,
-    numbers_of,
+    held_by,
     on_some,
+    restated,
     with_number,
 )
 from bench.worker.prove.known_mistakes import Observed
@@ -72,6 +72,13 @@ def warmed(steps, rate=1e-2):
     return optax.adam(optax.linear_schedule(1e-4, rate, steps))
 
 
+def as_amsgrad(rate=1e-3):
+    """AdamW with another rule, written as a user would."""
+    return optax.chain(
+        optax.scale_by_amsgrad(), optax.add_decayed_weights(1e-4), optax.scale(-rate)
+    )
+
+
 COUPLED = optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3))
 
 
@@ -85,8 +92,17 @@ COUPLED = optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3))
         (adamw(), adamw(3e-4), "its learning rate is 0.0003 and should be 0.001"),
         (adamw(), adamw(weight_decay=0.0), "its weight_decay is 0 and should be 0.0001"),
         (adamw(), adamw(nesterov=True), "its nesterov is True and should be False"),
-        (adamw(), anew(adamw()), "its state is not kept: each step begins with a new one"),
-        (warmed(10), ahead(warmed(10)), "its count is one ahead: each step is taken as the one"),
+        (adamw(), as_amsgrad(), "it is AMSGrad"),
+        (
+            optax.chain(clip_by_global_norm(0.1), adamw()),
+            optax.chain(clip_by_global_norm(0.1), as_amsgrad()),
+            "it is AMSGrad",
+        ),
+        (
+            adamw(),
+            adamw(optax.exponential_decay(1e-3, 1, 0.9)),
+            "the updates of the first steps are 1, 0.9, 0.81 times what they should be",
+        ),
         (clipped(0.1), clipped(0.05), "its max_norm is 0.05 and should be 0.1"),
         (adamw(weight_decay=0.1), COUPLED, "its weight_decay is an L2 penalty, added to the grad"),
         (adamw(), adamw(3e-4, b2=0.9), ""),
@@ -96,6 +112,13 @@ def test_the_number_that_makes_the_steps_is_named(right, other, name):
     found = named(right, other)
     assert found.startswith(name), found
     assert bool(found) == bool(name)
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_a_mistake_in_the_state_is_named(what):
+    for right in (warmed(10), adamw()):
+        found = named(right, restated(right, *STATES[what]))
+        assert found == what
 
 
 def test_a_number_may_be_wrong_for_some_parameters():
@@ -131,12 +154,12 @@ def masked(tree):
     ],
 )
 def test_the_numbers_of_an_optimizer_are_found(rule, names):
-    assert names <= {number.name for number in numbers_of(rule.update, {})}
+    assert names <= {held.name for held in held_by(rule.update, {})}
 
 
 def test_a_number_is_changed_only_while_the_optimizer_runs():
     params, rule = {"bias": jnp.ones(3), "kernel": jnp.eye(4, 3)}, adamw(mask=masked)
-    (rate,) = (number for number in numbers_of(rule.update, {}) if number.name == "step_size")
+    (rate,) = (held for held in held_by(rule.update, {}) if held.name == "step_size")
     doubled = with_number(rule, rate.cell, 2 * rate.cell.cell_contents)
     one, other = (each.update(params, each.init(params), params)[0] for each in (rule, doubled))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(2 * a, b, rtol=1e-12), one, other)
@@ -152,4 +175,4 @@ def test_an_empty_cell_holds_no_number():
             unset = 1.0
         return update
 
-    assert list(numbers_of(outer(), {})) == []
+    assert list(held_by(outer(), {})) == []

@@ -769,6 +769,23 @@ def test_an_accumulation_off_by_one_is_named(mesh, programs, parts, why):
         gate.prove_exact(accumulated(parts))
 
 
+def test_the_loss_of_one_microbatch_is_named(mesh, programs):
+    gate = make_gate(mlp, mesh, programs, change=lambda problem: replace(problem, microbatches=4))
+    right = accumulated(range(4))
+
+    def build(problem, mesh):
+        built, loss_fn = right.build(problem, mesh), jax.jit(problem.loss_function())
+
+        def step(state, batch):
+            last = jax.tree.map(lambda x: x[3::4], batch)
+            return built.step(state, batch)[0], loss_fn(state[0], last)
+
+        return replace(built, step=step)
+
+    with pytest.raises(WrongStepError, match=r"^the loss is that of microbatch 3 alone"):
+        gate.prove_exact(Module(build))
+
+
 def test_a_reduction_over_some_of_the_shards_is_named(gate):
     def pairs(tree):
         index = jax.lax.axis_index("data")

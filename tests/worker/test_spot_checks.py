@@ -625,6 +625,19 @@ def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):
         assert jax.tree.structure(held.opt_state) == wanted
 
 
+def test_an_average_of_the_parameters_is_not_taken_for_their_momentum(mesh, problem):
+    momentum = replace(problem, optimizer=optax.sgd(0.1, momentum=0.9))
+    right = jit_spmd.build(momentum, mesh)
+    state, _ = right.step(right.state, right.place(problem.batch(0)))
+    reader = StateReader(
+        replace(right, params=lambda state: state["params"]),
+        momentum,
+        kept := {"average": jax.tree.map(jnp.copy, state[0]), "o": state[1], "params": state[0]},
+    )
+    found = reader.read(kept, reader.parts(kept)).opt_state
+    jax.tree.map(np.testing.assert_array_equal, found, jax.device_get(state[1]))
+
+
 @pytest.mark.parametrize(
     ("implementation", "shape"),
     [(jit_spmd, "data=2"), *slow((pipeline_gpipe, "data=1,pipe=2"))],

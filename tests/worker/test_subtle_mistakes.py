@@ -157,6 +157,60 @@ def warmed(state, old, now, loss_fn, batch):
     return (new, opt_state, count + 1), now
 
 
+def decaying(state, old, now, loss_fn, batch):
+    new, opt_state, count = state
+    new = jax.tree.map(lambda a, b: b + 0.9**count * (a - b), new, old)
+    return (new, opt_state, count + 1), now
+
+
+def mean_loss(state, old, now, loss_fn, batch):
+    new, opt_state, (count, total) = state
+    return (new, opt_state, (count + 1, total + now)), (total + now) / (count + 1)
+
+
+def noisy(grads, _):
+    leaves, tree = jax.tree.flatten(grads)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    size = 1e-2 * jnp.std(jnp.concatenate([leaf.ravel() for leaf in leaves]))
+    noise = [
+        jax.random.normal(key, x.shape, jnp.float32) for key, x in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.map(lambda x, each: x + size * each, grads, tree.unflatten(noise))
+
+
+def summed(problem, mesh):
+    """Gradients are added to those of the steps before."""
+    right, loss_fn = jit_spmd.build(problem, mesh), problem.loss_function()
+
+    @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+    def step(state, batch):
+        params, opt_state, kept = state
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        kept = jax.tree.map(jnp.add, grads, kept)
+        updates, opt_state = problem.optimizer.update(kept, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state, kept), loss
+
+    zeros = jax.tree.map(jnp.zeros_like, right.state[0])
+    return replace(right, state=(*right.state[:2], zeros), step=step, params=lambda state: state[0])
+
+
+def in_bfloat16(problem, mesh):
+    """The parameters in the state are bfloat16."""
+    right = jit_spmd.build(problem, mesh)
+
+    def cast(state, dtype):
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), state[0]), *state[1:]
+
+    own = jax.tree.leaves(right.state[0])[0].dtype
+
+    @jax.jit
+    def step(state, batch):
+        state, loss = right.step(cast(state, own), batch)
+        return cast(state, jnp.bfloat16), loss
+
+    return replace(right, state=cast(right.state, jnp.bfloat16), step=step)
+
+
 def decayed_again(state, old, now, loss_fn, batch):
     new, *others = state
     return (jax.tree.map(lambda leaf: leaf * (1 - 1e-6), new), *others), now
@@ -284,11 +338,31 @@ MISTAKES = {
     ),
     "skipping": (
         made(loss=skipping, extra=lambda _: jnp.zeros((), jnp.int32)),
-        "the second update is skipped",
+        "the updates of the first steps are 1, 0, 1 times what they should be",
     ),
     "warm-up": (
         made(loss=warmed, extra=lambda _: jnp.zeros((), jnp.int32)),
-        "0.5 times what it should be, and later ones are not: .* or the learning rate changes",
+        "the updates of the first steps are 0.5, 1, 1 times what they should be",
+    ),
+    "decaying": (
+        made(loss=decaying, extra=lambda _: jnp.zeros((), jnp.int32)),
+        "the updates of the first steps are 1, 0.9, 0.81 times what they should be",
+    ),
+    "summed": (
+        type("Implementation", (), {"build": staticmethod(summed)}),
+        "the gradients of all steps so far are summed",
+    ),
+    "noise": (
+        made(grads=noisy),
+        r"the gradients have what looks like noise of 0\.0098 of their size",
+    ),
+    "parameters in bfloat16": (
+        type("Implementation", (), {"build": staticmethod(in_bfloat16)}),
+        r"\['layers'\].* is kept in a dtype narrower than its own",
+    ),
+    "mean loss": (
+        made(loss=mean_loss, extra=lambda _: (jnp.zeros((), jnp.int32), jnp.zeros(()))),
+        "the loss is the mean of those of all steps so far",
     ),
     "a second decay": (made(loss=decayed_again), "is off by -1e-06 times the parameters"),
     "bfloat16": (made(grads=rounded_to("bfloat16")), "the gradients are rounded to bfloat16"),

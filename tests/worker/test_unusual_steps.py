@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.core import freeze
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -248,6 +249,12 @@ def metric(step, problem, mesh):
     return run
 
 
+def in_a_frozen_dict(problem, mesh):
+    """Parameters as older programs with flax have them."""
+    right = jit_spmd.build(problem, mesh)
+    return replace(right, params=lambda state: freeze(state[0]))
+
+
 def in_a_list(problem, mesh):
     """Parameters without names, after the optimizer's state: `params` names them again."""
     right = jit_spmd.build(problem, mesh)
@@ -279,6 +286,7 @@ UNUSUAL = {
     "logging": around(with_logging),
     "a metric beside": around(metric),
     "a list of leaves": in_a_list,
+    "parameters in another mapping": in_a_frozen_dict,
     "a NamedTuple": with_state(
         lambda inner, _: State(*reversed(inner)), lambda state: tuple(reversed(state))
     ),

@@ -1,8 +1,8 @@
 """Diagnosis of a wrong optimizer: the workload's own is altered in one place until it fits.
 
 optax's transformations are closures, whose cells hold numbers under the names of optax's arguments.
-So the decay rates of any optimizer can be found and changed. A step is explained only if the gate
-would accept it with that.
+So the decay rates of any optimizer can be found and changed, and Adam be replaced by AMSGrad. A
+step is explained only if the gate would accept it with that.
 """
 
 import time
@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from optax import GradientTransformation as Rule
 from scipy.optimize import minimize_scalar
 
-from bench.worker.prove.carried_state import Flat, leaves_by_path, part_of
+from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
-from bench.worker.prove.trajectory import whole_batch_steps
+from bench.worker.prove.trajectory import updated, vector, whole_batch_steps
 
 PATIENCE_S = 120.0
 """Seconds after which no other number is tried."""
@@ -34,8 +35,8 @@ DIGITS = 1e-3
 """Relative precision to which a number is told."""
 
 
-class Number(NamedTuple):
-    """A number, or a truth value, that an optimizer's functions hold."""
+class Held(NamedTuple):
+    """Something that an optimizer's functions hold, such as a number."""
 
     name: str
     cell: CellType
@@ -57,24 +58,22 @@ def _text(value: Any) -> str:
     return next(f"{float(text):.12g}" for text in texts if abs(float(text) - value) <= least)
 
 
-def numbers_of(part: Any, seen: dict[int, Any]) -> Iterator[Number]:
-    """Find the numbers in the closures of an optimizer's functions; `seen` is empty at first."""
+def held_by(part: Any, seen: dict[int, Any]) -> Iterator[Held]:
+    """Find what the closures of an optimizer's functions hold; `seen` is empty at first."""
     if id(part) in seen:
         return
     seen[id(part)] = part
     if isinstance(part, FunctionType):
         for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
-            held = None
             with suppress(ValueError):  # it is empty
                 held = cell.cell_contents
-            if not isinstance(held, int | float):
-                yield from numbers_of(held, seen)
-            elif id(cell) not in seen:
-                seen[id(cell)] = cell
-                yield Number(name, cell)
+                if id(cell) not in seen:
+                    seen[id(cell)] = cell
+                    yield Held(name, cell)
+                yield from held_by(held, seen)
     elif isinstance(part, tuple | list | dict):
         for each in part.values() if isinstance(part, dict) else part:
-            yield from numbers_of(each, seen)
+            yield from held_by(each, seen)
 
 
 def with_number(rule: Rule, cell: CellType, value: Any) -> Rule:
@@ -109,22 +108,50 @@ def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], valu
     return Rule(lambda params: (right.init(params), other.init(params)), update)
 
 
-def anew(rule: Rule) -> Rule:
-    """Forget the optimizer's state in every step."""
+def is_count(leaf: Any) -> bool:
+    """Whether a leaf of an optimizer's state counts its updates."""
+    return leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
+
+
+STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
+    "its state is not kept: each step begins with a new one": (0, lambda old, _: old),
+    "its count is one ahead: each step is taken as the one after it": (1, lambda _, new: new),
+    "its count does not rise": (0, lambda old, new: old if is_count(old) else new),
+    "its moments are not corrected for their bias": (1 << 20, lambda _, new: new),
+}
+"""Mistakes in an optimizer's state: what is added to its counts at first, and which leaf is left by
+an update, the one before it or the one that it makes."""
+
+
+def restated(rule: Rule, first: int, left: Callable[[Any, Any], Any]) -> Rule:
+    """Make one of the mistakes of STATES."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
-        return rule.update(grads, rule.init(params), params)[0], state
+        updates, new = rule.update(grads, state, params)
+        return updates, jax.tree.map(left, state, new)
 
-    return Rule(rule.init, update)
+    def init(params: Any) -> Any:
+        return jax.tree.map(lambda x: x + first if is_count(x) else x, rule.init(params))
+
+    return Rule(init, update)
 
 
-def ahead(rule: Rule) -> Rule:
-    """Begin with counts of 1."""
+def with_amsgrad(rule: Rule) -> Iterator[Rule]:
+    """Yield the optimizer with AMSGrad in the place of each Adam."""
+    for _, cell in held_by(rule.update, {}):
+        for adam in jax.tree.leaves(cell.cell_contents):
+            if getattr(adam, "__qualname__", "") != "scale_by_adam.<locals>.update_fn":
+                continue
+            own = {name: held.cell_contents for name, held in held_by(adam, {})}
+            other = optax.scale_by_amsgrad(own["b1"], own["b2"], own["eps"], own["eps_root"])
 
-    def counted(leaf: Any) -> Any:
-        return leaf + 1 if leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
+            def update(grads: Any, state: Any, *_: Any, other: Rule = other) -> Any:
+                is_new = isinstance(state, optax.ScaleByAdamState)
+                return other.update(grads, other.init(grads) if is_new else state)
 
-    return Rule(lambda params: jax.tree.map(counted, rule.init(params)), rule.update)
+            places = {adam: update}
+            changed = jax.tree.map(lambda x, at=places: at.get(x, x), cell.cell_contents)
+            yield with_number(rule, cell, changed)
 
 
 def coupled(rule: Rule, decay: CellType) -> Rule:
@@ -193,34 +220,42 @@ class OwnSteps:
         If it is not one for all parameters, it may be one for those that differ.
         """
         end, right = time.monotonic() + PATIENCE_S, self.seen.problem.optimizer
-        if self.replay(anew(right))[0]:
-            return "its state is not kept: each step begins with a new one"
-        if self.replay(ahead(right))[0]:
-            return "its count is one ahead: each step is taken as the one after it"
+        rules = [(what, restated(right, *how)) for what, how in STATES.items()]
+        rules += [("it is AMSGrad", other) for other in with_amsgrad(right)]
+        for what, rule in rules:
+            if self.replay(rule)[0]:
+                return what
         _, wrong, grads = self.replay(right)
-        for number in numbers_of(right.update, {}):
-            change = partial(with_number, right, number.cell)
-            changes = {"": change}
-            if len(wrong) < len(self.seen.ours.first):
-                changes[f" for {some(wrong)}"] = partial(on_some, right, wrong, change)
+        for held in held_by(right.update, {}):
             # The optimizer's own code may depend on a number, such as a length.
             with suppress(Exception):
-                own = number.cell.cell_contents
-                if (
-                    number.name == "max_norm"
-                    and self.replay(right, clipped_apart(self.seen, own))[0]
-                ):
-                    return "the gradients are clipped on each shard, before they are averaged"
-                if number.name == "weight_decay" and self.replay(coupled(right, number.cell))[0]:
-                    return "its weight_decay is an L2 penalty, added to the gradients"
-                for where, make in changes.items():
-                    if (value := self._fitting(number, make, grads)) is not None:
-                        return number.told(value, where)
+                if why := self._why_number(held, wrong, grads):
+                    return why
             if time.monotonic() > end:
                 break
+        factors = scaled_updates(self.seen, self.mask)
+        is_other = any(abs(factor - 1) > 10 * self.seen.match for factor in factors)
+        return told_factors(factors) if is_other else ""
+
+    def _why_number(self, number: Held, wrong: list[str], grads: list[Any]) -> str:
+        """Name the change that makes the steps of what a cell holds, if that is a number."""
+        right, own = self.seen.problem.optimizer, number.cell.cell_contents
+        if not isinstance(own, int | float):
+            return ""
+        change = partial(with_number, right, number.cell)
+        changes = {"": change}
+        if len(wrong) < len(self.seen.ours.first):
+            changes[f" for {some(wrong)}"] = partial(on_some, right, wrong, change)
+        if number.name == "max_norm" and self.replay(right, clipped_apart(self.seen, own))[0]:
+            return "the gradients are clipped on each shard, before they are averaged"
+        if number.name == "weight_decay" and self.replay(coupled(right, number.cell))[0]:
+            return "its weight_decay is an L2 penalty, added to the gradients"
+        for where, make in changes.items():
+            if (value := self._fitting(number, make, grads)) is not None:
+                return number.told(value, where)
         return ""
 
-    def _fitting(self, number: Number, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
+    def _fitting(self, number: Held, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
         """Find the value of a number with which a rule makes the steps; None if none does.
 
         `grads` are the gradients of the right steps.
@@ -261,6 +296,36 @@ class OwnSteps:
             if near:
                 return tried
         return None
+
+
+def scaled_updates(seen: Observed, mask: Flat | None = None) -> list[float]:
+    """Find the factors by which the updates of the steps are wrong; empty if they are not enough.
+
+    Each has a small effect on later gradients, so that both are computed in turn.
+    """
+    optimizer, ours = seen.problem.optimizer, seen.ours
+    ends = vector(ours.first, ours.start, mask), vector(ours.last, ours.first, mask)
+    factors = [1.0] * len(seen.batches)
+    for _ in range(REPLAYS):
+        params, model_state = seen.problem.draw(), seen.problem.draw_state()
+        opt_state, made = optimizer.init(params), []
+        for factor, batch in zip(factors, seen.batches, strict=True):
+            (_, model_state), grads = seen.gradients(params, model_state, batch)
+            new, opt_state = updated(optimizer, params, opt_state, grads)
+            made.append(vector(flat(new), flat(params), mask))
+            params = jax.tree.map(lambda a, b, by=factor: a + by * (b - a), params, new)
+        parts = np.stack(made[:1], 1), np.stack(made[1:], 1)
+        found = [np.linalg.lstsq(*pair, rcond=None)[0] for pair in zip(parts, ends, strict=True)]
+        factors = [float(factor) for factor in np.concatenate(found)]
+        if all(seen.is_near(p @ f, end) for p, f, end in zip(parts, found, ends, strict=True)):
+            return factors
+    return []
+
+
+def told_factors(factors: list[float]) -> str:
+    """Say by which factors the updates of the steps are wrong."""
+    listed = ", ".join(f"{round(factor, 5) + 0.0:.4g}" for factor in factors)
+    return f"the updates of the first steps are {listed} times what they should be"
 
 
 def _candidates(value: float) -> Iterator[float]:

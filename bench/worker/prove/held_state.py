@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -12,7 +13,7 @@ import numpy as np
 import optax
 
 from bench.contract import Params, Problem, TrainStep
-from bench.contract.logical_axes import path_of
+from bench.contract.logical_axes import path_of, shapes_of_params
 from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import (
     held_copy,
@@ -41,9 +42,10 @@ class StateReader:
     function of the file, which would tell the step that it is checked. Elsewhere it calls `params`
     on a copy of the state, after the round.
 
-    The optimizer's state is the first run of leaves whose shapes and dtypes are those of a fresh
-    optimizer state for the parameters, which are the result of `held`, or else of `params`. Moments
-    are converted to the problem's layout like parameters: they replace these in the state.
+    The optimizer's state is a run of leaves whose shapes and dtypes are those of a fresh optimizer
+    state for the parameters, which are the result of `held`, or else of `params`; the first of
+    those in whose paths most fields have its names. Moments are converted to the problem's layout
+    like parameters: they replace these in the state.
 
     A state that reading changes raises WrongStepError.
     """
@@ -52,8 +54,13 @@ class StateReader:
         leaves, again = [jax.tree.leaves(state) for _ in range(2)]  # some make leaves when asked
         places = {id(leaf): number for number, leaf in enumerate(leaves)}
 
+        given = shapes_of_params(problem)
+        names, layout = leaves_by_path(given), jax.tree.structure(given)
+
         def read(state: Any) -> tuple[Params, ModelState]:
-            return train_step.params(state), model_state_of(problem, train_step, state)
+            found = leaves_by_path(train_step.params(state))  # perhaps of another mapping's class
+            params = jax.tree.unflatten(layout, [found[name] for name in names])
+            return params, model_state_of(problem, train_step, state)
 
         params, model_state = read(state)
         parts: tuple[list[Any], Any] = jax.tree.flatten((params, model_state))
@@ -85,15 +92,22 @@ class StateReader:
         """Parts and tree structure of the optimizer's state in the problem's layout."""
         wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
         kinds = [_kind(leaf) for leaf in leaves]
-        for place in range(len(leaves) - len(wanted) + 1):
-            span = range(place, place + len(wanted))
-            found = kinds[place : span.stop]
-            if all(map(_alike, found, wanted)) and not set(self.held) & set(span):
-                self._optimizer = place, jax.tree.structure(shapes)
-                self._scalars = [
-                    at for at, (shape, _) in zip(span, wanted, strict=True) if not shape
-                ]
-                return
+        fields, own = map(_fields, (state, shapes))
+
+        def likeness(place: int) -> int:
+            """Count names in common: an average of the parameters looks like their momentum."""
+            return sum(map(len, map(set.intersection, fields[place:], own)))
+
+        fitting = [
+            place
+            for place in range(len(leaves) - len(wanted) + 1)
+            if all(map(_alike, kinds[place : place + len(wanted)], wanted))
+            and not set(self.held) & set(range(place, place + len(wanted)))
+        ]
+        if fitting:
+            place = max(fitting, key=likeness)
+            self._optimizer = place, jax.tree.structure(shapes)
+            self._scalars = [place + at for at, (shape, _) in enumerate(wanted) if not shape]
 
     @property
     def whole(self) -> bool:
@@ -257,6 +271,11 @@ Kind = tuple[tuple[int, ...], Any]
 
 def _kind(leaf: Any) -> Kind:
     return tuple(getattr(leaf, "shape", ())), getattr(leaf, "dtype", type(leaf))
+
+
+def _fields(tree: Any) -> list[set[str]]:
+    """Return the attributes in the path of each leaf, such as `.trace`."""
+    return [set(re.findall(r"\.\w+", path)) for path in leaves_by_path(tree)]
 
 
 def _alike(found: Kind, wanted: Kind) -> bool:

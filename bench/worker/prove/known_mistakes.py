@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import kstest
 
 from bench.contract import Batch, Problem, StateLossFn
 from bench.contract.model_state import LOCAL, SYNCHRONIZED
@@ -33,6 +34,9 @@ MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
 LEAST_WEIGHT = 1e-3
+MOST_OF_NOISE, LEAST_CHANCE, LEAST_OF_DECAY = 1.2, 0.01, 0.5
+"""Bounds of what looks like noise: for its singular values, for the chance of its values, and for
+its correlation with the parameters."""
 MOST_ELEMENTS = 1 << 26
 """Most numbers in the gradients of all rows or microbatches for them to be told apart."""
 
@@ -66,12 +70,6 @@ class Observed:
         """What it should be."""
         return vector(self.truth.first, self.truth.start)
 
-    @cached_property
-    def wrong(self) -> list[str]:
-        """Paths of the parameters whose first update is wrong."""
-        ends = self.ours.first, self.truth.first, self.truth.start
-        return [path for path, e in update_errors(*ends, None).items() if not e <= self.match]
-
     def is_near(self, ours: Any, theirs: Any) -> bool:
         """Whether two vectors or scalars agree."""
         return close(ours, theirs, self.match)
@@ -95,7 +93,8 @@ def _in_first_step(
 ) -> list[str]:
     """Name mistakes of the first step, by what each shard computes, as `_parts_in_turn` returns."""
     parts, has_state = seen.problem.microbatches, bool(seen.problem.state_names)
-    rows, wrong = seen.problem.batch_size, seen.wrong
+    rows, ends = seen.problem.batch_size, (seen.ours.first, seen.truth.first, seen.truth.start)
+    wrong = [path for path, e in update_errors(*ends, None).items() if not e <= seen.match]
     why = _explain_update(seen, updates, sequential)
     if why.startswith(UNKNOWN) and len(wrong) < len(seen.ours.first) and len(updates) > 1:
         chosen = np.concatenate(
@@ -108,8 +107,10 @@ def _in_first_step(
             if count * seen.update.size > MOST_ELEMENTS:
                 break
             divided = part_of if what == "rows" else strided_part
-            own = _parts_in_turn(seen, divided, count)[1]
+            _, own, sequential = _parts_in_turn(seen, divided, count)
             why = _explain_weights(seen, seen.update, own, what) or why
+            if seen.is_near(seen.update, sequential):
+                why = f"there are {count} updates per step: one for each of the {what}"
     if why.startswith(UNKNOWN):
         why = next(_altered(seen, updates), why)
     of_loss = _explain_loss(seen, losses, 1 if has_state else parts)
@@ -120,9 +121,10 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
     """Name how each gradient is altered by itself; `updates` are those of the shards alone."""
     gradients, right, own = (each / -seen.rate for each in (seen.update, seen.right, updates))
     limit, size = abs(gradients).max(), abs(gradients - right).max()
+    rest, start = gradients - right, vector(seen.truth.start)
     if seen.is_near(gradients, right.clip(-limit, limit)) and abs(right).min() < limit:
         yield f"each gradient is clipped to {limit:.3g} by itself, not all by their norm"
-    if close(gradients - right, size * np.sign(vector(seen.truth.start)), seen.match):
+    if close(rest, size * np.sign(start), seen.match):
         yield f"an L1 penalty is added to the loss: {size:.3g} times the parameters' sizes"
     if seen.is_near(gradients, own.max(axis=0)):
         yield "each gradient is the largest of the shards', not their mean"
@@ -130,6 +132,27 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
         eps, rounded = float(jnp.finfo(name).eps), np.asarray(jnp.asarray(gradients, name), float)
         if close(gradients, rounded, 0.01 * eps) and close(gradients, right, eps):
             yield f"the gradients are rounded to {name} ({APPROXIMATE})"
+    length = np.linalg.norm(rest)
+    of_params = abs(rest @ start) / (length * np.linalg.norm(start))
+    if of_params < LEAST_OF_DECAY and _is_noise(seen):  # parameters are drawn like noise
+        share = length / np.linalg.norm(right)
+        yield f"the gradients have what looks like noise of {share:.2g} of their size"
+
+
+def _is_noise(seen: Observed) -> bool:
+    """Whether the gradients' errors are normally distributed, and as matrices of no direction.
+
+    The largest singular value of noise is about the sum of the square roots of a matrix's sides.
+    """
+    scaled = []
+    for path, right in seen.truth.first.items():
+        errors = np.atleast_1d(seen.ours.first[path] - right)
+        matrix = errors.reshape(-1, errors.shape[-1])
+        most = MOST_OF_NOISE * errors.std() * np.sqrt(matrix.shape).sum()
+        if not 0 < np.linalg.norm(matrix, 2) <= most:
+            return False
+        scaled.append(errors.ravel() / errors.std())
+    return bool(kstest(np.concatenate(scaled), "norm").pvalue > LEAST_CHANCE)
 
 
 def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray) -> str:
@@ -203,9 +226,14 @@ def _explain_loss(seen: Observed, losses: np.ndarray, microbatches: int) -> str:
         return "the loss is summed over the shards, not averaged"
     if microbatches > 1 and seen.is_near(loss, microbatches * mean):
         return "the loss is summed over the microbatches, not averaged"
-    for index, shard_loss in enumerate(losses):
-        if seen.is_near(loss, shard_loss):
-            return f"the loss is that of shard {index} alone"
+    alone = {f"shard {index}": each for index, each in enumerate(losses)}
+    for index in range(microbatches if microbatches > 1 else 0):
+        params, loss_fn = seen.problem.functional()
+        part = strided_part(seen.batches[0], microbatches, index)
+        alone[f"microbatch {index}"] = float(jax.jit(loss_fn)(params, part))
+    for name, each in alone.items():
+        if seen.is_near(loss, each):
+            return f"the loss is that of {name} alone"
     factor = float(loss / mean)
     differs = f"the loss differs by {abs(factor - 1):.1e} of what it should be"
     if f"{factor:.6g}" != "1":

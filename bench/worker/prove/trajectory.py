@@ -262,10 +262,10 @@ def flatten(params: Params, dtype: Any = np.float64) -> Flat:
     return flat(params, dtype)
 
 
-def vector(ours: Flat, start: Flat | None = None) -> np.ndarray:
-    """Concatenate parameters, or their change since `start`, into one vector."""
-    changes = (np.subtract(ours[p], start[p] if start else 0, dtype=np.float64) for p in ours)
-    return np.concatenate([change.ravel() for change in changes])
+def vector(ours: Flat, start: Flat | None = None, mask: Flat | None = None) -> np.ndarray:
+    """Concatenate parameters, or their change since `start`, into one vector; masked if asked."""
+    changes = {p: np.subtract(ours[p], start[p] if start else 0, dtype=np.float64) for p in ours}
+    return np.concatenate([x[... if mask is None else mask[p]].ravel() for p, x in changes.items()])
 
 
 def whole_batch_steps(

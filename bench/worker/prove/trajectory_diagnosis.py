@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import optax
 
 from bench.contract import Batch
 from bench.contract.model_state import is_float
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.altered_optimizers import OwnSteps
+from bench.worker.prove.altered_optimizers import OwnSteps, scaled_updates, told_factors
 from bench.worker.prove.carried_state import Flat, flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
-from bench.worker.prove.failures import APPROXIMATE, FEW
+from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
 from bench.worker.prove.relative_errors import close, describe, loss_error, some, update_errors
 from bench.worker.prove.trajectory import Trajectory, under_sgd, vector, whole_batch_steps
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 OPTIMIZER = "the gradients are right under SGD, but the optimizer is not applied as given"
 BF16 = (2.0**-12, 2.0**-5)
 """Range of relative errors that rounding to bfloat16 (8 bits) causes."""
-ORDERS = {
-    (-1, 0, 1): "the gradients are those of the step before",
-    (0, 0, 1): "the gradients are those of the step before",
-    (0, -1, 2): "the second update is skipped",
-    (0, 1, -1): "the third update is skipped",
-    (0, -1, -1): "no update follows the first",
-    (0, 0, 0): "the gradients are those of the first step",
-}
-"""Names of mistakes, by the number of the step whose gradients each step applies; -1 for none."""
 DECAY = 1e-2
 """Relative distance below which a difference is a multiple of the parameters."""
 
@@ -98,8 +88,8 @@ def why_wrong(
     if not sentences:
         right_loss = loss_error(ours.losses[:1], truth.losses[:1]) <= check["loss_tolerance"]
         sentences = [_general_diagnosis(name, right_start=right_loss and not wrong)]
-    if 0 < len(wrong) <= FEW and len(wrong) < len(first):
-        sentences.append(f"the first update of {', '.join(wrong)} is wrong, and {right}")
+    if 0 < len(wrong) < len(first):
+        sentences.append(f"the first update of {some(wrong)} is wrong, and {right}")
     return f"{'; '.join(sentences)} ({describe(check)})"
 
 
@@ -125,7 +115,7 @@ def _change(
     if not wrong:
         return ""
     start, update, right = (
-        np.concatenate([leaves[p][... if mask is None else mask[p]].ravel() for p in wrong])
+        vector({path: leaves[path] for path in wrong}, mask=mask)
         for leaves in (truth.start, ours.first, truth.first)
     )
     update, right = update - start, right - start
@@ -149,6 +139,9 @@ def mistakes(
     gate: Gate, name: str, ours: Trajectory, truth: Trajectory, match: float, *, again: bool
 ) -> list[str]:
     """Name known mistakes that reproduce steps under SGD to within `match`."""
+    narrow = [p for p, leaf in ours.first.items() if leaf.itemsize < truth.first[p].itemsize]
+    if narrow and name == SGD:
+        return [f"{some(narrow)} is kept in a dtype narrower than its own ({APPROXIMATE})"]
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
     rate = gate.rates[name]
@@ -157,7 +150,7 @@ def mistakes(
     gradients = gate.loss_and_gradients
     seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, match)
     with exact_arithmetic(gate.programs):
-        found = _wrong_times(seen) or known_mistakes(seen)
+        found = _wrong_times(seen) + _wrong_loss(seen) or known_mistakes(seen)
         if name == SGD and found and found[0].startswith(UNKNOWN):
             of_others = _others(gate, seen)
             found = [of_others] if of_others else found
@@ -165,80 +158,87 @@ def mistakes(
 
 
 def _wrong_times(seen: Observed) -> list[str]:
-    """Name mistakes that show in several steps: values of another step, or a changing factor."""
-    ours, truth, match, near = seen.ours, seen.truth, seen.match, seen.is_near
-    update, right, optimizer = seen.update, seen.right, seen.problem.optimizer
-    start = seen.problem.draw(), seen.problem.draw_state()
-
-    def last(rule: optax.GradientTransformation, batches: Sequence[Batch]) -> np.ndarray:
-        return vector(whole_batch_steps(*start, seen.gradients, rule, batches).last, truth.start)
-
-    found, end, factor = [], vector(ours.last, ours.start), _multiple(update, right)
-    if not update.any():
-        if near(end, last(optimizer, seen.batches[:-1])):
-            found += ["`params` returns the parameters of the step before"]
-    elif abs(factor - 1) > 10 * match and near(update, factor * right):
-        scaled = optax.chain(optimizer, optax.scale(factor))
-        if not close(end, last(scaled, seen.batches), 10 * match):
-            first = f"the first update is {factor:.6g} times what it should be"
-            later = "`params` may return an average, or the learning rate changes"
-            found += [f"{first}, and later ones are not: {later}"]
-    found = found or _other_gradients(seen, end)
-    if near(ours.losses[1:], truth.losses[:-1]):
-        found += ["the loss is that of the step before"]
-    elif near(ours.losses, truth.losses[0]) and not near(truth.losses, truth.losses[0]):
-        found += ["the loss is that of the first step"]
-    elif near(update, right) and not near(ours.losses[0], truth.losses[0]):
-        params = jax.tree.unflatten(jax.tree.structure(start[0]), truth.first.values())
-        after = seen.gradients(params, start[1], seen.batches[0])[0][0]
-        if near(ours.losses[0], float(after)):
-            found += ["the loss is that of the parameters after the update"]
-    return found
-
-
-def _other_gradients(seen: Observed, end: np.ndarray) -> list[str]:
-    """Name the mistake by which steps apply gradients of other steps, or none, until the end."""
-    start = seen.problem.draw(), seen.problem.draw_state()
-    begins = -1 if not seen.update.any() else 0
-    right = seen.is_near(seen.update, seen.right) or begins
-    if not right or seen.is_near(end, vector(seen.truth.last, seen.truth.start)):
+    """Name mistakes that show in several steps: gradients of other steps, or a changing factor."""
+    factor, moves, most = _multiple(seen.update, seen.right), seen.update.any(), 10 * seen.match
+    ours, theirs = (vector(steps.last, steps.start) for steps in (seen.ours, seen.truth))
+    if not seen.is_near(seen.update, factor * seen.right) or seen.is_near(ours, theirs):
         return []
+    is_right = abs(factor - 1) <= most
+    start = seen.problem.draw(), seen.problem.draw_state()
+    for why, gradients in _other_gradients(seen, start) if is_right or not moves else ():
+        steps = whole_batch_steps(*start, gradients, seen.problem.optimizer, seen.batches)
+        if seen.is_near(ours, vector(steps.last, steps.start)):
+            return [why]
+    factors = scaled_updates(seen) if moves else []
+    if factors and np.ptp(factors) > most:
+        return [told_factors(factors)]
+    if factors or is_right or not 0 < factor < 1:
+        return []
+    first = f"the first update is {factor:.6g} times what it should be"
+    return [f"{first}, and later ones are not: `params` may return an average"]
 
-    def ordered(order: Sequence[int]) -> Callable[..., Any]:
+
+def _other_gradients(seen: Observed, start: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield mistakes of steps whose first update is right or missing, and what they apply."""
+
+    def applying(weight: Callable[[int, int], float]) -> Callable[..., Any]:
+        """Sum the gradients so far, with weights by the step and by the step they are of."""
         kept: list[Any] = []
 
         def gradients(*given: Any) -> Any:
             of_loss, grads = seen.gradients(*given)
             kept.append(grads)
-            at = order[len(kept) - 1]
-            return of_loss, kept[at] if at >= 0 else jax.tree.map(np.zeros_like, grads)
+            weights = [weight(len(kept) - 1, at) for at in range(len(kept))]
+            return of_loss, jax.tree.map(lambda *own: np.tensordot(weights, own, 1), *kept)
 
         return gradients
+
+    def of_steps(*order: int) -> Callable[..., Any]:
+        """Apply in each step the gradients of this one; of -1, none."""
+        return applying(lambda now, at: order[now] == at)
 
     def again(params: Any, now: Any, batch: Batch) -> Any:
         """Draw in every step the random numbers of the first."""
         same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start[1])
         return seen.gradients(params, same, batch)
 
-    first, *others = seen.batches
-    tries = [(why, ordered(o), seen.batches) for o, why in ORDERS.items() if o[0] == begins]
-    tries += [
-        ("every step takes the first batch", seen.gradients, [first] * len(seen.batches)),
-        ("the batch is that of the step before", seen.gradients, [first, first, *others[:-1]]),
-        (
-            "the gradients are those of the initial parameters",
-            lambda _, *given: seen.gradients(start[0], *given),
-            seen.batches,
-        ),
-    ]
+    if not seen.update.any():
+        yield "the gradients are those of the step before", of_steps(-1, 0, 1)
+        yield "`params` returns the parameters of the step before", of_steps(0, 1, -1)
+        return
+    first, late = seen.batches[0], iter([seen.batches[0], *seen.batches])
+    yield "the gradients are those of the step before", of_steps(0, 0, 1)
+    yield "the gradients are those of the first step", of_steps(0, 0, 0)
+    yield "the gradients of all steps so far are summed", applying(lambda *_: 1.0)
+    yield "every step takes the first batch", lambda *at: seen.gradients(*at[:2], first)
+    yield "the batch is that of the step before", lambda *at: seen.gradients(*at[:2], next(late))
+    yield (
+        "the gradients are those of the initial parameters",
+        lambda _, *given: seen.gradients(start[0], *given),
+    )
     before, after, _ = seen.ours.states
     draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
     if not all(np.array_equal(before[path], after[path]) for path in draws):
-        tries.append(("every step draws the same random numbers", again, seen.batches))
-    for why, gradients, batches in tries:
-        steps = whole_batch_steps(*start, gradients, seen.problem.optimizer, batches)
-        if seen.is_near(end, vector(steps.last, steps.start)):
-            return [why]
+        yield "every step draws the same random numbers", again
+
+
+def _wrong_loss(seen: Observed) -> list[str]:
+    """Name the step or the steps whose loss is returned instead."""
+    ours, right, near = seen.ours.losses, seen.truth.losses, seen.is_near
+    if near(ours, right):
+        return []
+    if near(ours[1:], right[:-1]):
+        return ["the loss is that of the step before"]
+    if near(ours, right[0]):
+        return ["the loss is that of the first step"]
+    if near(ours, right.cumsum() / np.arange(1, len(right) + 1)):
+        return ["the loss is the mean of those of all steps so far"]
+    if near(seen.update, seen.right) and not near(ours[0], right[0]):
+        tree = jax.tree.structure(seen.problem.draw())
+        params = jax.tree.unflatten(tree, seen.truth.first.values())
+        after = seen.gradients(params, seen.problem.draw_state(), seen.batches[0])[0][0]
+        if near(ours[0], float(after)):
+            return ["the loss is that of the parameters after the update"]
     return []
 
 
