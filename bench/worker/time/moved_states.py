@@ -39,7 +39,8 @@ def is_rebuilt(before: Any, after: Any) -> bool:
     A step that returns the same objects, such as NNX modules, may hold on to them and ignore
     others.
     """
-    return not set(_containers(before)) & set(_containers(after))
+    given, returned = _containers(before), _containers(after)
+    return not given.keys() & returned.keys()
 
 
 def _moved_leaf(leaf: Any) -> Any:
