@@ -51,7 +51,7 @@ AFTER = 8
 """Calls of a step that are right; all of them before the rounds."""
 
 
-def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=(), steps=4):
+def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=(), steps=4, *, last=False):
     """The reason against a step after some rounds, and its largest errors."""
     arm = Arm("planted", built.step, built.state, built.place(problem.batch(0)))
     arm.train_step = built
@@ -66,7 +66,7 @@ def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=(), steps=4
 
     with CompilationLog() as log:
         measure([arm], steps, 0, log, after_round, checked_span=checks.checked_span)
-    checks.finish([], lambda _: None)
+    checks.finish([arm] if last else [], lambda _: None)
     return checks.reasons.get("planted", ""), checks.checks.get("planted")
 
 
@@ -395,6 +395,35 @@ def told_by_params(right, problem, mesh, *, rearranged):
         return copy(state[0]) if rearranged else right.params(state)
 
     return replace(right, step=step, params=params)
+
+
+def larger_from(first):
+    """A step whose updates are a little too large from a call on."""
+
+    def change(step, copy, problem, mesh):
+        def run(call, state, batch):
+            old = copy(state[0])
+            (new, *others), loss = step(state, batch)
+            factor = 1.003 if call >= first else 1.0
+            return (jax.tree.map(lambda a, b: b + factor * (a - b), new, old), *others), loss
+
+        return run
+
+    return changed(change)
+
+
+def test_what_only_the_last_check_finds_is_checked_again(gate, mesh, problem, monkeypatch):
+    monkeypatch.setattr("bench.worker.prove.spot_checks.is_late", lambda: False)
+    right, calls = jit_spmd.build(problem, mesh), itertools.count()
+
+    def counted(state, batch):
+        next(calls)
+        return right.step(state, batch)
+
+    assert checked(gate, replace(right, step=counted), problem, rounds=1, last=True)[0] == ""
+    built = larger_from(next(calls) - 2)(problem, mesh)
+    why, _ = checked(gate, built, problem, rounds=1, last=True)
+    assert "after the last round: the update is " in why
 
 
 @pytest.mark.parametrize("rearranged", [False, True])

@@ -189,9 +189,22 @@ class SpotChecks:
         return CheckedSpan(first, 0 if whole else steps, wait_each, before, after)
 
     def finish(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
-        """Check the last spans, and that no work continues after them."""
+        """Check the last spans, once more what they leave suspected, and that no work continues."""
         self.verify(turn_of)
-        if self._gate is None or not is_late():
+        if self._gate is None:
+            return
+        for _ in range(CLEARED):  # there are no later rounds for that
+            for arm in arms:
+                watched = self._watched.get(arm.name)
+                if not any(process_exchange.gather(watched is not None and watched.suspected > 0)):
+                    continue
+                if (checked := self.checked_span(arm, None, self._in_turn)) is not None:
+                    turn_of(arm.name)
+                    checked.before(arm)
+                    arm.run_spans([(checked.steps or self._in_turn, checked.wait_each)])
+                    checked.after(arm)
+            self.verify(turn_of)
+        if not is_late():
             return
         for arm in arms:
             turn_of(arm.name)
