@@ -113,6 +113,7 @@ CASES = {
     "approximate": [],
     "data parallel": [
         Case("linear", "data=1"),
+        Case("mlp", "data=4"),
         Case("mlp", "data=8"),
         Case("mlp", "data=2", StepOptions("bf16")),
         Case("mlp", "data=2", StepOptions("fp16")),
@@ -191,6 +192,7 @@ CASES = {
     "other libraries": [
         Case("linear", "data=1"),
         Case("linear", "data=2", StepOptions(remat="full")),
+        Case("mlp", "data=4"),
         Case("mlp", "data=8"),
         Case("mlp", "data=2", StepOptions("bf16")),
         Case("mlp", "data=2", StepOptions("fp16")),
@@ -245,11 +247,11 @@ def gates(programs):
 
 
 ALWAYS = {
-    "data parallel": "mlp-data=8-fp32",
+    "data parallel": "mlp-data=4-fp32",
     "fully sharded": "mlp-data=2,fsdp=4-fp32",
     "tensor parallel": "mlp-data=2,model=4-fp32",
     "fully sharded and tensor parallel": "mlp-data=2,fsdp=2,model=2-fp32",
-    "other libraries": "mlp-data=8-fp32",
+    "other libraries": "mlp-data=4-fp32",
 }
 """Proved in every run of the tests, for every implementation of a kind; the others in
 `nox -s conformance`, but for FIRST."""
@@ -328,12 +330,12 @@ LIKE_OTHERS = {
 def case_of(name):
     """A small block that the implementation can run."""
     return {
-        "data parallel": Case("mlp", "data=8"),
+        "data parallel": Case("mlp", "data=4"),
         "fully sharded": Case("mlp", "data=2,fsdp=4"),
         "tensor parallel": Case("mlp", "data=2,model=4"),
         "fully sharded and tensor parallel": Case("mlp", "data=2,fsdp=2,model=2"),
-        "other libraries": Case("mlp", "data=8"),
-        "approximate": Case("mlp", "data=8"),
+        "other libraries": Case("mlp", "data=4"),
+        "approximate": Case("mlp", "data=4"),
         "whole matrices": Case("gpt2_muon", "data=2"),
         "context parallel": Case("gpt2", "data=1,context=2"),
         "expert parallel": Case("moe", "data=1,expert=2"),
@@ -459,7 +461,7 @@ def test_a_mesh_without_its_axis_is_unsupported_not_a_crash(name):
 
 @pytest.mark.parametrize("name", sorted(APPROXIMATE))
 def test_what_is_approximate_fails_the_proof_of_exact_steps(gates, name):
-    gate = gates(Case("mlp", "data=8"))[2]
+    gate = gates(Case("mlp", "data=4"))[2]
     with pytest.raises(WrongStepError):
         gate.prove_exact(IMPLEMENTATIONS[name])
 
@@ -469,7 +471,7 @@ def test_the_readmes_example_passes_the_gate(gates, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     (example,) = [block for block in blocks if "def build(" in block]
     (tmp_path / "my_step.py").write_text(example)
-    problem, mesh, gate = gates(Case("mlp", "data=8"))
+    problem, mesh, gate = gates(Case("mlp", "data=4"))
     implementation = load(tmp_path / "my_step.py")
     assert implementation.why_unsupported(problem, mesh) is None
     gate.prove_exact(implementation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 import lockstep
 from tests import synthetic
@@ -19,6 +18,8 @@ def results(tmp_path_factory):
 
 @pytest.fixture
 def axes():
+    from matplotlib.figure import Figure  # noqa: PLC0415 - not in every process of the tests
+
     return Figure().subplots()
 
 
