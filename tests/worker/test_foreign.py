@@ -247,6 +247,22 @@ def test_a_worker_that_wakes_up_late_takes_no_time_from_the_next_span(arm, monke
     assert late.run_spans([(1, False), (0, False), (1, True)]) == [20_000_000, 0, 20_000_000]
 
 
+@pytest.mark.parametrize("waited", [0, 8_000_000])
+def test_who_waits_for_a_core_does_not_lie(arm, monkeypatch, waited):
+    """Answers come 8 ms late, on a busy host or because the child's clock is slow."""
+    late, total = arm("foreign_good"), count(0, waited)
+    answer = {"ns": 20_000_000, "loss": 1.0}
+
+    def asked(spans):
+        return [(28_000_000, [answer]) if steps else (200_000, []) for steps, _ in spans]
+
+    monkeypatch.setattr(late, "_asked", asked)
+    monkeypatch.setattr(late.children, "waited_ns", lambda: next(total))
+    for _ in range(foreign_arm.FEWEST_SPANS):
+        late.run(1)
+    assert bool(late.why_untrusted()) == (not waited)
+
+
 def test_threads_that_work_on_between_turns_are_found(arm, monkeypatch):
     spinning, tenths = arm("foreign_good"), count()
     monkeypatch.setattr(spinning.children, "cpu_s", lambda: next(tenths) / 10)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -184,6 +185,17 @@ class Children:
         for process in self._counted:
             with contextlib.suppress(psutil.Error):
                 total += sum(process.cpu_times()[:2])  # user and system
+        return total
+
+    def waited_ns(self) -> int:
+        """Nanoseconds that the processes' main threads and the worker's have waited for a core.
+
+        0 where the system does not count them.
+        """
+        total = 0
+        for name in ("self", *(str(process.pid) for process in self._processes)):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                total += int(Path("/proc", name, "schedstat").read_text().split()[1])
         return total
 
     def close(self) -> None:

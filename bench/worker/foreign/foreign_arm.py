@@ -24,7 +24,9 @@ FEWEST_SPANS = 12
 LIE_SHARE plus two round trips of an empty request sent right after. Of the last SPANS spans, only
 long ones count, and at least FEWEST_SPANS are needed; a span is long if LIE_SHARE of it exceeds
 four round trips, because lying about a shorter one gains little. Lower quartiles are compared: on a
-busy host the worker often wakes up late, after spans and empty requests alike, but not always."""
+busy host the worker often wakes up late, after spans and empty requests alike, but not always. The
+time that a turn's threads waited for a core does not count: one that has just computed waits longer
+than one that has slept."""
 
 TRUSTED_SHARE = 0.02
 """Share of a span by which a child's clock may differ from the worker's, in addition to a round
@@ -76,7 +78,7 @@ class ForeignArm(Arm):
     """Median round trip of an empty request."""
     _spans: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
     """Nanoseconds of each recent span: by the worker's clock, the part of it that the slowest child
-    does not report, and the round trip of the empty request right after."""
+    neither reports nor waited for a core, and the round trip of the empty request right after."""
     _busy: np.ndarray = field(default_factory=lambda: np.zeros(2))
     """Seconds within spans, and the children's CPU seconds in them."""
     _idle: np.ndarray = field(default_factory=lambda: np.zeros(2))
@@ -108,12 +110,14 @@ class ForeignArm(Arm):
         """
         self._note(self._idle)
         taken = [span for span in spans if span[0]]
+        waited = -self.children.waited_ns()
         asked = self._asked(taken)
+        waited += self.children.waited_ns()
         self._note(self._busy)
         ((empty, _),) = self._asked([(0, False)])
         told = [max(int(answer["ns"]) for answer in answers) for _, answers in asked]
         for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
-            self._spans.append((took, took - own, empty))
+            self._spans.append((took, took - own - waited, empty))
             self.steps += steps
             loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
             self.losses.append((self.steps, loss))
