@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from bench.__main__ import app
 from bench.analyse import change_points
 from bench.commands import exits
-from bench.present.gallery import index, published_run, sparklines
+from bench.present.gallery import history_tables, index, published_run
 from bench.records import store
 from bench.records.paths import ROOT
 from bench.records.step_programs import Operation, packed
@@ -288,7 +288,7 @@ def test_histories_show_what_changed_and_with_what(tmp_path, monkeypatch):
         assert "2026-10-01 to 2026-10-12" in text
     assert page.count('<svg class="spark"') == 1, "the baseline has no ratio"
     assert page.count("<circle") == 2, "the change, and the newest"
-    (bars,) = re.findall(f"[{sparklines.BARS}]{{2,}}", markdown)
+    (bars,) = re.findall(f"[{history_tables.BARS}]{{2,}}", markdown)
     assert len(bars) == 12
     assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
     assert "<svg" not in markdown

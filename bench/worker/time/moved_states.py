@@ -53,10 +53,8 @@ def _containers(tree: Any) -> dict[int, Any]:
     """Return the containers of a tree that hold arrays, by their identities."""
     parts: dict[int, Any] = {}
     jax.tree.leaves(tree, is_leaf=lambda part: parts.setdefault(id(part), part) is None)
-    return {key: part for key, part in parts.items() if _has_leaves(part)}
-
-
-def _has_leaves(part: Any) -> bool:
-    """Whether a part of a tree is a container, and not an empty one."""
-    leaves = jax.tree.leaves(part)
-    return bool(leaves) and leaves[0] is not part
+    return {
+        key: part
+        for key, part in parts.items()
+        if jax.tree.leaves(part) and not jax.tree_util.all_leaves([part])
+    }
