@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from bench.present.plots import drawing_process
 from bench.present.plots.drawing_process import drawing
 from bench.present.plots.vega_plot import Plot
 
@@ -20,7 +21,14 @@ def plot(slug):
     return Plot(slug, json.dumps(SPEC))
 
 
-def test_plots_are_written_while_the_caller_works(tmp_path):
+@pytest.fixture(autouse=True)
+def one_plot_is_many(monkeypatch):
+    monkeypatch.setattr(drawing_process, "FEW", 0)
+
+
+@pytest.mark.parametrize("few", [0, 2])
+def test_plots_are_written_while_the_caller_works(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(drawing_process, "FEW", few)
     (tmp_path / "other").mkdir()
     with drawing([(plot("one"), tmp_path), (plot("two"), tmp_path / "other")]):
         pass

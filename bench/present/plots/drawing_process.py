@@ -1,6 +1,6 @@
-"""Plots are drawn in a process of their own: the renderer holds Python's global interpreter lock.
+"""Many plots are drawn in a process of their own, while the caller builds the pages.
 
-While it draws, the caller builds the pages.
+In the caller's, the renderer would hold Python's global interpreter lock.
 """
 
 import json
@@ -17,6 +17,9 @@ from bench.present.plots.vega_plot import Plot
 # The task is read before anything is imported, so that the caller does not wait to write it.
 _PROGRAM = f"import json, sys; task = json.load(sys.stdin); from {__name__} import draw; draw(task)"
 
+FEW = 8
+"""Most plots that are drawn sooner than a process and its renderer start."""
+
 
 @contextmanager
 def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
@@ -26,7 +29,13 @@ def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
       OSError: a file could not be written.
       RuntimeError: drawing failed otherwise; its output is on the standard error.
     """
-    task = json.dumps([[asdict(plot), str(folder)] for plot, folder in plots])
+    listed = list(plots)
+    if len(listed) <= FEW:
+        for plot, folder in listed:
+            plot.write(folder)
+        yield
+        return
+    task = json.dumps([[asdict(plot), str(folder)] for plot, folder in listed])
     process = subprocess.Popen(  # noqa: S603 - this interpreter and module
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
