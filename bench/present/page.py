@@ -108,7 +108,7 @@ def _marked(text: str, names: list[str]) -> Markup:
         for place, part in enumerate(parts)
     )
     slower = r'<span class="slower">\g<0></span>'
-    return Markup(re.sub(r"; .*?(?=\. |$)", slower, marked, count=1))  # noqa: S704 (is escaped)
+    return Markup(re.sub(r"; .*?(?=\. |$)", slower, str(marked), count=1))  # noqa: S704 (is escaped)
 
 
 def _read(name: str) -> str:

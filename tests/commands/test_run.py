@@ -682,7 +682,10 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
         (("--batch-sizes", "-4"), "--batch-sizes: '-4' is not a positive whole number"),
         (("--run", "last"), "--run: 'last' stands for the newest run; choose another name"),
         (("--qqq",), "--qqq is not an option; see --help"),
-        (("--run", ""), "--run: '' is not a plain name of a folder"),
+        (
+            ("--run", ""),
+            "--run: '' is not a plain name of a folder: use letters, digits, '.', '_' and '-'",
+        ),
         (("--clip-norm", "0"), "--clip-norm: '0' is not a positive number"),
         (
             ("-k", "data="),
