@@ -23,10 +23,12 @@ FEWEST_SPANS = 12
 """A child lies if the spans that it reports are shorter than by the worker's clock by more than
 LIE_SHARE plus two round trips of an empty request sent right after. Of the last SPANS spans, only
 long ones count, and at least FEWEST_SPANS are needed; a span is long if LIE_SHARE of it exceeds
-four round trips, because lying about a shorter one gains little. Lower quartiles are compared: on a
-busy host the worker often wakes up late, after spans and empty requests alike, but not always. The
-time that a turn's threads waited for a core does not count: one that has just computed waits longer
-than one that has slept."""
+four round trips, because lying about a shorter one gains little."""
+
+UNCOUNTED, COUNTED = 0.25, 0.9
+"""Quantiles that are compared. On a busy host the worker often wakes up late, after spans and empty
+requests alike, but not always. Where the system counts how long threads waited for a core, that
+time is subtracted, which leaves nothing of an honest child's in nearly all spans."""
 
 TRUSTED_SHARE = 0.02
 """Share of a span by which a child's clock may differ from the worker's, in addition to a round
@@ -76,9 +78,10 @@ class ForeignArm(Arm):
     """The arm's share of the cores."""
     asking_ns: int = 0
     """Median round trip of an empty request."""
-    _spans: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
+    _spans: deque[tuple[int, int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
     """Nanoseconds of each recent span: by the worker's clock, the part of it that the slowest child
-    neither reports nor waited for a core, and the round trip of the empty request right after."""
+    does not report, the time that threads waited for a core in its turn, and the round trip of the
+    empty request right after."""
     _busy: np.ndarray = field(default_factory=lambda: np.zeros(2))
     """Seconds within spans, and the children's CPU seconds in them."""
     _idle: np.ndarray = field(default_factory=lambda: np.zeros(2))
@@ -117,7 +120,7 @@ class ForeignArm(Arm):
         ((empty, _),) = self._asked([(0, False)])
         told = [max(int(answer["ns"]) for answer in answers) for _, answers in asked]
         for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
-            self._spans.append((took, took - own - waited, empty))
+            self._spans.append((took, took - own, waited, empty))
             self.steps += steps
             loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
             self.losses.append((self.steps, loss))
@@ -152,13 +155,14 @@ class ForeignArm(Arm):
         return self.children.cpu_s()
 
     def _lies(self) -> bool:
-        asking = statistics.median([empty for _, _, empty in self._spans] or [0])
+        asking = statistics.median([empty for *_, empty in self._spans] or [0])
         long = [span for span in self._spans if LIE_SHARE * span[0] > 4 * asking]
         if len(long) < FEWEST_SPANS:
             return False
-        columns = zip(*long, strict=True)
-        took, missing, empty = (statistics.quantiles(column, n=4)[0] for column in columns)
-        return missing > 2 * empty + LIE_SHARE * took
+        took, missing, waited, empty = np.array(long).T
+        share = COUNTED if waited.any() else UNCOUNTED
+        least = 2 * np.quantile(empty, share) + LIE_SHARE * np.quantile(took, share)
+        return bool(np.quantile(missing - waited, share) > least)
 
     def why_untrusted(self) -> str:
         """Describe how the processes broke the rules of the rounds; empty if they did not."""
