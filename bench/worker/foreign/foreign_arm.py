@@ -25,10 +25,10 @@ LIE_SHARE plus two round trips of an empty request sent right after. Of the last
 long ones count, and at least FEWEST_SPANS are needed; a span is long if LIE_SHARE of it exceeds
 four round trips, because lying about a shorter one gains little."""
 
-UNCOUNTED, COUNTED = 0.25, 0.9
-"""Quantiles that are compared. On a busy host the worker often wakes up late, after spans and empty
-requests alike, but not always. Where the system counts how long threads waited for a core, that
-time is subtracted, which leaves nothing of an honest child's in nearly all spans."""
+OFTEN, SOMETIMES, UNEXPLAINED = 0.75, 0.1, 0.1
+"""On a busy host the worker often wakes up late, after spans and empty requests alike, but not
+always: so it is a lie only if OFTEN of the long spans are too short, and if at least SOMETIMES the
+time that threads waited for a core leaves more than UNEXPLAINED of the span unexplained."""
 
 TRUSTED_SHARE = 0.02
 """Share of a span by which a child's clock may differ from the worker's, in addition to a round
@@ -80,8 +80,8 @@ class ForeignArm(Arm):
     """Median round trip of an empty request."""
     _spans: deque[tuple[int, int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
     """Nanoseconds of each recent span: by the worker's clock, the part of it that the slowest child
-    does not report, the time that threads waited for a core in its turn, and the round trip of the
-    empty request right after."""
+    does not report, its part of the time that threads waited for a core in the turn, and the round
+    trip of the empty request right after."""
     _busy: np.ndarray = field(default_factory=lambda: np.zeros(2))
     """Seconds within spans, and the children's CPU seconds in them."""
     _idle: np.ndarray = field(default_factory=lambda: np.zeros(2))
@@ -119,12 +119,12 @@ class ForeignArm(Arm):
         self._note(self._busy)
         ((empty, _),) = self._asked([(0, False)])
         told = [max(int(answer["ns"]) for answer in answers) for _, answers in asked]
+        most = sum(took for took, _ in asked)
         for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
-            self._spans.append((took, took - own, waited, empty))
+            self._spans.append((took, took - own, waited * took // most, empty))
             self.steps += steps
             loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
             self.losses.append((self.steps, loss))
-        most = sum(took for took, _ in asked)
         least = (1 - TRUSTED_SHARE) * most - self.asking_ns * len(asked)
         whole = min(max(sum(told), least), most)
         shares = told if sum(told) else [steps for steps, _ in taken]
@@ -160,9 +160,10 @@ class ForeignArm(Arm):
         if len(long) < FEWEST_SPANS:
             return False
         took, missing, waited, empty = np.array(long).T
-        share = COUNTED if waited.any() else UNCOUNTED
-        least = 2 * np.quantile(empty, share) + LIE_SHARE * np.quantile(took, share)
-        return bool(np.quantile(missing - waited, share) > least)
+        unexplained = (missing - waited - 2 * empty) / took
+        took, missing, empty = (np.quantile(each, 1 - OFTEN) for each in (took, missing, empty))
+        is_short = missing > 2 * empty + LIE_SHARE * took
+        return bool(is_short and np.quantile(unexplained, 1 - SOMETIMES) > UNEXPLAINED)
 
     def why_untrusted(self) -> str:
         """Describe how the processes broke the rules of the rounds; empty if they did not."""
