@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import kstest
+import scipy  # which loads scipy.stats, with scipy.optimize, only where it is used
 
 from bench.contract import Batch, Problem, StateLossFn
 from bench.contract.model_state import LOCAL, SYNCHRONIZED
@@ -152,7 +152,7 @@ def _is_noise(seen: Observed) -> bool:
         if not 0 < np.linalg.norm(matrix, 2) <= most:
             return False
         scaled.append(errors.ravel() / errors.std())
-    return bool(kstest(np.concatenate(scaled), "norm").pvalue > LEAST_CHANCE)
+    return bool(scipy.stats.kstest(np.concatenate(scaled), "norm").pvalue > LEAST_CHANCE)
 
 
 def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray) -> str:

@@ -106,7 +106,7 @@ class Arm:
         for _ in range(WARM_UP_STEPS):
             before = self.state
             self.run(1)
-            self.rebuilds_state = is_rebuilt(before, self.state)
+        self.rebuilds_state = is_rebuilt(before, self.state)
         return self
 
     def move(self) -> None:

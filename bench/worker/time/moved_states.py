@@ -12,6 +12,8 @@ import jax
 from flax import nnx
 from jaxlib.xla_client import ArrayImpl
 
+from bench.worker.prove.carried_state import private
+
 MOVED_EVERY = 4
 """Rounds from one move to the next. A move copies every state once, outside of all spans."""
 
@@ -44,9 +46,7 @@ def is_rebuilt(before: Any, after: Any) -> bool:
 
 
 def _moved_leaf(leaf: Any) -> Any:
-    if type(leaf) is ArrayImpl and leaf.committed:
-        return jax.device_put(leaf, leaf.format, may_alias=False)
-    return leaf
+    return private(leaf) if type(leaf) is ArrayImpl and leaf.committed else leaf
 
 
 def _containers(tree: Any) -> dict[int, Any]:
