@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from dataclasses import replace
 from itertools import count
 
@@ -13,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.contract.foreign import read_arrays, write_arrays
+from bench.contract.foreign import read_arrays, run, write_arrays
 from bench.contract.workloads import linear, vae
 from bench.records import temporary_folders
 from bench.records.cells import Block, StepOptions
@@ -441,6 +442,26 @@ def test_arrays_are_written_as_safetensors(tmp_path):
     data = (tmp_path / "x").read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     assert header["c"] == {"dtype": "I32", "shape": [], "data_offsets": [48, 52]}
+
+
+def test_a_span_ends_when_the_step_says_that_the_device_was_done():
+    class Step:
+        waits = ()
+
+        def step(self, _batch):
+            return 1.0
+
+        def wait(self):
+            self.waits += ("all",)
+            return time.perf_counter_ns() - 10**12
+
+        def wait_for_loss(self):
+            self.waits += ("loss",)
+
+    step = Step()
+    assert run(step, None, 3, wait_each=True)["ns"] < 0
+    assert step.waits == ("loss", "loss", "loss", "all")
+    assert run(step, None, 0, wait_each=False)["ns"] >= 0  # an empty request waits for nothing
 
 
 def test_infinite_losses_are_alike():

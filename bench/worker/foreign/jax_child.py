@@ -28,6 +28,7 @@ from bench.worker.prove.failures import why_state_unsupported
 from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
 from bench.worker.read.programs import FirstCall, program_figures
 from bench.worker.read.step_program import operations
+from bench.worker.time.span_end import done_at, wait_for
 
 PACKAGES = ["jax", "jaxlib", "flax", "optax"]
 
@@ -42,7 +43,8 @@ class JaxStep:
         wanted = asked.timed and asked.figures
         self.about = {"figures": figures(implementation, problem, mesh)} if wanted else {}
         built = build_step(implementation, problem, mesh)
-        self.problem, self.built, self.state, self.loss = problem, built, built.state, None
+        self.problem, self.built, self.state = problem, built, built.state
+        self.loss: Any = None
         self.batch = jax.tree.structure(problem.batch(0))
 
     def place(self, arrays: list[np.ndarray]) -> Any:
@@ -56,9 +58,13 @@ class JaxStep:
         self.state, self.loss = state_and_loss(self.built.step(self.state, batch))
         return self.loss
 
-    def wait(self) -> None:
-        """Wait for the loss and the state."""
-        jax.block_until_ready((self.loss, self.state))
+    def wait_for_loss(self) -> None:
+        """Wait for the last loss, as the worker does after each step of a latency span."""
+        wait_for(self.loss)
+
+    def wait(self) -> int:
+        """Wait for the loss and the state; return when they were ready."""
+        return done_at(self.state, self.loss)
 
     def params(self) -> dict[str, np.ndarray]:
         """Return the parameters and the model state by path, on the host."""

@@ -10,22 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
-from jaxlib.xla_client import ArrayImpl, batched_block_until_ready
 
 from bench.contract import TrainStep
 from bench.records.row_parts import BoardSlot, Energy
 from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
-from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.moved_states import MOVED_EVERY, is_rebuilt, moved
+from bench.worker.time.span_end import done_at, now, wait_for
 from bench.worker.time.turn_order import Orders
 from bench.worker.time.turn_slots import HostWatch
-
-_now, _leaves, _wait_for_all = time.perf_counter_ns, jax.tree.leaves, batched_block_until_ready
-wait_for, _is_ready = ArrayImpl.block_until_ready, ArrayImpl.is_ready
-"""Bound before any step is loaded, so that a step cannot replace the clock that times it, not even
-for a moment."""
 
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
@@ -57,24 +51,11 @@ class Arm:
 
         With `wait_each`, each step starts once the previous step's loss is ready, as in a training
         loop that reads its loss. After the last step, loss and state are both waited for.
-        Flattening the state is the harness's own work: it is not timed if all arrays were ready by
-        the end of the span, and otherwise overlaps with waiting for them. Nanoseconds are returned.
+        Nanoseconds are returned.
         """
-        start = _now()
+        start = now()
         state, loss = self.launch(steps, wait_each=wait_each)
-        if type(loss) is not ArrayImpl:
-            raise WrongStepError(f"the loss becomes a {type(loss).__name__} while it is timed")
-        wait_for(loss)
-        end = _now()
-        leaves = _leaves(state)
-        arrays = [leaf for leaf in leaves if type(leaf) is ArrayImpl]
-        # Arrays of PRNG keys have no is_ready, but can be waited for.
-        keys = [x for x in leaves if type(x) is not ArrayImpl and isinstance(x, jax.Array)]
-        if keys or not all(map(_is_ready, arrays)):
-            _wait_for_all(arrays)
-            for key in keys:
-                key.block_until_ready()
-            end = _now()
+        end = done_at(state, loss)
         self.state = state
         self.steps += steps
         self.losses.append((self.steps, loss))
