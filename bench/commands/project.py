@@ -55,7 +55,6 @@ def project(
     console = Console(highlight=False)
     if run is None:
         show(console, prediction_tables.published())
-        show(console, prediction_tables.answers())
         return
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
