@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bench.commands.exits import FAILED, exit_codes, refuse, refusing
+from bench.commands.exits import FAILED, exit_codes, refuse
 from bench.commands.shared_options import new_folder
 from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput, choice, collected
@@ -18,8 +18,6 @@ from bench.trials.selftest.peer_tools import peer_names
 from bench.trials.selftest.selftest_settings import LONGER, Settings
 
 DEFAULTS = Settings()
-
-RUNNING = "trials", "finished {} of {} trials"
 
 SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 
@@ -65,8 +63,6 @@ def selftest(
     from rich.console import Console
 
     from bench.present import terminal
-    from bench.trials.selftest.background_load import LoadError
-    from bench.trials.selftest.planted_kernel import KernelError
     from bench.trials.selftest.selftest_session import Session
 
     if samples:
@@ -94,9 +90,9 @@ def selftest(
     for tool, reason in session.unavailable.items():
         console.print(f"{tool} is skipped: {reason}", soft_wrap=True)
     try:
-        with refusing(KernelError), terminal.counter(console, *RUNNING) as progress:
+        with terminal.counter(console, "trials", "finished {} of {} trials") as progress:
             session.run(progress)
-    except (LoadError, ChildError) as error:
+    except ChildError as error:
         refuse(f"the self-test ended early: {error}", FAILED)
     _build(folder)
 
@@ -108,8 +104,7 @@ def _judge(name: str) -> None:
     from bench.present import terminal
     from bench.trials.selftest import equal_arms, shares
 
-    with refusing(equal_arms.SamplesError):
-        found = shares.shares(equal_arms.trials(equal_arms.read(name)), ["arms", "size"])
+    found = shares.shares(equal_arms.trials(equal_arms.read(name)), ["arms", "size"])
     keys = {"size": "Measured", "arms": "Arms"}
     console = Console()
     terminal.show(console, shares.verdicts("Verdicts", found, keys))

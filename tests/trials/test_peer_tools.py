@@ -12,6 +12,7 @@ import pytest
 
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Answer
+from bench.plan.option_values import BadInput
 from bench.trials.selftest import peer_tools as peers
 from bench.trials.selftest import planted_kernel as kernels
 from bench.trials.selftest.peer_tools import (
@@ -24,7 +25,7 @@ from bench.trials.selftest.peer_tools import (
     run_tool,
     spinning,
 )
-from bench.trials.selftest.planted_kernel import SEED, Kernel, KernelError, build
+from bench.trials.selftest.planted_kernel import SEED, Kernel, build
 
 NAMES = sorted(find_peers())
 
@@ -79,11 +80,11 @@ def test_a_program_for_python_calls_the_kernel(kernel: Kernel) -> None:
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(KernelError, match=r"no C\+\+ compiler.*apt install g\+\+"):
+    with pytest.raises(BadInput, match=r"no C\+\+ compiler.*apt install g\+\+"):
         build(tmp_path)
     assert not kernels.has_header("cstdint")
     monkeypatch.setenv("CXX", "c++-of-mine -g")
-    with pytest.raises(KernelError, match=r"CXX names c\+\+-of-mine -g, which is not on the path"):
+    with pytest.raises(BadInput, match=r"CXX names c\+\+-of-mine -g, which is not on the path"):
         build(tmp_path)
 
 
@@ -92,7 +93,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_pa
     compiler.write_text("#!/bin/sh\necho it broke >&2\nexit 1\n")
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
-    with pytest.raises(KernelError, match=r"libplanted\.so cannot be compiled:\n  it broke"):
+    with pytest.raises(BadInput, match=r"libplanted\.so cannot be compiled:\n  it broke"):
         build(tmp_path)
 
 

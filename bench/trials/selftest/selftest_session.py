@@ -90,7 +90,7 @@ class Session:
     def run(self, progress: Callable[[int, int], None]) -> None:
         """Run everything; `progress` is called with the number of trials done, and the total.
 
-        Raises KernelError, LoadError, or ChildError if a worker process failed.
+        Raises BadInput, or ChildError if another process failed.
         """
         settings = self.settings
         with temporary_folder() as self._scratch:

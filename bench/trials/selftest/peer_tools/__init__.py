@@ -75,7 +75,7 @@ class Peer(Protocol):
         """Measure two programs one after the other, for half of the seconds each, and judge them.
 
         The tool runs and writes in the directory, an empty folder by its full path. Raises
-        KernelError if a program cannot be compiled, and PeerError if the tool failed.
+        BadInput if a program cannot be compiled, and PeerError if the tool failed.
         """
 
 
