@@ -14,7 +14,7 @@ from bench.plan.option_values import BadInput, choice, collected
 from bench.records.paths import REPORTS
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
-from bench.trials.selftest.peer_tools import peer_names
+from bench.trials.selftest.peer_tools import PEERS
 from bench.trials.selftest.selftest_settings import LONGER, Settings
 
 DEFAULTS = Settings()
@@ -39,7 +39,7 @@ def selftest(
         list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")
     ] = None,
     peer: Annotated[
-        list[str] | None, typer.Option(help=f"Peer: {', '.join(peer_names())}; repeatable.")
+        list[str] | None, typer.Option(help=f"Peer: {', '.join(PEERS)}; repeatable.")
     ] = None,
     run: str = "",
     again: str = "",
@@ -74,13 +74,13 @@ def selftest(
             refuse(f"{again} is not a self-test in {REPORTS}/, or it was not finished")
         _build(folder)
         return
-    peers = tuple(peer or peer_names()) if peer_trials else ()
+    peers = tuple(peer or PEERS) if peer_trials else ()
     faults: list[str] = []
     folder = new_folder(faults, run, "selftest")
     for word in load or ():
         collected(faults, choice(PATTERNS), word, "--load")
     for word in peers:
-        collected(faults, choice(peer_names()), word, "--peer")
+        collected(faults, choice(PEERS), word, "--peer")
     if faults:
         raise BadInput(faults)
     settings = Settings(
