@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.exits import FAILED, exit_codes, refuse
-from bench.commands.shared_options import new_folder
+from bench.commands.shared_options import new_folder, plain_console
 from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput, choice, collected
 from bench.records.paths import REPORTS
@@ -60,8 +60,6 @@ def selftest(
       samples (FILE|RUN): Only judge stored samples of equal arms: a Parquet or CSV file, all arms
         of which are equal, or a run's twin and copies of its baseline.
     """
-    from rich.console import Console
-
     from bench.present import terminal
     from bench.trials.selftest.selftest_session import Session
 
@@ -86,7 +84,7 @@ def selftest(
     settings = Settings(
         processes, trials, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
     )
-    session, console = Session(settings, folder), Console(highlight=False)
+    session, console = Session(settings, folder), plain_console()
     for tool, reason in session.unavailable.items():
         console.print(f"{tool} is skipped: {reason}", soft_wrap=True)
     try:
@@ -99,14 +97,12 @@ def selftest(
 
 def _judge(name: str) -> None:
     """Run trials on stored samples of equal arms, and print how often the verdicts are right."""
-    from rich.console import Console
-
     from bench.present import terminal
     from bench.trials.selftest import equal_arms, shares
 
     found = shares.shares(equal_arms.trials(equal_arms.read(name)), ["arms", "size"])
     keys = {"size": "Measured", "arms": "Arms"}
-    console = Console()
+    console = plain_console()
     terminal.show(console, shares.verdicts("Verdicts", found, keys))
     terminal.show(console, shares.intervals("95 % intervals", found, keys))
 
