@@ -71,6 +71,9 @@ class Difference:
 class Change:
     """A cell that has a time in both runs."""
 
+    cell: str
+    block: str
+    implementation: str
     a: Row
     b: Row
     is_baseline: bool
@@ -83,21 +86,6 @@ class Change:
     verdict: Verdict
     source: Source
     """The quantity that the verdict is about."""
-
-    @property
-    def cell(self) -> str:
-        """The cell's name."""
-        return str(self.a["cell"])
-
-    @property
-    def block(self) -> str:
-        """The block's name."""
-        return str(self.a["block"])
-
-    @property
-    def implementation(self) -> str:
-        """The implementation's name."""
-        return str(self.a["implementation"])
 
     @property
     def compile(self) -> float | None:
@@ -203,6 +191,7 @@ def _change(
             found = quotient(one, other)
             against = found if found.paired and found.error is not None else None
     return Change(
+        **{part: a[part] for part in ("cell", "block", "implementation")},
         a=a,
         b=b,
         is_baseline=block_a.baseline == block_b.baseline == arm,

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from bench.commands.exits import refusing
-from bench.commands.shared_options import load_run
+from bench.commands.shared_options import load_run, plain_console
 from bench.measure.run_folder import find_run
 from bench.records.paths import REPORTS
 
@@ -20,8 +20,6 @@ def compare(a: str, b: str, margin: str | None = None, output: Path | None = Non
         margin).
       output (DIR): Folder for the pages (default: one in reports/).
     """
-    from rich.console import Console
-
     from bench.plan.option_values import BadInput, share
     from bench.present import comparison_report
 
@@ -35,5 +33,5 @@ def compare(a: str, b: str, margin: str | None = None, output: Path | None = Non
         if folder.exists() and not folder.is_dir():
             raise BadInput([f"--output: {folder} is a file, not a folder"])
         compared = comparison_report.build(load_run(a), load_run(b), folder, ignored)
-    comparison_report.show(Console(highlight=False), compared)
+    comparison_report.show(plain_console(), compared)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")

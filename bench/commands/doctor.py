@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bench.commands.shared_options import plain_console
+
 
 def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """Show this machine's devices, drivers, clocks, limits and users, and what they allow.
@@ -12,8 +14,6 @@ def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     Args:
       as_json: Print all that was found as JSON instead.
     """
-    from rich.console import Console
-
     from bench.measure.machine_check import examine
     from bench.present.machine_screen import show
 
@@ -21,4 +21,4 @@ def doctor(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     if as_json:
         typer.echo(json.dumps(machine, indent=2))
     else:
-        show(Console(highlight=False), machine)
+        show(plain_console(), machine)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.commands.exits import refusing
-from bench.commands.shared_options import load_run, warn_of_damage
+from bench.commands.shared_options import load_run, plain_console, warn_of_damage
 from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.git_files import tracked_folders
@@ -41,12 +41,10 @@ def explain(
         else with their programs).
       every: Show every cause, and not only a screen of them.
     """
-    from rich.console import Console
-
     from bench.analyse import cell_table
     from bench.present import explanation
 
-    console = Console(highlight=False)
+    console = plain_console()
     with refusing(OSError):
         stored = load_run(run) if run else newest_run(a, b)
         programs, apart = stored.programs, cells_apart(stored)

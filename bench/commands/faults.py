@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bench.commands.exits import FAILED, exit_codes, refuse
-from bench.commands.shared_options import new_folder
+from bench.commands.shared_options import new_folder, plain_console
 from bench.plan.option_values import BadInput, choice, collected
 from bench.records.host import usable_cores
 from bench.records.store import StoreError
@@ -50,14 +50,13 @@ def faults(
         loaded machine, and count false convictions in at least this many launches.
       limit (SECONDS): With --right: begin no run after this.
     """
-    from rich.console import Console
     from rich.text import Text
 
     from bench.present.terminal import show
     from bench.trials.faults import fault_session
     from bench.trials.faults.fault_table import FAULTS
 
-    console = Console(highlight=False)
+    console = plain_console()
     if list_:
         for fault in FAULTS:
             console.print(f"{fault.name}  ({fault.kind}) {fault.how}", soft_wrap=True)

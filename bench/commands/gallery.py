@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands.exits import refuse, refusing
+from bench.commands.exits import refuse
 from bench.records.paths import REPORTS
 
 
@@ -13,12 +13,10 @@ def gallery() -> None:
     folder there is listed.
     """
     from bench.present.gallery import index
-    from bench.present.gallery.index import EntryError
 
     if not REPORTS.is_dir():
         refuse(f"there is no folder {REPORTS}/ here")
-    with refusing(EntryError):
-        page, entries = index.build(REPORTS)
+    page, entries = index.build(REPORTS)
     for entry in entries:
         typer.echo(f"{entry.folder}: {entry.headline}")
     typer.echo(f"gallery: {page.as_posix()}")

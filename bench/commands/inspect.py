@@ -1,6 +1,6 @@
 """`python -m bench inspect CELL`: the layout of a cell's arrays over the devices."""
 
-from bench.commands.shared_options import Files
+from bench.commands.shared_options import Files, plain_console
 
 
 def inspect(cell: str, implementation_path: Files = None, workload_path: Files = None) -> None:
@@ -9,10 +9,8 @@ def inspect(cell: str, implementation_path: Files = None, workload_path: Files =
     Args:
       cell (CELL): Name of a cell, as --dry-run and reports show it.
     """
-    from rich.console import Console
-
     from bench.measure.catalogue import read_layout
     from bench.present.layout_drawing import show
 
     layout = read_layout(cell, implementation_path or (), workload_path or ())
-    show(Console(highlight=False), layout)
+    show(plain_console(), layout)

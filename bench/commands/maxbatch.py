@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bench.commands.exits import refuse, refusing
-from bench.commands.shared_options import Files, Keyword, files_of, load_run
+from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, collected
@@ -44,8 +44,6 @@ def maxbatch(
         a program; required on CPU).
       again: Repeat searches whose results are stored for this limit.
     """
-    from rich.console import Console
-
     from bench.plan.content_keys import Contents
     from bench.present import run_tables
     from bench.project import largest_fit
@@ -73,7 +71,7 @@ def maxbatch(
     known = {largest_batches.key(row) for row in rows}
     left = [line for line in lines if largest_batches.key_of(line.cell) not in known]
     try:
-        console = Console(stderr=True, highlight=False)
+        console = plain_console(stderr=True)
         for row in largest_fit.search_here(left, limit, catalogue, console):
             try:
                 largest_batches.write(folder, [row])
@@ -88,7 +86,7 @@ def maxbatch(
             err=True,
         )
         raise
-    run_tables.show_largest(Console(highlight=False), sorted(rows, key=largest_batches.key))
+    run_tables.show_largest(plain_console(), sorted(rows, key=largest_batches.key))
     typer.echo(
         f"stored: {(folder / largest_batches.FILE).as_posix()} (`{typed('report')} {run}` shows it)"
     )

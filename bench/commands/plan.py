@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.project import COMPILING, predicting
-from bench.commands.shared_options import Files, Keyword
+from bench.commands.shared_options import Files, Keyword, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
 from bench.plan.presets import default_batch, is_exact
@@ -44,8 +44,6 @@ def plan(
       remat (POLICY): What the backward pass recomputes: none, dots, full.
       scan_layers: Take a model's equal layers in a loop.
     """
-    from rich.console import Console
-
     from bench.present.terminal import counter
     from bench.project import mesh_ranking
     from bench.project.compiled_programs import MOST_DEVICES, programs
@@ -83,14 +81,14 @@ def plan(
         if not chosen:
             raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])
         options = StepOptions(precision, microbatches, policy, scan_layers)
-        with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
+        with counter(plain_console(stderr=True), *COMPILING) as progress:
             read = partial(programs, catalogue=catalogue, progress=progress)
             ranking = mesh_ranking.rank(name, batch, options, sheet, chips, chosen, read)
         if not ranking.ranked:
             reasons = (*ranking.refused, *ranking.unsupported)
             raise BadInput([f"{workload}: no mesh can be predicted", *reasons])
         written = mesh_ranking.build(ranking, REPORTS / f"plan_{files.slug(ranking.title)}")
-    mesh_ranking.show(Console(highlight=False), ranking)
+    mesh_ranking.show(plain_console(), ranking)
     typer.echo(f"plan: {written.as_posix()}")
 
 

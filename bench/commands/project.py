@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bench.commands.exits import refuse, refusing
-from bench.commands.shared_options import Files, Keyword, files_of, load_run
+from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, choice, collected
@@ -43,8 +43,6 @@ def project(
     """
     if (run is None) != check_published:
         refuse("name either a stored run or --check-published")
-    from rich.console import Console
-
     from bench.present import predicted_curves
     from bench.present.terminal import counter, show
     from bench.project import prediction_tables, projection, projection_page
@@ -52,10 +50,9 @@ def project(
     from bench.project.program_formulae import Scaling
     from bench.project.projection import Request, chip_counts, sheets, unavailable
 
-    console = Console(highlight=False)
+    console = plain_console()
     if run is None:
         show(console, prediction_tables.published())
-        show(console, prediction_tables.answers())
         return
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
@@ -73,7 +70,7 @@ def project(
         request = Request(tuple(wanted), tuple(counts), kind, precision, selected)
         stored = load_run(run)
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
-        with counter(Console(stderr=True, highlight=False), *COMPILING) as progress:
+        with counter(plain_console(stderr=True), *COMPILING) as progress:
             found = projection.project(
                 stored, request, lambda cells: programs(cells, catalogue, progress=progress)
             )

@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands.shared_options import load_run
+from bench.commands.shared_options import load_run, plain_console
 
 
 def report(run: str, all_plots: bool = False) -> None:
@@ -11,8 +11,6 @@ def report(run: str, all_plots: bool = False) -> None:
     Args:
       all_plots: Draw every print plot, even if that takes minutes.
     """
-    from rich.console import Console
-
     from bench.analyse import cell_table
     from bench.present.closing_summary import print_summary
     from bench.present.report_files import build
@@ -20,5 +18,5 @@ def report(run: str, all_plots: bool = False) -> None:
     stored = load_run(run)
     found = cell_table.build(stored)
     page = build(stored, found, all_plots=all_plots)
-    print_summary(Console(), stored, found)
+    print_summary(plain_console(), stored, found)
     typer.echo(f"report: {page.as_posix()}")

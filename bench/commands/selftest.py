@@ -7,19 +7,17 @@ from typing import Annotated
 
 import typer
 
-from bench.commands.exits import FAILED, exit_codes, refuse, refusing
-from bench.commands.shared_options import new_folder
+from bench.commands.exits import FAILED, exit_codes, refuse
+from bench.commands.shared_options import new_folder, plain_console
 from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput, choice, collected
 from bench.records.paths import REPORTS
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
-from bench.trials.selftest.peer_tools import peer_names
+from bench.trials.selftest.peer_tools import PEERS
 from bench.trials.selftest.selftest_settings import LONGER, Settings
 
 DEFAULTS = Settings()
-
-RUNNING = "trials", "finished {} of {} trials"
 
 SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 
@@ -41,7 +39,7 @@ def selftest(
         list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")
     ] = None,
     peer: Annotated[
-        list[str] | None, typer.Option(help=f"Peer: {', '.join(peer_names())}; repeatable.")
+        list[str] | None, typer.Option(help=f"Peer: {', '.join(PEERS)}; repeatable.")
     ] = None,
     run: str = "",
     again: str = "",
@@ -62,11 +60,7 @@ def selftest(
       samples (FILE|RUN): Only judge stored samples of equal arms: a Parquet or CSV file, all arms
         of which are equal, or a run's twin and copies of its baseline.
     """
-    from rich.console import Console
-
     from bench.present import terminal
-    from bench.trials.selftest.background_load import LoadError
-    from bench.trials.selftest.planted_kernel import KernelError
     from bench.trials.selftest.selftest_session import Session
 
     if samples:
@@ -78,40 +72,37 @@ def selftest(
             refuse(f"{again} is not a self-test in {REPORTS}/, or it was not finished")
         _build(folder)
         return
-    peers = tuple(peer or peer_names()) if peer_trials else ()
+    peers = tuple(peer or PEERS) if peer_trials else ()
     faults: list[str] = []
     folder = new_folder(faults, run, "selftest")
     for word in load or ():
         collected(faults, choice(PATTERNS), word, "--load")
     for word in peers:
-        collected(faults, choice(peer_names()), word, "--peer")
+        collected(faults, choice(PEERS), word, "--peer")
     if faults:
         raise BadInput(faults)
     settings = Settings(
         processes, trials, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
     )
-    session, console = Session(settings, folder), Console(highlight=False)
+    session, console = Session(settings, folder), plain_console()
     for tool, reason in session.unavailable.items():
         console.print(f"{tool} is skipped: {reason}", soft_wrap=True)
     try:
-        with refusing(KernelError), terminal.counter(console, *RUNNING) as progress:
+        with terminal.counter(console, "trials", "finished {} of {} trials") as progress:
             session.run(progress)
-    except (LoadError, ChildError) as error:
+    except ChildError as error:
         refuse(f"the self-test ended early: {error}", FAILED)
     _build(folder)
 
 
 def _judge(name: str) -> None:
     """Run trials on stored samples of equal arms, and print how often the verdicts are right."""
-    from rich.console import Console
-
     from bench.present import terminal
     from bench.trials.selftest import equal_arms, shares
 
-    with refusing(equal_arms.SamplesError):
-        found = shares.shares(equal_arms.trials(equal_arms.read(name)), ["arms", "size"])
+    found = shares.shares(equal_arms.trials(equal_arms.read(name)), ["arms", "size"])
     keys = {"size": "Measured", "arms": "Arms"}
-    console = Console()
+    console = plain_console()
     terminal.show(console, shares.verdicts("Verdicts", found, keys))
     terminal.show(console, shares.intervals("95 % intervals", found, keys))
 

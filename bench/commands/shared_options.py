@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench.measure.run_folder import find_run, name_fault, own_files
 from bench.records import derived_files, store
 from bench.records.paths import REPORTS
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Keyword = Annotated[
     str, typer.Option("-k", metavar="EXPRESSION", help="Only what this selects; see `run --help`.")
@@ -38,6 +41,13 @@ def add_help(command: Any) -> None:
             placeholder, meaning = told[parameter.name]
             parameter.help, parameter.metavar = " ".join(meaning.split()), placeholder or None
             parameter.secondary_opts = []  # a flag has no opposite, `--no-flag`
+
+
+def plain_console(*, stderr: bool = False) -> Console:
+    """Return a console that shows texts as they are; rich is loaded now, for those that print."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
 
 
 def files_of(

@@ -1,7 +1,6 @@
 """Caveats: reasons in the stored rows to read the figures with care."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -32,16 +31,8 @@ BUSY_SHARE = 0.05
 """Share of the cores' time above which other processes' load is reported."""
 
 
-@dataclass(frozen=True)
-class Caveat:
-    """A reason to read some figures with care."""
-
-    title: str
-    text: str
-
-
-def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
-    """Return all caveats that apply to a run."""
+def caveats(content: Tables, manifest: Manifest) -> dict[str, str]:
+    """Return the text of every caveat that applies to a run, by its title."""
     said = {
         "Damaged files": damage(content.damaged),
         **_of_host(content, manifest),
@@ -51,7 +42,7 @@ def caveats(content: Tables, manifest: Manifest) -> list[Caveat]:
         **_of_cells(content.cells),
         **_of_phases(content, manifest),
     }
-    return [Caveat(title, text) for title, text in said.items() if text]
+    return {title: text for title, text in said.items() if text}
 
 
 def damage(found: Sequence[Damage]) -> str:

@@ -18,7 +18,7 @@ from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.analyse.run_changes import Change, Compared, Kind, Row, compare, compile_s
 from bench.present import terminal
 from bench.present.bounds import sure
-from bench.present.caveats import Caveat, damage
+from bench.present.caveats import damage
 from bench.present.columns import Column, Figure, Table, formatted, item, ratio_figure
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
@@ -214,8 +214,8 @@ def show(console: Console, compared: Compared) -> None:
     if missing := absences(compared):
         console.print(Text("\nin one run only", style="yellow"))
         _list(console, [f"{g.a}: {numbers.count(g.number, 'cell')}; {g.b}" for g in missing])
-    for caveat in caveats(compared):
-        console.print(Text(f"\n{caveat.title}. ", style="bold").append(plain(caveat.text)))
+    for title, text in caveats(compared).items():
+        console.print(Text(f"\n{title}. ", style="bold").append(plain(text)))
     console.print(Text(f"\n{tally(compared)}", style="bold"))
     if why := basis(compared):
         console.print(why)
@@ -309,14 +309,14 @@ def basis(compared: Compared) -> str:
     return f"Verdicts: {listing(parts)}; margin {margin}." if parts else ""
 
 
-def caveats(compared: Compared) -> list[Caveat]:
+def caveats(compared: Compared) -> dict[str, str]:
     """Return reasons in both runs' rows to read the changes with care."""
     said = {
         "Damaged files in A": damage(compared.a.damaged),
         "Damaged files in B": damage(compared.b.damaged),
         **(_of_code(compared) | _of_changes(compared) if compared.changes else {}),
     }
-    return [Caveat(title, text) for title, text in said.items() if text]
+    return {title: text for title, text in said.items() if text}
 
 
 def _of_code(compared: Compared) -> dict[str, str]:

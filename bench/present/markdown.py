@@ -1,7 +1,7 @@
 """A run in GitHub's Markdown: a summary that can be pasted elsewhere, then plots, then tables."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby, takewhile
@@ -22,7 +22,7 @@ from bench.present import (
     sentences,
     trace_tables,
 )
-from bench.present.caveats import Caveat, caveats
+from bench.present.caveats import caveats
 from bench.present.cell_columns import Row
 from bench.present.columns import Table
 from bench.present.predicted_curves import Projected
@@ -70,7 +70,7 @@ def render(page: Mapping[str, Any]) -> str:
 
 
 def _summary(
-    found: Tables, manifest: Manifest, noted: Sequence[Caveat], endings: Table
+    found: Tables, manifest: Manifest, noted: Iterable[str], endings: Table
 ) -> dict[str, Any]:
     every = sentences.summaries(found)
     counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
@@ -86,7 +86,7 @@ def _summary(
         "failures": [_failure(row) for row in named],
         "unnamed": len(failed) - len(named),
         "ran_on": run_environment.provenance(manifest),
-        "caveats": ", ".join(one.title[:1].lower() + one.title[1:] for one in noted),
+        "caveats": ", ".join(title[:1].lower() + title[1:] for title in noted),
     }
 
 

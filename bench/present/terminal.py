@@ -4,16 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -110,9 +102,9 @@ def activity(console: Console, text: str) -> Iterator[None]:
         yield
         return
     cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    told = TextColumn("{task.description}", markup=False, table_column=cut)
-    parts = SpinnerColumn(), told, TimeElapsedColumn()
-    with Progress(*parts, console=console, transient=True, expand=True) as shown:
+    told = progress.TextColumn("{task.description}", markup=False, table_column=cut)
+    parts = progress.SpinnerColumn(), told, progress.TimeElapsedColumn()
+    with progress.Progress(*parts, console=console, transient=True, expand=True) as shown:
         shown.add_task(text, total=None)
         yield
 
@@ -134,9 +126,10 @@ def counter(console: Console, doing: str, done: str) -> Iterator[Callable[[int, 
         yield tell
         return
     parts = (
-        TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left:"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*parts, console=console, transient=True) as shown:
+        *(progress.TextColumn(doing), progress.BarColumn(), progress.MofNCompleteColumn()),
+        *(progress.TimeElapsedColumn(), progress.TextColumn("left:")),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*parts, console=console, transient=True) as shown:
         task = shown.add_task("", total=None, visible=False)
         yield lambda count, of: shown.update(task, completed=count, total=of, visible=True)

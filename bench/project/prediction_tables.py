@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any
 
 from bench.present.columns import Column, Figure, Table, formatted
@@ -244,18 +245,13 @@ def _jumps(points: Sequence[Point]) -> Iterator[str]:
             )
 
 
-def _error(trial: Trial, note: str = "") -> Figure | None:
-    error = trial.ratio - 1
-    return None if math.isnan(error) else Figure(formatted(error, "+percent"), note)
-
-
 MEASURED = (
     Column("implementation", "Implementation", value=lambda row: row.cell.implementation),
     Column("mesh", "Mesh", value=lambda row: str(row.cell.block.mesh)),
     Column("batch", "Batch", format="count", value=lambda row: row.cell.block.batch),
     Column("measured_s", "Step time", "measured", "s"),
     Column("predicted_s", "Predicted", "from the other meshes", "s"),
-    Column("error", "Error", format="percent", value=_error),
+    Column("error", "Error", format="+percent", value=lambda row: row.ratio - 1),
 )
 
 
@@ -274,25 +270,14 @@ def cross_validation(projection: Projection) -> list[Table]:
 
 
 PUBLISHED = (
-    Column("name", "Model", "", "text", lambda row: row.model.name, lambda row: row.model.hardware),
-    Column(
-        "chips", "Chips", "", "count",
-        lambda row: row.trial.cell.block.mesh.size, lambda row: str(row.trial.cell.block.mesh),
-    ),
-    Column("measured_s", "Step time", "published", "s", lambda row: row.trial.measured_s),
-    Column("predicted_s", "Predicted", "from the others", "s", lambda row: row.trial.predicted_s),
-    Column(
-        "error", "Error", "", "percent",
-        lambda row: _error(row.trial, "" if row.within else "outside the interval"),
-    ),
-    Column(
-        "measured_efficiency", "Efficiency", "published", "percent",
-        lambda row: row.efficiency(lambda trial: trial.measured_s),
-    ),
-    Column(
-        "predicted_efficiency", "Predicted efficiency", "", "percent",
-        lambda row: row.efficiency(lambda trial: trial.predicted_s),
-    ),
+    Column("name", "Model", detail=itemgetter("hardware")),
+    Column("chips", "Chips", "", "count", lambda r: r["mesh"].size, lambda r: str(r["mesh"])),
+    Column("measured_s", "Step time", "published", "s"),
+    Column("predicted_s", "Predicted", "from the others", "s"),
+    Column("error", "Error", format="+percent",
+           detail=lambda row: "" if row["within"] else "outside the interval"),
+    Column("measured_efficiency", "Efficiency", "published", "percent"),
+    Column("predicted_efficiency", "Predicted efficiency", format="percent"),
 )  # fmt: skip
 
 
@@ -300,8 +285,8 @@ def published() -> Table:
     """Return the table of published results and their predictions."""
     rows = published_results.compare()
     _, others = published_results.published()
-    misses = [row.model.name for row in rows if not row.within]
-    errors = [abs(row.trial.ratio - 1) for row in rows]
+    misses = [row["name"] for row in rows if not row["within"]]
+    errors = [abs(row["error"]) for row in rows]
     half, largest = (numbers.percent(e) for e in (statistics.median(errors), max(errors)))
     outside = f": {', '.join(dict.fromkeys(misses))}" if misses else ""
     fact = (
@@ -312,19 +297,3 @@ def published() -> Table:
     )
     remarks = [f"Not predicted: {one.name} ({one.says}), because {one.why}." for one in others]
     return Table("Published results and predictions", PUBLISHED, rows, [fact], remarks)
-
-
-def _four_digits(value: float) -> Figure:
-    return Figure(numbers.significant(value, 4))
-
-
-ANSWERS = (
-    Column("question", "Question"),
-    Column("book", "The scaling book", "", "count", lambda row: _four_digits(row.book)),
-    Column("ours", "Lockstep", "", "count", lambda row: _four_digits(row.ours)),
-)
-
-
-def answers() -> Table:
-    """Return the table of the scaling book's worked answers and the model's."""
-    return Table("Worked answers of the scaling book", ANSWERS, [*published_results.answers()])

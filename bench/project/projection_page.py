@@ -208,7 +208,6 @@ def build(
         ],
         rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
         published=tables.published(),
-        answers=tables.answers(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",
     )
     derived_files.seal(folder)

@@ -53,7 +53,7 @@ def test_a_proof_outweighs_times_and_the_contradiction_is_told(tmp_path: Path) -
         "jit_spmd, renamed and nnx_jit run the same program, so only its dispatch"
     )
     assert "jit_spmd 6, renamed 6, nnx_jit 4901" in said
-    told = {c.title: c.text for c in caveats.caveats(found, synthetic.manifest(PLAN))}
+    told = caveats.caveats(found, synthetic.manifest(PLAN))
     assert f"{PLACE}/renamed would differ" in told["Equal programs, unequal times"]
 
 

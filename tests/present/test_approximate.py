@@ -110,7 +110,7 @@ def test_every_list_marks_them(run: store.Run, found: Tables) -> None:
     assert any("sparse rounds" in figure.main for line in table.body for figure in line)
     page = page_data.build(found, run.manifest)
     assert [page["implementations"][arm] for arm in page["approximate"]] == ["coarse", "sparse"]
-    said = {one.title: one.text for one in caveats.caveats(found, run.manifest)}
+    said = caveats.caveats(found, run.manifest)
     assert "sparse (sparse rounds)" in said["Approximate steps"]
     console = Console(width=200, record=True)
     closing_summary.print_summary(console, run, found)

@@ -345,7 +345,7 @@ def test_results_that_have_changed_are_not_shown(file, tmp_path, monkeypatch):
     shutil.copytree(folder, tmp_path / folder.name)
     path = tmp_path / folder.name / file
     path.write_text(path.read_text().replace("1", "2", 1))
-    with pytest.raises(index.EntryError, match=rf"{file} is damaged: differs from what was"):
+    with pytest.raises(store.StoreError, match=rf"{file} is damaged: differs from what was"):
         index.find(tmp_path)
 
 

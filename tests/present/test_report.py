@@ -375,10 +375,10 @@ def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) 
 def test_tracing_that_failed_is_told(tmp_path: Path) -> None:
     built, run = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
     run.manifest["config"]["profile_steps"] = 5
-    titles = [caveat.title for caveat in caveats.caveats(built, run.manifest)]
+    titles = caveats.caveats(built, run.manifest)
     assert "Not traced" not in titles
     del built.traces["mlp-base/data=2/b64/fp32/slow"]
-    told = {caveat.title: caveat.text for caveat in caveats.caveats(built, run.manifest)}
+    told = caveats.caveats(built, run.manifest)
     assert (
         "Tracing failed for 1 cell, for instance mlp-base/data=2/b64/fp32/slow"
         in told["Not traced"]
@@ -441,7 +441,7 @@ def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> No
 
     synthetic.rewrite(directory, "samples", slower)
     run = store.load(directory)
-    titles = [c.title for c in caveats.caveats(cell_table.build(run), run.manifest)]
+    titles = caveats.caveats(cell_table.build(run), run.manifest)
     assert "Two copies of one program differ" in titles
 
 
@@ -456,7 +456,7 @@ def test_steps_in_other_frameworks_are_marked(tmp_path: Path) -> None:
     synthetic.rewrite(directory, "cells", mark)
     run = store.load(directory)
     built = cell_table.build(run)
-    said = {c.title: c.text for c in caveats.caveats(built, run.manifest)}
+    said = caveats.caveats(built, run.manifest)
     text = said["Processes of their own"].replace(numbers.NARROW, " ")
     assert "jit_spmd (torch 2.13.0; 2 processes of 1 thread)" in text
     assert "up to 90.0 \N{MICRO SIGN}s" in text
@@ -491,7 +491,7 @@ def test_a_winner_that_was_repeated_in_isolation_is_told(
     directory = synthetic.write(tmp_path, SMALL)
     synthetic.rewrite(directory, "cells", mark)
     run = store.load(directory)
-    said = {c.title: c.text for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    said = caveats.caveats(cell_table.build(run), run.manifest)
     text = said["Winners repeated in isolation"].replace(numbers.NARROW, " ")
     assert "/jit_spmd was measured again" in text
     assert "it is fast" in text
@@ -516,12 +516,10 @@ def test_a_report_says_which_attention_was_proved_against_which(tmp_path: Path) 
 
     directory = synthetic.write(tmp_path, SMALL)
     run = store.load(directory)
-    assert "Fused attention" not in {
-        caveat.title for caveat in caveats.caveats(cell_table.build(run), run.manifest)
-    }
+    assert "Fused attention" not in caveats.caveats(cell_table.build(run), run.manifest)
     synthetic.rewrite(directory, "cells", mark)
     run = store.load(directory)
-    said = {c.title: c.text for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    said = caveats.caveats(cell_table.build(run), run.manifest)
     assert said["Fused attention"].startswith(
         "The timed programs of mlp-base/data=2/b64/fp32/jit_spmd call __cudnn$fmhaSoftmax and "
         "__cudnn$fmhaSoftmaxBackward. Their proof in float64 is that of attention by plain"
@@ -539,10 +537,10 @@ def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> N
     directory = synthetic.write(tmp_path, SMALL)
     title = "Steps too large for a whole proof"
     run = store.load(directory)
-    assert title not in {c.title for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    assert title not in caveats.caveats(cell_table.build(run), run.manifest)
     synthetic.rewrite(directory, "cells", mark)
     run = store.load(directory)
-    said = {c.title: c.text for c in caveats.caveats(cell_table.build(run), run.manifest)}
+    said = caveats.caveats(cell_table.build(run), run.manifest)
     assert said[title].startswith(
         "The reference of mlp-base/data=2/b64/fp32/jit_spmd does not fit on one device. It was "
         "computed in 8 parts of the batch, with its parameters sharded over 2 devices. In float64, "
@@ -553,7 +551,7 @@ def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> N
     )
     raced = {"loss_tolerance": 1e-3, "update_tolerance": 1e-3, "loosened": []}
     synthetic.rewrite(directory, "manifest", lambda row: row["config"].update(functions=raced))
-    said = {c.title for c in caveats.caveats(cell_table.build(run), store.load(directory).manifest)}
+    said = caveats.caveats(cell_table.build(run), store.load(directory).manifest)
     assert "Proved against one another" in said
     assert title not in said, "functions of lockstep.compare are never proved in float64"
 
@@ -563,11 +561,7 @@ def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
     for path in synthetic.launch_files(directory):
         path.write_bytes(path.read_bytes()[:-9])
     run = store.load(directory)
-    (text,) = [
-        c.text
-        for c in caveats.caveats(cell_table.build(run), run.manifest)
-        if c.title == "Damaged files"
-    ]
+    text = caveats.caveats(cell_table.build(run), run.manifest)["Damaged files"]
     assert text.startswith("12 parts of the stored files could not be used. launches/0001_")
     assert "_launch8.jsonl: differs from what was stored (CRC-32); and 4 more." in text
 
@@ -575,17 +569,17 @@ def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
     built, run = small(tmp_path, rounds=5)
     assert len(built.comparisons[0].standings.leaders) == len(SMALL.ratios)
-    assert "Too few rounds" in [c.title for c in caveats.caveats(built, run.manifest)]
+    assert "Too few rounds" in caveats.caveats(built, run.manifest)
 
 
 def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path: Path) -> None:
-    titles = [c.title for c in caveats.caveats(found, store.load(directory).manifest)]
+    titles = caveats.caveats(found, store.load(directory).manifest)
     assert "More devices than cores" in titles
     assert "Measured in a separate process" in titles
     assert "A busy host" not in titles
     assert "Wide noise floor" not in titles
     built, run = small(tmp_path, noise=0.2, load=3.0)
-    titles = [c.title for c in caveats.caveats(built, run.manifest)]
+    titles = caveats.caveats(built, run.manifest)
     assert "Wide noise floor" in titles
     assert "A busy host" in titles
     assert "More devices than cores" not in titles

@@ -25,7 +25,7 @@ from bench.plan.selection import selector
 from bench.present import predicted_curves as projections
 from bench.present import print_plots
 from bench.present import report_files as reports
-from bench.present.gallery.published_run import PublishError, publish
+from bench.present.gallery.published_run import publish
 from bench.present.terminal import counter
 from bench.project import compiled_programs as compiling
 from bench.project import (
@@ -457,7 +457,7 @@ def test_a_projection_that_has_changed_is_named_and_not_shown(tmp_path, capsys) 
         assert f"set aside: {damage.place}: {damage.reason}" in capsys.readouterr().err
         found = projections.find(run)
         assert (found and len(found.charts)) == left, kind
-        with pytest.raises(PublishError, match=f"is damaged: {damage.place}: "):
+        with pytest.raises(store.StoreError, match=f"is damaged: {damage.place}: "):
             publish(store.load(run), tmp_path)
         path.write_bytes(text)
     assert projections.find(run) == whole

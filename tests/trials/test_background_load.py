@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from bench.measure.environment import child_environment
+from bench.measure.processes.guarded import ChildError
 from bench.trials.selftest import background_load as module
-from bench.trials.selftest.background_load import PATTERNS, LoadError, load, segments
+from bench.trials.selftest.background_load import PATTERNS, load, segments
 
 LOADED = (
     "import sys; from bench.trials.selftest.background_load import load\n"
@@ -142,7 +143,7 @@ def test_a_burner_that_does_not_start_is_an_error(
     two_cores: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(LoadError, match="the bursty load did not start"), load("bursty"):
+    with pytest.raises(ChildError, match="the bursty load did not start"), load("bursty"):
         pass
 
 

@@ -142,7 +142,7 @@ def test_throttled_turns_are_marked_and_told(tmp_path):
     assert found.throttling.arms == (
         ThrottledArm(block, name, of, 2, {"heat": 2, "power": 1}),
     )  # fmt: skip
-    (told,) = [c.text for c in caveats(found, run.manifest) if c.title == "Throttled GPUs"]
+    told = caveats(found, run.manifest)["Throttled GPUs"]
     assert f"{name} in {block} after 2 of {of} turns (2 by heat, 1 by power)" in told
     assert (
         "Reading the GPUs took 200\N{NARROW NO-BREAK SPACE}µs per turn, outside the timed spans"

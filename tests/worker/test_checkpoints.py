@@ -358,11 +358,7 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
         "110\N{NARROW NO-BREAK SPACE}ms."
     )
     assert said[1] == "There is no checkpoint of 1 cell: no room"
-    (caveat,) = [
-        one.text
-        for one in caveats.caveats(content, store.read_manifest(directory))
-        if one.title == "Without a checkpoint"
-    ]
+    caveat = caveats.caveats(content, store.read_manifest(directory))["Without a checkpoint"]
     assert caveat.startswith("There are no figures of checkpoints for 1 cell")
     assert "/pmap: no room" in caveat
     table = phase_tables.checkpoints(found)

@@ -30,10 +30,6 @@ KINDS = {
 """Sections of the index."""
 
 
-class EntryError(Exception):
-    """A published folder cannot be read; the message says which and why."""
-
-
 @dataclass(frozen=True)
 class Entry:
     """One published folder."""
@@ -61,7 +57,7 @@ class Entry:
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     """Return a folder's published runs: clean commits first, then the largest, then the newest.
 
-    `also` are folders that are about to be added to git. EntryError if a folder cannot be read.
+    `also` are folders that are about to be added to git. StoreError if a folder cannot be read.
     """
     # Git tracks no trial runs. Without git, all folders count as published.
     published: Iterable[str] | None = tracked_folders(reports)
@@ -87,10 +83,8 @@ def _entries(folder: Path) -> Iterator[Entry]:
                 # Hardware and date: `2 cores of AMD EPYC, 2026-11-22 15:22 UTC`.
                 made = f"{run_environment.chips(manifest)}, {run_environment.started(manifest)}"
                 started = datetime.fromisoformat(manifest["started_at"])
-            except store.StoreError as error:
-                raise EntryError(str(error)) from error
             except (OSError, ValueError, KeyError) as error:
-                raise EntryError(f"{folder.as_posix()} cannot be read: {error!r}") from error
+                raise store.StoreError(f"{folder.as_posix()} cannot be read: {error!r}") from error
             yield Entry(folder=folder.name, started=started, made=made, **own)
 
 
@@ -144,7 +138,7 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
     """Write `README.md` and `index.html`, which list all published runs, into a folder of reports.
 
     `also` are folders in it that are about to be added to git. Returns the page and its entries.
-    Raises EntryError if a published folder cannot be read; nothing is written then.
+    Raises StoreError if a published folder cannot be read; nothing is written then.
     """
     entries = find(reports, also)
     sections = [

@@ -29,13 +29,6 @@ _PACKED = re.compile(r'"[^"\s]{200,}"')
 _CODE = re.compile(r'<script type="module">.*?</script>', re.DOTALL)
 
 
-class PublishError(Exception):
-    """A run cannot be published; the message lists every reason."""
-
-    def __init__(self, *reasons: str) -> None:
-        super().__init__("\n".join(reasons))
-
-
 def publish(run: store.Run, reports: Path) -> Path:
     """Make a published folder of a run, and return it.
 
@@ -43,7 +36,7 @@ def publish(run: store.Run, reports: Path) -> Path:
     and tables as CSV), but neither Parquet files nor traces. The manifest names the run after the
     folder. A projection of the run is copied along.
 
-    Raises PublishError if the run has no rows or damaged ones, was published before, is too large,
+    Raises StoreError if the run has no rows or damaged ones, was published before, is too large,
     or contains private details of this machine or its user; OSError if the folder cannot be
     written.
     """
@@ -51,7 +44,7 @@ def publish(run: store.Run, reports: Path) -> Path:
     from bench.present.report_files import build  # noqa: PLC0415
 
     if damaged := [*run.damaged, *derived_files.damage(run.directory)]:
-        raise PublishError(f"{run.directory.as_posix()} is damaged: {damaged[0]}")
+        raise store.StoreError(f"{run.directory.as_posix()} is damaged: {damaged[0]}")
     target = _free_folder(run, reports)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=reports) as draft:
         folder = Path(draft, target.name)
@@ -69,7 +62,7 @@ def publish(run: store.Run, reports: Path) -> Path:
         if (folder / derived_files.PROJECTION / derived_files.SEALS).exists():
             derived_files.seal(folder / derived_files.PROJECTION)
         if reasons := [*_too_large(folder), *_private(folder)]:
-            raise PublishError(*reasons)
+            raise store.StoreError("\n".join(reasons))
         if target.exists():
             target.rename(Path(draft, "replaced"))
         folder.rename(target)
@@ -94,19 +87,22 @@ def _is_same_run(folder: Path, manifest: Manifest) -> bool:
     try:
         published = store.read_manifest(folder)
     except store.StoreError as error:
-        raise PublishError(f"{folder.as_posix()} cannot be read; remove it ({error})") from error
+        raise store.StoreError(
+            f"{folder.as_posix()} cannot be read; remove it ({error})"
+        ) from error
     return all(published[key] == manifest[key] for key in ("started_at", "host"))
 
 
 def published_name(run: store.Run) -> str:
     """Name a run by workload, hardware and date: `gpt2-nano_2-core-cpu_2026-11-23`.
 
-    A run of a preset's many workloads is named after the preset. Raises PublishError if the run has
+    A run of a preset's many workloads is named after the preset. Raises StoreError if the run has
     no cells.
     """
     workloads = sorted({f"{row['workload']}-{row['size']}" for row in run.cell_rows})
     if not workloads:
-        raise PublishError(f"{run.directory.as_posix()} has no cells; there is nothing to publish")
+        fault = f"{run.directory.as_posix()} has no cells; there is nothing to publish"
+        raise store.StoreError(fault)
     most = 2
     chosen = "workloads" in run.manifest["config"]["options"]
     many = f"{len(workloads)}-workloads" if chosen else run.manifest["preset"]

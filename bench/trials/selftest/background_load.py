@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bench.measure.environment import child_environment
+from bench.measure.processes.guarded import ChildError
 from bench.records.host import usable_cores
 
 PATTERNS = {
@@ -36,10 +37,6 @@ _LEVEL_S = (2.0, 6.0)
 _SLICE_S = 0.02
 """A burner with a duty between 0 and 1 divides slices of this length into work and rest."""
 _READY = b"ready\n"
-
-
-class LoadError(Exception):
-    """A burner did not start."""
 
 
 class Segment(NamedTuple):
@@ -84,7 +81,7 @@ def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
     """Load all usable cores within the context, whose value is the burners' process ids.
 
     Raises:
-      LoadError: a burner did not start.
+      ChildError: a burner did not start.
       ValueError: there is no such pattern.
     """
     next(segments(pattern, 0, 1, seed))  # raises for an unknown pattern
@@ -97,7 +94,7 @@ def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
         ]
         for process in processes:
             if process.stdout is None or process.stdout.readline() != _READY:
-                raise LoadError(f"a process for the {pattern} load did not start")
+                raise ChildError(f"a process for the {pattern} load did not start")
         yield tuple(process.pid for process in processes)
 
 

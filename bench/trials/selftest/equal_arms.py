@@ -23,6 +23,7 @@ from bench.analyse.ratio_intervals import compare
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.verdicts import Claim
 from bench.measure.run_folder import find_run
+from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.arms import TWIN
 from bench.records.messages import is_look
@@ -55,16 +56,11 @@ _NEEDED = {
 _TEXTS = dict.fromkeys(("block", "attempt", "arm", "predecessor"), str)
 
 
-class SamplesError(Exception):
-    """Samples cannot be used for trials; the message says why."""
-
-
 def read(name: str) -> pd.DataFrame:
     """Read the samples of equal arms of a stored run, or all of a Parquet or CSV file.
 
-    Raises:
-      BadInput: there is no such file or run.
-      SamplesError: the file lacks columns, or has too few samples for any trial.
+    Raises BadInput if there is no such file or run, or if it lacks columns, or has too few samples
+    for any trial.
     """
     path = Path(name)
     if path.suffix == ".parquet" and path.is_file():
@@ -76,10 +72,10 @@ def read(name: str) -> pd.DataFrame:
     if "truth" in samples:  # those of a self-test
         samples = samples[samples["truth"] == 1]
     if lacking := sorted(_NEEDED - set(samples)):
-        raise SamplesError(f"{name} has no columns {', '.join(lacking)}")
+        raise BadInput([f"{name} has no columns {', '.join(lacking)}"])
     most = samples.groupby(["block", "attempt", "round"])["arm"].nunique().ge(2)
     if most.groupby(["block", "attempt"]).sum().max() < ROUNDS[0] or most.empty:
-        raise SamplesError(f"{name} has no {ROUNDS[0]} rounds of two equal arms")
+        raise BadInput([f"{name} has no {ROUNDS[0]} rounds of two equal arms"])
     return samples
 
 

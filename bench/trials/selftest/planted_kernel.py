@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure.processes.guarded import ask
+from bench.plan.option_values import BadInput
 
 SOURCE = Path(__file__).with_name("planted_kernel.cc")
 SEED = 0.5
@@ -27,10 +28,6 @@ _TIMEOUT_S = 300.0
 _CALLS = 9
 """Number of timed calls, whose median is used."""
 _FIRST_ITERATIONS = 1_000
-
-
-class KernelError(Exception):
-    """The workload cannot be compiled; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
     """Compile C++ sources with the flags of the planted workload, followed by further flags.
 
     Raises:
-      KernelError: there is no compiler, or it failed.
+      BadInput: there is no compiler, or it failed.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     _compile([*map(str, sources), "-o", str(output), *flags], f"{output.name} cannot be compiled")
@@ -107,7 +104,7 @@ def has_header(name: str) -> bool:
     lines = f'#if !__has_include("{name}")\n#error\n#endif\n'
     try:
         _compile(["-fsyntax-only", "-x", "c++", "-"], name, lines)
-    except KernelError:
+    except BadInput:
         return False
     return True
 
@@ -115,14 +112,14 @@ def has_header(name: str) -> bool:
 def _compile(words: Sequence[str], failure: str, text: str = "") -> None:
     """Run the compiler with the flags of the planted workload and further words."""
     if reason := why_unavailable():
-        raise KernelError(reason)
+        raise BadInput([reason])
     named = os.environ.get("CXX")
     compiler = shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
     try:
         done = ask([*compiler, *_FLAGS, *words], text, os.environ, _TIMEOUT_S)
     except OSError as error:
-        raise KernelError(f"{failure}: {error}") from error
+        raise BadInput([f"{failure}: {error}"]) from error
     if done.code:
-        raise KernelError(f"{failure}:\n{done.quoted_lines()}")
+        raise BadInput([f"{failure}:\n{done.quoted_lines()}"])
     if done.code is None:
-        raise KernelError(f"{failure} within {_TIMEOUT_S:g} s")
+        raise BadInput([f"{failure} within {_TIMEOUT_S:g} s"])

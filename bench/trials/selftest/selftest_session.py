@@ -27,7 +27,7 @@ from bench.records.temporary_folders import temporary_folder
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import DRAWN, first_paint
-from bench.trials.selftest.peer_tools import PeerError, Program, find_peers, spinning
+from bench.trials.selftest.peer_tools import PEERS, PeerError, Program, spinning
 from bench.trials.selftest.selftest_settings import (
     BASE,
     COLUMNS,
@@ -68,12 +68,12 @@ class Session:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
         self.folder = folder
-        peers = {name: peer for name, peer in find_peers().items() if name in settings.peers}
+        peers = {name: peer for name, peer in PEERS.items() if name in settings.peers}
         self.unavailable = {
             name: reason for name, peer in peers.items() if (reason := peer.why_unavailable())
         }
         self.peers = {name: peers[name] for name in peers if name not in self.unavailable}
-        python = [name for name, peer in self.peers.items() if peer.TIMES_PYTHON]
+        python = [name for name, peer in self.peers.items() if peer.times_python]
         self._peer_trials = [
             (peer, program, arm, number)
             for program, peers, arms, count in (
@@ -90,7 +90,7 @@ class Session:
     def run(self, progress: Callable[[int, int], None]) -> None:
         """Run everything; `progress` is called with the number of trials done, and the total.
 
-        Raises KernelError, LoadError, or ChildError if a worker process failed.
+        Raises BadInput, or ChildError if another process failed.
         """
         settings = self.settings
         with temporary_folder() as self._scratch:

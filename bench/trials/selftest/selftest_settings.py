@@ -1,7 +1,7 @@
 """The settings of a self-test, and the rows and the manifest that it stores."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, cast
 
@@ -12,7 +12,7 @@ from bench.records.mesh import MeshShape
 from bench.records.store import StoreError
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
-from bench.trials.selftest.peer_tools import peer_names
+from bench.trials.selftest.peer_tools import PEERS
 
 ARMS = (2, 7, 14)
 """Numbers of arms in a block."""
@@ -62,7 +62,7 @@ class Settings:
     report_cells: int = 10_000
     """Least number of cells of the run whose report is timed; 0 for no such run."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
-    peers: tuple[str, ...] = field(default_factory=lambda: tuple(peer_names()))
+    peers: tuple[str, ...] = tuple(PEERS)
     seed: int = 0
 
 
