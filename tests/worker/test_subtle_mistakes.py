@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import TrainStep
+from bench.contract.clipping import squared_norm
 from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
@@ -489,7 +490,7 @@ MISTAKES = {
         "the gradients of every two steps are averaged for one update",
     ),
     "normalized": (
-        made(grads=lambda grads, _: jax.tree.map(lambda x: x / optax.global_norm(grads), grads)),
+        made(grads=lambda grads, _: jax.tree.map(lambda x: x / squared_norm(grads) ** 0.5, grads)),
         "the gradients are scaled to a norm of 1, as by clipping",
     ),
     "each clipped by its norm": (
@@ -507,10 +508,6 @@ MISTAKES = {
     "rounded parameters": (
         made_with(with_rounded_parameters),
         "the parameters are rounded to bfloat16 before the loss",
-    ),
-    "padded": (
-        made(batch=lambda batch: jax.tree.map(lambda x: jnp.pad(x, ((0, 2), (0, 0))), batch)),
-        "the mean is also over 2 rows of zeros, which pad the batch",
     ),
     "summed rows": (
         made(grads=lambda grads, _: jax.tree.map(lambda x: 8 * x, grads)),

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.contract.model_state import is_float
-from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, Observed
@@ -33,7 +32,7 @@ def altered_inputs(seen: Observed) -> str:
         factor = float(seen.update @ found / (found @ found or 1.0))
         if factor and close(seen.update, factor * found, match):
             return why
-    return _padded(seen) or _smoothed(seen)
+    return _smoothed(seen)
 
 
 def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
@@ -66,17 +65,6 @@ def _share(seen: Observed, grads: Any) -> float:
     way, rest = -seen.rate * vector(flat(grads)) - seen.right, seen.update - seen.right
     share = float(rest @ way / (way @ way or 1.0))
     return share if 0 < share < 1 and close(rest, share * way, MIXED) else 0.0
-
-
-def _padded(seen: Observed) -> str:
-    """Name the number of rows of zeros over which a batch's mean is taken too."""
-    zeros = jax.tree.map(np.zeros_like, seen.batches[0])
-    grads = seen.gradients(seen.problem.draw(), seen.problem.draw_state(), zeros)[1]
-    share = _share(seen, grads)
-    rows = seen.problem.batch_size * share / (1 - share)
-    if not share or abs(rows - round(rows)) > MIXED * rows:
-        return ""
-    return f"the mean is also over {count(round(rows), 'row')} of zeros, which pad the batch"
 
 
 def _smoothed(seen: Observed) -> str:

@@ -18,6 +18,7 @@ import optax
 import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 from optax import GradientTransformation as Rule
 
+from bench.contract.clipping import squared_norm
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.optimizer_numbers import (
@@ -127,7 +128,7 @@ def scaled_to(norm: float, rate: float) -> Rule:
     """Return SGD with gradients of a global norm."""
 
     def scaled(grads: Any, _: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf * (norm / optax.global_norm(grads)), grads)
+        return jax.tree.map(lambda leaf: leaf * (norm / jnp.sqrt(squared_norm(grads))), grads)
 
     return optax.chain(optax.stateless(scaled), optax.sgd(rate))
 
@@ -206,11 +207,11 @@ class OwnSteps:
             changes[f" for {some(paths)}"] = partial(on_some, right, paths, change)
         if number.name == "max_norm" and (why := self._why_clipped(change(np.inf), own)):
             return why
-        if number.name == "weight_decay" and self.replay(coupled(right, number))[0]:
-            return "its weight_decay is an L2 penalty, added to the gradients"
         for where, make in changes.items():
             if (value := self._fitting(number, make, grads)) is not None:
                 return number.told(value, where)
+        if number.name == "weight_decay" and self.replay(coupled(right, number))[0]:
+            return "its weight_decay is an L2 penalty, added to the gradients"
         return ""
 
     def _why_clipped(self, without: Rule, most: float) -> str:

@@ -211,7 +211,8 @@ def _wrong_times(seen: Observed) -> list[str]:
     changing = _changing(seen, start, factors) if moves else ""
     if changing:
         return [changing]
-    if factors or is_right or not 0 < factor < 1:
+    right_loss = seen.is_near(seen.ours.losses[0], seen.truth.losses[0])
+    if factors or is_right or not right_loss or not 0 < factor < 1:
         return []
     first = f"the first update is {factor:.6g} times what it should be"
     return [f"{first}, and later ones are not: `params` may return an average"]
