@@ -12,15 +12,9 @@ import pytest
 from optax.contrib import muon
 
 from bench.contract.clipping import clip_by_global_norm
-from bench.worker.prove.altered_optimizers import (
-    STATES,
-    OwnSteps,
-    held_by,
-    on_some,
-    restated,
-    with_number,
-)
+from bench.worker.prove.altered_optimizers import STATES, OwnSteps, restated, twice
 from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.optimizer_numbers import held_by, on_some, with_number
 from bench.worker.prove.trajectory import whole_batch_steps
 
 TOLERANCE = 2.0**-26, 4 * 2.0**-26
@@ -30,7 +24,8 @@ BIAS = "['bias']"
 @jax.jit
 @jax.value_and_grad
 def loss_fn(params, batch):
-    return jnp.mean(jnp.tanh(batch @ params["kernel"] + params["bias"] - 1.0) ** 2)
+    scaled = batch @ params["kernel"] * params.get("scale", 1.0)
+    return jnp.mean(jnp.tanh(scaled + params["bias"] - 1.0) ** 2)
 
 
 def whole(params, model_state, batch):
@@ -44,10 +39,10 @@ def _exact():
         yield
 
 
-def named(right, other, gradients=whole):
+def named(right, other, gradients=whole, start=None):
     """What the steps of another optimizer are called, where `right` was asked for."""
     chance = np.random.default_rng(0)
-    start = {"bias": 0.1 * np.ones(3), "kernel": chance.standard_normal((4, 3))}
+    start = start or {"bias": 0.1 * np.ones(3), "kernel": chance.standard_normal((4, 3))}
     batches = [chance.standard_normal((8, 4)) for _ in range(3)]
     ours = whole_batch_steps(start, {}, gradients, other, batches)
     problem = SimpleNamespace(
@@ -79,6 +74,21 @@ def as_amsgrad(rate=1e-3):
     )
 
 
+def in_steps(rule, every=2):
+    return optax.MultiSteps(rule, every).gradient_transformation()
+
+
+def injected(**changed):
+    return optax.inject_hyperparams(optax.adamw)(**{"learning_rate": 1e-3} | changed)
+
+
+def each_clipped(norm, rule):
+    def clipped(grads, _):
+        return jax.tree.map(lambda leaf: leaf * jnp.minimum(1, norm / jnp.linalg.norm(leaf)), grads)
+
+    return optax.chain(optax.stateless(clipped), rule)
+
+
 COUPLED = optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3))
 
 
@@ -105,6 +115,17 @@ COUPLED = optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3))
         ),
         (clipped(0.1), clipped(0.05), "its max_norm is 0.05 and should be 0.1"),
         (adamw(weight_decay=0.1), COUPLED, "its weight_decay is an L2 penalty, added to the grad"),
+        (clipped(0.1), optax.sgd(0.1), "the gradients are not clipped"),
+        (
+            clipped(0.1),
+            each_clipped(0.1, optax.sgd(0.1)),
+            "each parameter's gradients are clipped by their own norm, not the global",
+        ),
+        (in_steps(adamw()), in_steps(adamw(weight_decay=0.0)), "its weight_decay is 0 and should"),
+        (in_steps(adamw()), in_steps(adamw(), 3), "its every_k_schedule is 3 and should be 2"),
+        (injected(), injected(b1=0.8), "its b1 is 0.8 and should be 0.9"),
+        (injected(), injected(learning_rate=1e-4), "its learning_rate is 0.0001 and should be"),
+        (adamw(), twice(adamw()), "its state is updated twice in each step"),
         (adamw(), adamw(3e-4, b2=0.9), ""),
     ],
 )
@@ -124,6 +145,13 @@ def test_a_mistake_in_the_state_is_named(what):
 def test_a_number_may_be_wrong_for_some_parameters():
     of_bias = on_some(adamw(), [BIAS], lambda decay: adamw(weight_decay=decay), 0.0)
     assert named(adamw(), of_bias) == f"its weight_decay for {BIAS} is 0 and should be 0.0001"
+
+
+def test_a_mask_may_leave_out_what_is_zero_at_first():
+    start = {"bias": jnp.zeros(3), "kernel": jnp.ones((4, 3)), "scale": jnp.ones(3)}
+    right, other = (adamw(weight_decay=0.1, mask=mask) for mask in (None, masked))
+    found = named(right, other, start=start)
+    assert found == f"its weight_decay for {BIAS}, ['scale'] is 0 and should be 0.1"
 
 
 def test_shards_may_clip_on_their_own():
@@ -160,10 +188,10 @@ def test_the_numbers_of_an_optimizer_are_found(rule, names):
 def test_a_number_is_changed_only_while_the_optimizer_runs():
     params, rule = {"bias": jnp.ones(3), "kernel": jnp.eye(4, 3)}, adamw(mask=masked)
     (rate,) = (held for held in held_by(rule.update, {}) if held.name == "step_size")
-    doubled = with_number(rule, rate.cell, 2 * rate.cell.cell_contents)
+    doubled = with_number(rule, rate, 2 * rate.value)
     one, other = (each.update(params, each.init(params), params)[0] for each in (rule, doubled))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(2 * a, b, rtol=1e-12), one, other)
-    assert rate.cell.cell_contents == -1e-3
+    assert rate.value == -1e-3
 
 
 def test_an_empty_cell_holds_no_number():

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import TrainStep
+from bench.contract.clipping import squared_norm
 from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
@@ -57,6 +58,69 @@ def made(*, grads=None, batch=None, updated=None, loss=None, params=None, extra=
         )
 
     return type("Implementation", (), {"build": staticmethod(build)})
+
+
+def made_with(body):
+    """A step with gradients by `body(loss_fn, params, kept, count, batch)`; kept is 0 at first.
+
+    `body` returns the loss, the gradients and what it keeps, a tree like the parameters.
+    """
+
+    def build(problem, mesh):
+        right, loss_fn = jit_spmd.build(problem, mesh), problem.loss_function()
+
+        @partial(jax.jit, out_shardings=NamedSharding(mesh, P()))
+        def step(state, batch):
+            params, opt_state, (kept, count) = state
+            loss, grads, kept = body(loss_fn, params, kept, count, batch)
+            updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), opt_state, (kept, count + 1)), loss
+
+        extra = jax.tree.map(jnp.zeros_like, right.state[0]), jnp.zeros((), jnp.int32)
+        return replace(right, state=(*right.state[:2], extra), step=step)
+
+    return type("Implementation", (), {"build": staticmethod(build)})
+
+
+def averaging(rule):
+    def body(loss_fn, params, kept, count, batch):
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        kept = jax.tree.map(lambda old, new: rule(old, new, count), kept, grads)
+        return loss, kept, kept
+
+    return body
+
+
+def at_old_parameters(loss_fn, params, kept, count, batch):
+    old = jax.tree.map(lambda own, last: jnp.where(count == 0, own, last), params, kept)
+    return *jax.value_and_grad(loss_fn)(old, batch), params
+
+
+def every_second(loss_fn, params, kept, count, batch):
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+    both, is_due = jax.tree.map(lambda old, new: old + new / 2, kept, grads), count % 2
+    return loss, *(jax.tree.map(lambda x, by=by: by * x, both) for by in (is_due, 1 - is_due))
+
+
+def augmented(loss_fn, params, kept, count, batch):
+    noise = jax.random.normal(jax.random.fold_in(jax.random.key(0), count), batch[0].shape, "f4")
+    return *jax.value_and_grad(loss_fn)(params, (batch[0] + 0.1 * noise, batch[1])), kept
+
+
+def rounded(leaf):
+    return leaf.astype(jnp.bfloat16).astype(leaf.dtype)
+
+
+def with_rounded_parameters(loss_fn, params, kept, count, batch):
+    def loss_of(params):
+        return loss_fn(jax.tree.map(rounded, params), batch)
+
+    return *jax.value_and_grad(loss_of)(params), kept
+
+
+def average_loss(state, old, now, loss_fn, batch):
+    loss = 0.9 * state[2] + 0.1 * now
+    return (*state[:2], loss), loss
 
 
 def proved(gate, mesh, implementation):
@@ -398,6 +462,60 @@ MISTAKES = {
     "clipped shards": (
         sharded(clipped_before),
         "the gradients of the shards are clipped one by one, before they are averaged",
+    ),
+    "average gradients": (
+        made_with(averaging(lambda kept, grads, count: 0.9 * kept + 0.1 * grads)),
+        "the gradients are averaged over the steps, with a decay of 0.9 ",
+    ),
+    "average from the first": (
+        made_with(
+            averaging(lambda kept, grads, n: jnp.where(n == 0, grads, 0.7 * kept + 0.3 * grads))
+        ),
+        "the gradients are averaged over the steps, with a decay of 0.7 ",
+    ),
+    "momentum": (
+        made_with(averaging(lambda kept, grads, count: 0.8 * kept + grads)),
+        "the gradients are summed over the steps, with a decay of 0.8 ",
+    ),
+    "average loss": (
+        made(loss=average_loss, extra=lambda _: jnp.zeros(())),
+        "the loss is averaged over the steps, with a decay of 0.9 ",
+    ),
+    "delayed parameters": (
+        made_with(at_old_parameters),
+        "the gradients are those of the parameters before the last update",
+    ),
+    "two steps": (
+        made_with(every_second),
+        "the gradients of every two steps are averaged for one update",
+    ),
+    "normalized": (
+        made(grads=lambda grads, _: jax.tree.map(lambda x: x / squared_norm(grads) ** 0.5, grads)),
+        "the gradients are scaled to a norm of 1, as by clipping",
+    ),
+    "each clipped by its norm": (
+        made(
+            grads=lambda grads, _: jax.tree.map(
+                lambda x: x * jnp.minimum(1, 0.05 / jnp.linalg.norm(x)), grads
+            )
+        ),
+        "each parameter's gradients are clipped to a norm of 0.05 by themselves",
+    ),
+    "rounded inputs": (
+        made(batch=lambda batch: (rounded(batch[0]), batch[1])),
+        "the batch is rounded to bfloat16 before the loss, in array 0 ",
+    ),
+    "rounded parameters": (
+        made_with(with_rounded_parameters),
+        "the parameters are rounded to bfloat16 before the loss",
+    ),
+    "summed rows": (
+        made(grads=lambda grads, _: jax.tree.map(lambda x: 8 * x, grads)),
+        "8 times what they should be: they are summed over the rows and not divided",
+    ),
+    "augmented": (
+        made_with(augmented),
+        "losses of the same batch at the same parameters are .*: the step draws random numbers",
     ),
     "loss after": (made(loss=loss_after), "the loss is that of the parameters after the update"),
 }

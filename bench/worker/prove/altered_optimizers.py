@@ -1,17 +1,15 @@
 """Diagnosis of a wrong optimizer: the workload's own is altered in one place until it fits.
 
-optax's transformations are closures, whose cells hold numbers under the names of optax's arguments.
-So the decay rates of any optimizer can be found and changed, and Adam be replaced by AMSGrad. A
+The numbers of any optimizer of optax can be found and changed, and Adam be replaced by AMSGrad. A
 step is explained only if the gate would accept it with that.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +18,17 @@ import optax
 import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 from optax import GradientTransformation as Rule
 
+from bench.contract.clipping import squared_norm
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
 from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.optimizer_numbers import (
+    DIGITS,
+    Held,
+    held_by,
+    on_some,
+    told_number,
+    with_number,
+)
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
 from bench.worker.prove.trajectory import updated, vector, whole_batch_steps
 
@@ -31,81 +38,6 @@ REPLAYS = 8
 """Most replays of the steps for one number, because their gradients depend on it."""
 LESS = 0.5
 """A number is dropped if even the best value leaves more than this share of the last distance."""
-DIGITS = 1e-3
-"""Relative precision to which a number is told."""
-
-
-class Held(NamedTuple):
-    """Something that an optimizer's functions hold, such as a number."""
-
-    name: str
-    cell: CellType
-
-    def told(self, value: Any, where: str) -> str:
-        """Say which value it has, and which it should have."""
-        name, values = self.name, (value, self.cell.cell_contents)
-        if name == "step_size" and values[1] < 0:
-            name, values = "learning rate", (-values[0], -values[1])
-        return f"its {name}{where} is {' and should be '.join(map(_text, values))}"
-
-
-def _text(value: Any) -> str:
-    """Write a number with few digits; of a decay rate, the distance from 1 counts."""
-    if isinstance(value, bool):
-        return str(value)
-    least = DIGITS * min(abs(value), abs(1 - value) or 1.0)
-    texts = (f"{value:.{digits}g}" for digits in range(1, 18))
-    return next(f"{float(text):.12g}" for text in texts if abs(float(text) - value) <= least)
-
-
-def held_by(part: Any, seen: dict[int, Any]) -> Iterator[Held]:
-    """Find what the closures of an optimizer's functions hold; `seen` is empty at first."""
-    if id(part) in seen:
-        return
-    seen[id(part)] = part
-    if isinstance(part, FunctionType):
-        for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
-            with suppress(ValueError):  # it is empty
-                held = cell.cell_contents
-                if id(cell) not in seen:
-                    seen[id(cell)] = cell
-                    yield Held(name, cell)
-                yield from held_by(held, seen)
-    elif isinstance(part, tuple | list | dict):
-        for each in part.values() if isinstance(part, dict) else part:
-            yield from held_by(each, seen)
-
-
-def with_number(rule: Rule, cell: CellType, value: Any) -> Rule:
-    """Return an optimizer whose functions find another number in a cell while they run."""
-
-    def changed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            own, cell.cell_contents = cell.cell_contents, value
-            try:
-                return function(*args)
-            finally:
-                cell.cell_contents = own
-
-        return run
-
-    return Rule(*map(changed, rule))
-
-
-def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], value: Any) -> Rule:
-    """Apply an optimizer, and to the parameters of these paths the one that is made of a value."""
-    other = make(value)
-
-    def update(grads: Any, states: Any, params: Any = None) -> Any:
-        ours, kept = right.update(grads, states[0], params)
-        theirs, others = other.update(grads, states[1], params)
-
-        def chosen(path: Any, own: Any, their: Any) -> Any:
-            return their if jax.tree_util.keystr(path) in paths else own
-
-        return jax.tree_util.tree_map_with_path(chosen, ours, theirs), (kept, others)
-
-    return Rule(lambda params: (right.init(params), other.init(params)), update)
 
 
 def is_count(leaf: Any) -> bool:
@@ -138,11 +70,11 @@ def restated(rule: Rule, first: int, left: Callable[[Any, Any], Any]) -> Rule:
 
 def with_amsgrad(rule: Rule) -> Iterator[Rule]:
     """Yield the optimizer with AMSGrad in the place of each Adam."""
-    for _, cell in held_by(rule.update, {}):
-        for adam in jax.tree.leaves(cell.cell_contents):
+    for held in held_by(rule.update, {}):
+        for adam in jax.tree.leaves(held.value):
             if getattr(adam, "__qualname__", "") != "scale_by_adam.<locals>.update_fn":
                 continue
-            own = {name: held.cell_contents for name, held in held_by(adam, {})}
+            own = {each.name: each.value for each in held_by(adam, {})}
             other = optax.scale_by_amsgrad(own["b1"], own["b2"], own["eps"], own["eps_root"])
 
             def update(grads: Any, state: Any, *_: Any, other: Rule = other) -> Any:
@@ -150,13 +82,22 @@ def with_amsgrad(rule: Rule) -> Iterator[Rule]:
                 return other.update(grads, other.init(grads) if is_new else state)
 
             places = {adam: update}
-            changed = jax.tree.map(lambda x, at=places: at.get(x, x), cell.cell_contents)
-            yield with_number(rule, cell, changed)
+            changed = jax.tree.map(lambda x, at=places: at.get(x, x), held.value)
+            yield with_number(rule, held, changed)
 
 
-def coupled(rule: Rule, decay: CellType) -> Rule:
+def twice(rule: Rule) -> Rule:
+    """Update the state once before each step."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        return rule.update(grads, rule.update(grads, state, params)[1], params)
+
+    return Rule(rule.init, update)
+
+
+def coupled(rule: Rule, decay: Held) -> Rule:
     """Add a weight decay to the gradients instead."""
-    share, without = decay.cell_contents, with_number(rule, decay, 0.0)
+    share, without = decay.value, with_number(rule, decay, 0.0)
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         grads = jax.tree.map(lambda grad, leaf: grad + share * leaf, grads, params)
@@ -168,15 +109,28 @@ def coupled(rule: Rule, decay: CellType) -> Rule:
 def clipped_apart(seen: Observed, most: float) -> Callable[..., Any]:
     """Return what computes a batch's loss and gradients with those of each shard clipped."""
     of_part = jax.jit(jax.value_and_grad(seen.problem.functional()[1]))
-    clip = optax.clip_by_global_norm(most).update
 
     def gradients(params: Any, model_state: Any, batch: Any) -> Any:
         parts = [of_part(params, part_of(batch, seen.shards, at)) for at in range(seen.shards)]
-        clipped = [(loss, clip(grads, optax.EmptyState())[0]) for loss, grads in parts]
+        clipped = [(loss, clipped_to(most, grads)) for loss, grads in parts]
         loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / seen.shards, *clipped)
         return (loss, model_state), grads
 
     return gradients
+
+
+def clipped_to(most: float, grads: Any) -> Any:
+    """Clip gradients by their global norm."""
+    return optax.clip_by_global_norm(most).update(grads, optax.EmptyState())[0]
+
+
+def scaled_to(norm: float, rate: float) -> Rule:
+    """Return SGD with gradients of a global norm."""
+
+    def scaled(grads: Any, _: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf * (norm / jnp.sqrt(squared_norm(grads))), grads)
+
+    return optax.chain(optax.stateless(scaled), optax.sgd(rate))
 
 
 @dataclass(frozen=True)
@@ -222,11 +176,15 @@ class OwnSteps:
         end, right = time.monotonic() + PATIENCE_S, self.seen.problem.optimizer
         rules = [(what, restated(right, *how)) for what, how in STATES.items()]
         rules += [("it is AMSGrad", other) for other in with_amsgrad(right)]
+        rules += [("its state is updated twice in each step", twice(right))]
         for what, rule in rules:
-            if self.replay(rule)[0]:
-                return what
+            with suppress(Exception):  # a wrapper may not take another kind of state
+                if self.replay(rule)[0]:
+                    return what
         _, wrong, grads = self.replay(right)
-        for held in held_by(right.update, {}):
+        every = held_by((right.update, right.init), {})
+        # A mask of the weight decay is the most frequent mistake, and takes several searches.
+        for held in sorted(every, key=lambda held: held.name != "weight_decay"):
             # The optimizer's own code may depend on a number, such as a length.
             with suppress(Exception):
                 if why := self._why_number(held, wrong, grads):
@@ -238,31 +196,59 @@ class OwnSteps:
         return told_factors(factors) if is_other else ""
 
     def _why_number(self, number: Held, wrong: list[str], grads: list[Any]) -> str:
-        """Name the change that makes the steps of what a cell holds, if that is a number."""
-        right, own = self.seen.problem.optimizer, number.cell.cell_contents
+        """Name the change that makes the steps of what is held, if that is a number."""
+        right, own = self.seen.problem.optimizer, number.value
         if not isinstance(own, int | float):
             return ""
-        change = partial(with_number, right, number.cell)
+        change = partial(with_number, right, number)
         changes = {"": change}
-        if len(wrong) < len(self.seen.ours.first):
-            changes[f" for {some(wrong)}"] = partial(on_some, right, wrong, change)
-        if number.name == "max_norm" and self.replay(right, clipped_apart(self.seen, own))[0]:
-            return "the gradients are clipped on each shard, before they are averaged"
-        if number.name == "weight_decay" and self.replay(coupled(right, number.cell))[0]:
-            return "its weight_decay is an L2 penalty, added to the gradients"
+        some_alike = self._decayed_alike(wrong) if number.name == "weight_decay" else [wrong]
+        for paths in some_alike if 0 < len(wrong) < len(self.seen.ours.first) else ():
+            changes[f" for {some(paths)}"] = partial(on_some, right, paths, change)
+        if number.name == "max_norm" and (why := self._why_clipped(change(np.inf), own)):
+            return why
         for where, make in changes.items():
             if (value := self._fitting(number, make, grads)) is not None:
                 return number.told(value, where)
+        if number.name == "weight_decay" and self.replay(coupled(right, number))[0]:
+            return "its weight_decay is an L2 penalty, added to the gradients"
         return ""
+
+    def _why_clipped(self, without: Rule, most: float) -> str:
+        """Name another way of clipping to a norm; `without` is the optimizer without clipping."""
+        right = self.seen.problem.optimizer
+        alone = optax.stateless(lambda grads, _: jax.tree.map(partial(clipped_to, most), grads))
+        if self.replay(without)[0]:
+            return "the gradients are not clipped"
+        if self.replay(right, clipped_apart(self.seen, most))[0]:
+            return "the gradients are clipped on each shard, before they are averaged"
+        if self.replay(optax.chain(alone, without))[0]:
+            return "each parameter's gradients are clipped by their own norm, not the global"
+        return ""
+
+    def _decayed_alike(self, wrong: list[str]) -> Iterator[list[str]]:
+        """Yield parameters that a mask may tell from the others, given some that are wrong.
+
+        Parameters that are 0 at first are right after the first step, whatever their decay.
+        """
+        start = self.seen.ours.start
+        later = [path for path, leaf in start.items() if path in wrong or not leaf.any()]
+        flat_ones = [path for path, leaf in start.items() if leaf.ndim < 2]  # noqa: PLR2004
+        for paths in (wrong, flat_ones, later):
+            if set(wrong) <= set(paths):
+                yield paths
 
     def _fitting(self, number: Held, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
         """Find the value of a number with which a rule makes the steps; None if none does.
 
         `grads` are the gradients of the right steps.
         """
-        own = number.cell.cell_contents
+        own = number.value
         if isinstance(own, bool):
             return not own if self.replay(make(not own))[0] else None
+        for value in (1, own - 1, own + 1, own // 2, own * 2) if isinstance(own, int) else ():
+            if value > 0 and self.replay(make(value))[0]:
+                return value
         ends, start = (self.seen.ours.first, self.seen.ours.last), self.seen.problem.draw()
 
         @jax.jit
@@ -291,7 +277,7 @@ class OwnSteps:
                 break
             before = found.fun
             value = 0.0 if abs(found.x) <= DIGITS * abs(own) else float(found.x)
-            tried = value if turn % 2 else float(_text(value))  # most numbers have few digits
+            tried = value if turn % 2 else float(told_number(value))  # most numbers have few digits
             near, _, grads = self.replay(make(tried))
             if near:
                 return tried

@@ -195,7 +195,7 @@ class Gate:
                 train_step = build_step(implementation, problem, self.mesh)
                 resolved = self.expected(OWN).mask
                 ours, _ = run_steps(problem, train_step, self.exact_batches, resolved=resolved)
-                checks.append(self.check(name, ours))
+                checks.append(self.check(name, ours, implementation=implementation))
         return checks
 
     def expected(self, name: str, *, again: bool = False) -> Expected:
@@ -304,11 +304,18 @@ class Gate:
             return self.check(name, once_more, again=True), state
 
     def check(
-        self, name: str, ours: Trajectory, *, wide: bool = False, again: bool = False
+        self,
+        name: str,
+        ours: Trajectory,
+        *,
+        wide: bool = False,
+        again: bool = False,
+        implementation: Implementation | None = None,
     ) -> ProofCheck:
         """Compare a trajectory with the reference; WrongStepError if they differ.
 
-        Errors may reach the wider or the narrower tolerance, and replicas differ by rounding.
+        Errors may reach the wider or the narrower tolerance, and replicas differ by rounding. For
+        its diagnosis, the implementation may be built again.
         """
         expected = self.expected(name, again=again)
         truth, mask = expected.truth, expected.mask
@@ -338,4 +345,6 @@ class Gate:
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:
             return check
-        raise WrongStepError(why_wrong(self, name, ours, check, drift, wrong_state, again=again))
+        build = implementation and partial(build_step, implementation, mesh=self.mesh)
+        found = why_wrong(self, name, ours, check, drift, wrong_state, again=again, build=build)
+        raise WrongStepError(found)

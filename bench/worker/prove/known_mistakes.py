@@ -33,6 +33,8 @@ from bench.worker.prove.trajectory import Trajectory, vector
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
+NOISE = "the gradients have what looks like noise"
+"""What is found last: other diagnoses are surer."""
 LEAST_WEIGHT = 1e-3
 MOST_OF_NOISE, LEAST_CHANCE, LEAST_OF_DECAY = 1.2, 0.01, 0.5
 """Bounds of what looks like noise: for its singular values, for the chance of its values, and for
@@ -122,6 +124,13 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
     gradients, right, own = (each / -seen.rate for each in (seen.update, seen.right, updates))
     limit, size = abs(gradients).max(), abs(gradients - right).max()
     rest, start = gradients - right, vector(seen.truth.start)
+    ends = np.cumsum([leaf.size for leaf in seen.truth.start.values()])[:-1]
+    apart = np.split(right, ends)
+    most = max(map(np.linalg.norm, np.split(gradients, ends)))
+    scales = [min(1.0, most / (np.linalg.norm(own) or 1.0)) for own in apart]
+    clipped = np.concatenate([a * b for a, b in zip(scales, apart, strict=True)])
+    if min(scales) < 1 and seen.is_near(gradients, clipped):
+        yield f"each parameter's gradients are clipped to a norm of {most:.3g} by themselves"
     if seen.is_near(gradients, right.clip(-limit, limit)) and abs(right).min() < limit:
         yield f"each gradient is clipped to {limit:.3g} by itself, not all by their norm"
     if close(rest, size * np.sign(start), seen.match):
@@ -130,13 +139,14 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
         yield "each gradient is the largest of the shards', not their mean"
     for name in ("bfloat16", "float16"):
         eps, rounded = float(jnp.finfo(name).eps), np.asarray(jnp.asarray(gradients, name), float)
-        if close(gradients, rounded, 0.01 * eps) and close(gradients, right, eps):
+        of_loss = seen.is_near(seen.ours.losses[0], seen.truth.losses[0])
+        if of_loss and close(gradients, rounded, 0.01 * eps) and close(gradients, right, eps):
             yield f"the gradients are rounded to {name} ({APPROXIMATE})"
     length = np.linalg.norm(rest)
     of_params = abs(rest @ start) / (length * np.linalg.norm(start))
     if of_params < LEAST_OF_DECAY and _is_noise(seen):  # parameters are drawn like noise
         share = length / np.linalg.norm(right)
-        yield f"the gradients have what looks like noise of {share:.2g} of their size"
+        yield f"{NOISE} of {share:.2g} of their size"
 
 
 def _is_noise(seen: Observed) -> bool:
@@ -201,13 +211,16 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
 
 def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     """Return the likely reasons for a constant factor."""
-    microbatches = seen.problem.microbatches
+    microbatches, devices = seen.problem.microbatches, jax.device_count()
+    rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
     reasons = {
         "summed over the shards and not divided": (shards, shards),
         "reduced twice over the shards": (shards, shards**2),
         "divided twice by the number of shards": (shards, 1 / shards),
         "summed over the microbatches and not divided": (microbatches, microbatches),
         "divided twice by the number of microbatches": (microbatches, 1 / microbatches),
+        "summed over the rows and not divided": (rows, rows),
+        "divided by the number of all devices, not of the shards": (devices, shards / devices),
     }
     likely = [
         reason

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from bench.contract import Batch
+from bench.contract import Batch, Problem, TrainStep
 from bench.contract.model_state import is_float
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.altered_optimizers import OwnSteps, scaled_updates, told_factors
-from bench.worker.prove.carried_state import Flat, flat
+from bench.worker.prove.altered_inputs import altered_inputs
+from bench.worker.prove.altered_optimizers import OwnSteps, scaled_to, scaled_updates, told_factors
+from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
+from bench.worker.prove.known_mistakes import (
+    MATCH,
+    NOISE,
+    UNKNOWN,
+    Observed,
+    known_mistakes,
+)
+from bench.worker.prove.moving_averages import averaged_gradients, averaged_loss, weighted
 from bench.worker.prove.relative_errors import close, describe, loss_error, some, update_errors
-from bench.worker.prove.trajectory import Trajectory, under_sgd, vector, whole_batch_steps
+from bench.worker.prove.trajectory import (
+    Trajectory,
+    run_steps,
+    under_sgd,
+    vector,
+    whole_batch_steps,
+)
 
 if TYPE_CHECKING:
     from bench.worker.prove.gate import Gate
@@ -28,6 +41,8 @@ if TYPE_CHECKING:
 OPTIMIZER = "the gradients are right under SGD, but the optimizer is not applied as given"
 BF16 = (2.0**-12, 2.0**-5)
 """Range of relative errors that rounding to bfloat16 (8 bits) causes."""
+LOOSE = 0.1
+"""Largest relative distance below which a mistake reproduces steps in the timed dtypes."""
 DECAY = 1e-2
 """Relative distance below which a difference is a multiple of the parameters."""
 
@@ -41,15 +56,16 @@ def why_wrong(
     wrong_state: str,
     *,
     again: bool,
+    build: Callable[[Problem], TrainStep] | None = None,
 ) -> str:
     """Say what is wrong with a trajectory, of whose errors one is too large in its check.
 
     `drift` and `wrong_state` describe replicas and model state, if these are wrong. With `again`,
-    the trajectory is on other batches.
+    the trajectory is on other batches. `build` makes such a step of another problem.
     """
     truth, mask = gate.expected(name, again=again)[:2]
     timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
-    match = 8 * check["update_tolerance"] if timed else MATCH
+    match = min(LOOSE, 8 * check["update_tolerance"]) if timed else MATCH
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [drift] if drift else []
@@ -57,7 +73,7 @@ def why_wrong(
     if coarse and right_update and not drift and not wrong_state:
         sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
     elif under:
-        sentences += mistakes(gate, name, ours, truth, match, again=again)
+        sentences += mistakes(gate, name, ours, truth, match, again=again, build=build)
     # A wrong optimizer spoils the model state too, which was right under SGD.
     sentences += [wrong_state] if wrong_state and (right_update or under) and not sentences else []
     # After the first step alone: from the second on, one wrong parameter spoils the others.
@@ -91,6 +107,21 @@ def why_wrong(
     if 0 < len(wrong) < len(first):
         sentences.append(f"the first update of {some(wrong)} is wrong, and {right}")
     return f"{'; '.join(sentences)} ({describe(check)})"
+
+
+def _unsteady(gate: Gate, build: Callable[[Problem], TrainStep]) -> str:
+    """Say that a loss changes while batch and parameters do not; empty if it does not."""
+    problem, batches = under_sgd(gate.problems[SGD], 0.0), gate.exact_batches[:1] * 3
+    with suppress(Exception):
+        steps, _ = run_steps(problem, build(problem), batches)
+        losses, unmoved = steps.losses, close(vector(steps.last), vector(steps.start), 0.0)
+        if unmoved and not problem.state_names and np.ptp(losses) > MATCH * abs(losses).max():
+            listed = ", ".join(f"{loss:.4g}" for loss in losses)
+            return (
+                f"the losses of the same batch at the same parameters are {listed}: the step draws "
+                "random numbers, as dropout does, or depends on its number"
+            )
+    return ""
 
 
 def _general_diagnosis(name: str, *, right_start: bool) -> str:
@@ -136,9 +167,16 @@ def _multiple(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def mistakes(
-    gate: Gate, name: str, ours: Trajectory, truth: Trajectory, match: float, *, again: bool
+    gate: Gate,
+    name: str,
+    ours: Trajectory,
+    truth: Trajectory,
+    match: float,
+    *,
+    again: bool,
+    build: Callable[[Problem], TrainStep] | None = None,
 ) -> list[str]:
-    """Name known mistakes that reproduce steps under SGD to within `match`."""
+    """Name known mistakes that reproduce steps under SGD to within `match`; see `why_wrong`."""
     narrow = [p for p, leaf in ours.first.items() if leaf.itemsize < truth.first[p].itemsize]
     if narrow and name == SGD:
         return [f"{some(narrow)} is kept in a dtype narrower than its own ({APPROXIMATE})"]
@@ -151,9 +189,9 @@ def mistakes(
     seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, match)
     with exact_arithmetic(gate.programs):
         found = _wrong_times(seen) + _wrong_loss(seen) or known_mistakes(seen)
-        if name == SGD and found and found[0].startswith(UNKNOWN):
-            of_others = _others(gate, seen)
-            found = [of_others] if of_others else found
+        if name == SGD and found and found[0].startswith((UNKNOWN, NOISE)):
+            other = _others(gate, seen) or (_unsteady(gate, build) if build else "")
+            found = [other] if other else found
         return found
 
 
@@ -170,32 +208,36 @@ def _wrong_times(seen: Observed) -> list[str]:
         if seen.is_near(ours, vector(steps.last, steps.start)):
             return [why]
     factors = scaled_updates(seen) if moves else []
-    if factors and np.ptp(factors) > most:
-        return [told_factors(factors)]
-    if factors or is_right or not 0 < factor < 1:
+    changing = _changing(seen, start, factors) if moves else ""
+    if changing:
+        return [changing]
+    right_loss = seen.is_near(seen.ours.losses[0], seen.truth.losses[0])
+    if factors or is_right or not right_loss or not 0 < factor < 1:
         return []
     first = f"the first update is {factor:.6g} times what it should be"
     return [f"{first}, and later ones are not: `params` may return an average"]
 
 
+def _changing(seen: Observed, start: Any, factors: list[float]) -> str:
+    """Name what makes updates with these factors, or averages gradients; empty if neither does."""
+    if not factors:
+        return averaged_gradients(seen, start) if seen.match <= MATCH else ""
+    if np.ptp(factors) <= 10 * seen.match:
+        return ""
+    norm = float(np.linalg.norm(seen.update)) / seen.rate
+    steps = whole_batch_steps(*start, seen.gradients, scaled_to(norm, seen.rate), seen.batches)
+    ours, theirs = (vector(each.last, each.start) for each in (seen.ours, steps))
+    if seen.is_near(ours, theirs):
+        return f"the gradients are scaled to a norm of {norm:.3g}, as by clipping"
+    return told_factors(factors)
+
+
 def _other_gradients(seen: Observed, start: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield mistakes of steps whose first update is right or missing, and what they apply."""
 
-    def applying(weight: Callable[[int, int], float]) -> Callable[..., Any]:
-        """Sum the gradients so far, with weights by the step and by the step they are of."""
-        kept: list[Any] = []
-
-        def gradients(*given: Any) -> Any:
-            of_loss, grads = seen.gradients(*given)
-            kept.append(grads)
-            weights = [weight(len(kept) - 1, at) for at in range(len(kept))]
-            return of_loss, jax.tree.map(lambda *own: np.tensordot(weights, own, 1), *kept)
-
-        return gradients
-
     def of_steps(*order: int) -> Callable[..., Any]:
         """Apply in each step the gradients of this one; of -1, none."""
-        return applying(lambda now, at: order[now] == at)
+        return weighted(seen, [[at == own for at in range(len(order))] for own in order], [])
 
     def again(params: Any, now: Any, batch: Batch) -> Any:
         """Draw in every step the random numbers of the first."""
@@ -205,17 +247,27 @@ def _other_gradients(seen: Observed, start: Any) -> Iterator[tuple[str, Callable
     if not seen.update.any():
         yield "the gradients are those of the step before", of_steps(-1, 0, 1)
         yield "`params` returns the parameters of the step before", of_steps(0, 1, -1)
+        for what, share in ("averaged", 0.5), ("summed", 1.0):
+            both = weighted(seen, [[0, 0, 0], [share, share, 0], [0, 0, 0]], [])
+            yield f"the gradients of every two steps are {what} for one update", both
         return
     first, late = seen.batches[0], iter([seen.batches[0], *seen.batches])
     yield "the gradients are those of the step before", of_steps(0, 0, 1)
     yield "the gradients are those of the first step", of_steps(0, 0, 0)
-    yield "the gradients of all steps so far are summed", applying(lambda *_: 1.0)
+    yield "the gradients of all steps so far are summed", weighted(seen, np.ones((3, 3)), [])
     yield "every step takes the first batch", lambda *at: seen.gradients(*at[:2], first)
     yield "the batch is that of the step before", lambda *at: seen.gradients(*at[:2], next(late))
     yield (
         "the gradients are those of the initial parameters",
         lambda _, *given: seen.gradients(start[0], *given),
     )
+    old = [start[0]]
+
+    def delayed(params: Any, *given: Any) -> Any:
+        old.append(params)
+        return seen.gradients(old[-2], *given)
+
+    yield "the gradients are those of the parameters before the last update", delayed
     before, after, _ = seen.ours.states
     draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
     if not all(np.array_equal(before[path], after[path]) for path in draws):
@@ -239,7 +291,8 @@ def _wrong_loss(seen: Observed) -> list[str]:
         after = seen.gradients(params, seen.problem.draw_state(), seen.batches[0])[0][0]
         if near(ours[0], float(after)):
             return ["the loss is that of the parameters after the update"]
-    return []
+    average = averaged_loss(seen) if seen.match <= MATCH else ""
+    return [average] if average else []
 
 
 def _others(gate: Gate, seen: Observed) -> str:
@@ -251,13 +304,4 @@ def _others(gate: Gate, seen: Observed) -> str:
             "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
             "optimizer would"
         )
-    start = seen.problem.draw(), seen.problem.draw_state()
-    leaves, tree = jax.tree.flatten(seen.batches[0])
-    for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
-        for axis, by in product(range(np.ndim(leaf))[:2], (1, -1)):
-            moved = [np.roll(x, by, axis) if at == place else x for at, x in enumerate(leaves)]
-            grads = seen.gradients(*start, jax.tree.unflatten(tree, moved))[1]
-            found = vector(flat(grads))
-            if close(seen.update, _multiple(seen.update, found) * found, MATCH):
-                return f"array {place} of the batch is shifted by {by} along axis {axis}"
-    return ""
+    return altered_inputs(seen)

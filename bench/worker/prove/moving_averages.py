@@ -1,0 +1,101 @@
+"""Diagnosis of losses and gradients that are averages over the steps so far."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
+
+from bench.worker.prove.altered_optimizers import LESS, REPLAYS
+from bench.worker.prove.carried_state import flat
+from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.optimizer_numbers import told_number
+from bench.worker.prove.trajectory import vector, whole_batch_steps
+
+AVERAGES: tuple[tuple[str, Callable[[float, int, int], float]], ...] = (
+    ("averaged", lambda decay, age, _: (1 - decay) * decay**age),
+    ("averaged", lambda decay, age, now: (1 - decay) * decay**age / (1 - decay ** (now + 1))),
+    ("averaged", lambda decay, age, now: decay**age * (1 if age == now else 1 - decay)),
+    ("summed", lambda decay, age, _: decay**age),
+)
+"""Weights of what is `age` steps old in step `now`: of moving averages that begin with 0, are
+corrected for that or begin with the first value, and of momentum."""
+START = 0.9
+
+
+def averaged_loss(seen: Observed) -> str:
+    """Name the moving average that the losses of right updates are; empty if they are none."""
+    ours, right = seen.ours.losses, seen.truth.losses
+    if not seen.is_near(*(vector(steps.last, steps.start) for steps in (seen.ours, seen.truth))):
+        return ""
+    for what, weight in AVERAGES:
+
+        def off(decay: float, of: Any = weight) -> Any:
+            return _weights(of, decay, len(right)) @ right - ours
+
+        decay, far = _nearest(off)
+        if far <= seen.match * np.linalg.norm(right):
+            return f"the loss is {what} over the steps, with a decay of {told_number(decay)}"
+    return ""
+
+
+def averaged_gradients(seen: Observed, start: Any) -> str:
+    """Name the moving average of gradients that makes the steps; empty if none does.
+
+    `start` are the initial parameters and model state. Later gradients depend a little on the
+    decay, so that both are computed in turn.
+    """
+    ours = vector(seen.ours.last, seen.ours.start)
+    later, steps = vector(seen.ours.last, seen.ours.first) / -seen.rate, len(seen.batches)
+    for what, weight in AVERAGES:
+        decay, before = START, np.inf
+        for _ in range(REPLAYS):
+            kept: list[Any] = []
+            weights = _weights(weight, decay, steps)
+            gradients = weighted(seen, weights, kept)
+            found = whole_batch_steps(*start, gradients, seen.problem.optimizer, seen.batches)
+            if seen.is_near(ours, vector(found.last, found.start)):
+                decays = f"with a decay of {told_number(decay)}"
+                return f"the gradients are {what} over the steps, {decays}"
+            each = np.stack([vector(flat(grads)) for grads in kept], axis=1)
+
+            def off(decay: float, of: Any = weight, each: np.ndarray = each) -> Any:
+                return each @ _weights(of, decay, steps)[1:].sum(0) - later
+
+            decay, far = _nearest(off)
+            if far > LESS * before:
+                break
+            before = far
+    return ""
+
+
+def weighted(seen: Observed, weights: Any, kept: list[Any]) -> Callable[..., Any]:
+    """Return what sums the gradients so far, which it keeps, by weights (steps, steps)."""
+
+    def gradients(*given: Any) -> Any:
+        of_loss, grads = seen.gradients(*given)
+        kept.append(grads)
+        own = np.asarray(weights, float)[len(kept) - 1, : len(kept)]
+        return of_loss, jax.tree.map(lambda *each: np.tensordot(own, each, 1), *kept)
+
+    return gradients
+
+
+def _weights(of: Callable[[float, int, int], float], decay: float, steps: int) -> np.ndarray:
+    """Return the weight in each step of the value of each step, (steps, steps)."""
+    of_steps = np.arange(steps)
+    return np.array(
+        [[of(decay, now - at, now) if at <= now else 0 for at in of_steps] for now in of_steps]
+    )
+
+
+def _nearest(off: Callable[[float], np.ndarray]) -> tuple[float, float]:
+    """Return the decay with the least distance, and that distance."""
+
+    def far(decay: float) -> float:
+        return float(np.linalg.norm(off(decay)))
+
+    bounded = {"bounds": (0, 1), "method": "bounded", "options": {"xatol": 1e-13}}
+    found = scipy.optimize.minimize_scalar(far, **bounded)
+    return float(found.x), float(found.fun)
