@@ -277,7 +277,8 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     """Return the files that differ, of the implementations and workloads that both runs have.
 
     They are grouped by `implementation pmap` or `workload mlp`: its own file under that name, and
-    files that it imports under their paths.
+    files that it imports under their paths. Files of packages with a known version are left out; a
+    run may list them if the packages were in a folder of PYTHONPATH.
     """
     files_a, files_b = _files(a), _files(b)
     changed = {
@@ -297,8 +298,11 @@ def _files(run: Run) -> dict[str, dict[str, str]]:
     Functions of lockstep.compare have none.
     """
     rows: Sequence[Mapping[str, Any]] = run.last_cell_rows
+    packages = run.manifest["versions"]
     return {
-        f"{part} {row[part]}": hashes
+        f"{part} {row[part]}": {
+            file: own for file, own in hashes.items() if file.partition("/")[0] not in packages
+        }
         for row in rows
         for part, hashes in row.get("sources", {}).items()
     }

@@ -330,13 +330,14 @@ def test_of_many_files_some_are_named_the_users_first(tmp_path: Path) -> None:
 
     def other(row) -> None:
         for part, hashes in row["sources"].items():
-            package = {f"flax/{number}.py": "d" * 16 for number in range(9)}
+            versioned = {"flax/nnx.py": "d" * 16}
+            package = {f"mine/{number}.py": "d" * 16 for number in range(9)}
             own = {f"{row[part]}.py": "d" * 16} if row[part] == "pmap" else {}
-            row["sources"][part] = package | hashes | own
+            row["sources"][part] = versioned | package | hashes | own
 
     synthetic.rewrite(b, "cells", other)
     said = comparison_report.setting(run_changes.compare(store.load(a), store.load(b)))
-    assert said == "The files differ: implementation pmap, flax/0.py, flax/1.py and 7 more."
+    assert said == "The files differ: implementation pmap, mine/0.py, mine/1.py and 7 more."
 
 
 def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
@@ -401,6 +402,7 @@ def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, replace(PLAN, devices=(1,)), replace(PLAN, devices=(2,)))
     assert comparison_report.tally(found).startswith("No cell has a time in both runs.")
     shown = printed(found)
+    assert shown.startswith("No cell has a time in both runs."), "the answer"
     assert "B over A (95 %)" not in shown
     assert len(shown.splitlines()) < 20
     empty = store.load(store.create(tmp_path, synthetic.manifest(PLAN, "empty")))
