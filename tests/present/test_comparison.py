@@ -328,13 +328,14 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
 def test_of_many_files_some_are_named_the_users_first(tmp_path: Path) -> None:
     a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
 
-    def other(row) -> None:
+    def other(row, digit="d") -> None:
         for part, hashes in row["sources"].items():
-            versioned = {"flax/nnx.py": "d" * 16}
-            package = {f"mine/{number}.py": "d" * 16 for number in range(9)}
-            own = {f"{row[part]}.py": "d" * 16} if row[part] == "pmap" else {}
-            row["sources"][part] = versioned | package | hashes | own
+            installed = {"flax/nnx.py": digit} if digit == "d" else {}
+            package = {f"mine/{number}.py": digit * 16 for number in range(9)}
+            own = {f"{row[part]}.py": digit * 16} if row[part] == "pmap" else {}
+            row["sources"][part] = installed | package | hashes | own
 
+    synthetic.rewrite(a, "cells", lambda row: other(row, "e"))
     synthetic.rewrite(b, "cells", other)
     said = comparison_report.setting(run_changes.compare(store.load(a), store.load(b)))
     assert said == "The files differ: implementation pmap, mine/0.py, mine/1.py and 7 more."
