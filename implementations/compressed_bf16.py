@@ -1,8 +1,8 @@
 """Data parallelism with gradients all-reduced in bfloat16, with error feedback: half the bytes.
 
-Rounding a gradient to bfloat16 keeps 8 of its 24 bits. Error feedback (Seide et al. 2014) keeps
-the rounding error and adds it to the next step's gradient, so that no part of a gradient
-is lost for good: it arrives later.
+Rounding a gradient to bfloat16 keeps 8 of its 24 bits. Error feedback (Seide et al. 2014) keeps the
+rounding error and adds it to the next step's gradient, so that no part of a gradient is lost for
+good: it arrives later.
 
 An all-reduce is a reduce-scatter and an all-gather. Here the reduce-scatter is an all-to-all, after
 which each device adds up its own part in float32: a sum in bfloat16 would round at every addition.
@@ -43,26 +43,26 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     part = -(-flat_params.size // devices)  # elements that each device adds up
     pad = part * devices - flat_params.size
 
-    def rounded(wanted: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the bits of the array in bfloat16, and what they leave out."""
-        sent = wanted.astype(jnp.bfloat16)
+    def rounded(exact: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the bits of the array in bfloat16, and the rounding error."""
+        sent = exact.astype(jnp.bfloat16)
         # XLA:CPU widens bfloat16 to float32 on the wire, so send the bits as uint16.
         bits = jax.lax.bitcast_convert_type(sent, jnp.uint16)
-        return bits, wanted - sent.astype(wanted.dtype)
+        return bits, exact - sent.astype(exact.dtype)
 
     def values(bits: jax.Array) -> jax.Array:
         return jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(flat_params.dtype)
 
-    def mean(grads: Any, left: Any) -> tuple[Any, Any]:
-        """Average gradients over the devices; `left` is what earlier steps have left out."""
+    def mean(grads: Any, errors: Any) -> tuple[Any, Any]:
+        """Average gradients over the devices; `errors` are those of the last step."""
         flat, unravel = ravel_pytree(grads)
         own = jnp.pad(flat, (0, pad)).reshape(devices, part)  # row i is for device i
-        sent, left_of_own = rounded(own + left["own"])
+        sent, own_error = rounded(own + errors["own"])
         received = jax.lax.all_to_all(sent, "data", split_axis=0, concat_axis=0)
-        sent, left_of_mean = rounded(values(received).mean(0) + left["mean"])
+        sent, mean_error = rounded(values(received).mean(0) + errors["mean"])
         means = values(jax.lax.all_gather(sent, "data"))
-        left = {"own": left_of_own, "mean": left_of_mean}
-        return unravel(means.ravel()[: flat.size]), left
+        errors = {"own": own_error, "mean": mean_error}
+        return unravel(means.ravel()[: flat.size]), errors
 
     specs = (P(), P(), P("data"))
 
@@ -76,17 +76,17 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         check_vma=False,
     )
     def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state, left = state
+        params, opt_state, errors = state
         value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
         loss, grads = value_and_grad(params, batch)
-        grads, left = mean(grads, left)
+        grads, errors = mean(grads, errors)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
-        return (params, opt_state, left), jax.lax.pmean(loss, "data")
+        return (params, opt_state, errors), jax.lax.pmean(loss, "data")
 
     zeros = partial(jnp.zeros, dtype=flat_params.dtype)
-    left = {"own": zeros((devices * devices, part)), "mean": zeros(devices * part)}
-    state = params, problem.optimizer.init(params), left
+    errors = {"own": zeros((devices * devices, part)), "mean": zeros(devices * part)}
+    state = params, problem.optimizer.init(params), errors
     return TrainStep(
         state=place_model_state_on_shards(state, mesh, {r"^2/": P("data")}),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),

@@ -2,8 +2,8 @@
 
 Every 256 elements of a gradient share a scale, their largest magnitude over 127, and each becomes
 an integer of 8 bits (as in ZeRO++; Wang et al. 2023, https://arxiv.org/abs/2306.10209). Error
-feedback (Seide et al. 2014) keeps the rounding error and adds it to the next step's
-gradient, so that no part of a gradient is lost for good: it arrives later.
+feedback (Seide et al. 2014) keeps the rounding error and adds it to the next step's gradient, so
+that no part of a gradient is lost for good: it arrives later.
 
 An all-reduce is a reduce-scatter and an all-gather. Integers with different scales cannot be added
 on the way, so the reduce-scatter is an all-to-all, after which each device adds up its own part in
@@ -39,11 +39,11 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     return unknown_axes(mesh, "data")
 
 
-def quantized(wanted: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    """Return blocks (..., BLOCK) as integers and scales, and what these leave out."""
-    scales = jnp.max(jnp.abs(wanted), axis=-1, keepdims=True) / 127
-    integers = jnp.round(wanted / jnp.where(scales > 0, scales, 1)).astype(jnp.int8)
-    return (integers, scales), wanted - integers * scales
+def quantized(exact: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    """Return blocks (..., BLOCK) as integers and scales, and the rounding error."""
+    scales = jnp.max(jnp.abs(exact), axis=-1, keepdims=True) / 127
+    integers = jnp.round(exact / jnp.where(scales > 0, scales, 1)).astype(jnp.int8)
+    return (integers, scales), exact - integers * scales
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
@@ -54,16 +54,16 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     blocks = -(-flat_params.size // (devices * BLOCK))  # that each device adds up
     pad = devices * blocks * BLOCK - flat_params.size
 
-    def mean(grads: Any, left: Any) -> tuple[Any, Any]:
-        """Average gradients over the devices; `left` is what earlier steps have left out."""
+    def mean(grads: Any, errors: Any) -> tuple[Any, Any]:
+        """Average gradients over the devices; `errors` are those of the last step."""
         flat, unravel = ravel_pytree(grads)
         own = jnp.pad(flat, (0, pad)).reshape(devices, blocks, BLOCK)  # row i is for device i
-        sent, left_of_own = quantized(own + left["own"])
+        sent, own_error = quantized(own + errors["own"])
         integers, scales = jax.lax.all_to_all(sent, "data", split_axis=0, concat_axis=0)
-        sent, left_of_mean = quantized((integers * scales).mean(0) + left["mean"])
+        sent, mean_error = quantized((integers * scales).mean(0) + errors["mean"])
         integers, scales = jax.lax.all_gather(sent, "data")
-        left = {"own": left_of_own, "mean": left_of_mean}
-        return unravel((integers * scales).ravel()[: flat.size]), left
+        errors = {"own": own_error, "mean": mean_error}
+        return unravel((integers * scales).ravel()[: flat.size]), errors
 
     specs = (P(), P(), P("data"))
 
@@ -77,20 +77,20 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         check_vma=False,
     )
     def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state, left = state
+        params, opt_state, errors = state
         value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
         loss, grads = value_and_grad(params, batch)
-        grads, left = mean(grads, left)
+        grads, errors = mean(grads, errors)
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
-        return (params, opt_state, left), jax.lax.pmean(loss, "data")
+        return (params, opt_state, errors), jax.lax.pmean(loss, "data")
 
     zeros = partial(jnp.zeros, dtype=flat_params.dtype)
-    left = {
+    errors = {
         "own": zeros((devices * devices, blocks, BLOCK)),
         "mean": zeros((devices * blocks, BLOCK)),
     }
-    state = params, problem.optimizer.init(params), left
+    state = params, problem.optimizer.init(params), errors
     return TrainStep(
         state=place_model_state_on_shards(state, mesh, {r"^2/": P("data")}),
         place=lambda batch: place_batch_on_shards(batch, batch_sharding),

@@ -45,6 +45,7 @@ def add_keys(so_far: Any, query: jax.Array, key: jax.Array, value: jax.Array, ma
 
 
 def forward(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
+    """Attend to all devices' tokens; return the outputs, and what the backward pass needs."""
     half, rank = query.shape[1] // 2, jax.lax.axis_index("context")
     so_far = add_keys((0.0, 0.0, -jnp.inf), query, key, value, causal)
 
@@ -64,12 +65,13 @@ def forward(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Arr
     turns = jnp.arange(1, jax.lax.axis_size("context"))
     (_, (out, total, largest)), _ = jax.lax.scan(turn, ((key, value), so_far), turns)
     out /= total
-    saved = query, key, value, out, largest + jnp.log(total)
-    return out.swapaxes(1, 2).astype(value.dtype), saved
+    residuals = query, key, value, out, largest + jnp.log(total)
+    return out.swapaxes(1, 2).astype(value.dtype), residuals
 
 
-def backward(saved: Any, d_result: jax.Array) -> Any:
-    query, key, value, out, log_total = saved
+def backward(residuals: Any, d_result: jax.Array) -> Any:
+    """Return the gradients of this device's queries, keys and values."""
+    query, key, value, out, log_total = residuals
     half, rank = query.shape[1] // 2, jax.lax.axis_index("context")
     d_out = d_result.swapaxes(1, 2).astype(out.dtype)
     shift = (d_out * out).sum(-1, keepdims=True)

@@ -40,14 +40,14 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     axes, axis = batch_axes(mesh), shard_axis(mesh)
     shards_of_batch = math.prod(mesh.shape[name] for name in axes)
     specs = fsdp_specs(problem, mesh, axis)
-    whole = partial(gather_for_use, axis)
-    of_shards = loss_of_shards(problem, problem.loss_function(), whole, specs)
+    gather = partial(gather_for_use, axis)
+    loss_fn = loss_of_shards(problem, problem.loss_function(), gather, specs)
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
         """Return this device's term of the mean loss; the terms' gradients add up."""
-        return of_shards(shards, batch) / shards_of_batch
+        return loss_fn(shards, batch) / shards_of_batch
 
-    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+    value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, specs)
-    return shard_mapped_step(problem, mesh, state, axes, terms, axes)
+    return shard_mapped_step(problem, mesh, state, axes, value_and_grad, axes)

@@ -45,15 +45,15 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     state = *create_sharded_state(problem, mesh, specs), model_state
     shardings = jax.tree.map(lambda x: x.sharding, state)
 
-    def whole(shard: jax.Array, _: P) -> jax.Array:
+    def gathered(shard: jax.Array, _: P) -> jax.Array:
         return jax.lax.with_sharding_constraint(shard, replicated)
 
-    of_shards = loss_of_shards(problem, loss_fn, whole, specs)
+    loss_fn = loss_of_shards(problem, loss_fn, gathered, specs)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated))
     def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state, model_state = state
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(of_shards, has_aux=True))
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
         (loss, model_state), grads = value_and_grad(params, model_state, batch)
         grads = jax.lax.with_sharding_constraint(grads, shardings[0])
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)

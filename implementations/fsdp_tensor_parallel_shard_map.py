@@ -49,13 +49,13 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     layers = partition_specs(problem, TENSOR_PARALLEL, mesh)
     specs = fsdp_specs(problem, mesh, axis, layers)
     loss_fn = problem.loss_function(ModelAxis("model", mesh.shape["model"]))
-    of_shards = loss_of_shards(problem, loss_fn, partial(gather_for_use, axis), specs)
+    loss_fn = loss_of_shards(problem, loss_fn, partial(gather_for_use, axis), specs)
 
     @partial(jax.checkpoint, policy=keep_no_gathered)
     def share_of_loss(shards: Params, batch: Batch) -> jax.Array:
         """Return this device's term of the mean loss; the terms' gradients add up."""
-        return of_shards(shards, batch) / shards_of_batch
+        return loss_fn(shards, batch) / shards_of_batch
 
-    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+    value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, specs)
-    return shard_mapped_step(problem, mesh, state, axes, terms, axes)
+    return shard_mapped_step(problem, mesh, state, axes, value_and_grad, axes)

@@ -48,12 +48,12 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def gathered(shard: jax.Array, spec: P) -> jax.Array:
         return jax.lax.with_sharding_constraint(shard, NamedSharding(mesh, spec))
 
-    of_shards = loss_of_shards(problem, loss_fn, gathered, layers)
+    loss_fn = loss_of_shards(problem, loss_fn, gathered, layers)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, NamedSharding(mesh, P())))
     def step(state: tuple[Any, Any], batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        value_and_grad = problem.over_microbatches(jax.value_and_grad(of_shards))
+        value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
         loss, grads = value_and_grad(params, batch)
         grads = jax.lax.with_sharding_constraint(grads, shardings[0])
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)

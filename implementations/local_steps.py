@@ -5,7 +5,8 @@ steps). Then one all-reduce averages how far the devices have moved, and an oute
 with Nesterov momentum, moves the shared parameters along the mean. All devices continue from there,
 with the moments of their own optimizers (Douillard et al. 2023, https://arxiv.org/abs/2311.08105).
 DiLoCo has a larger H, momentum 0.9 and rate 0.7. A constant direction is followed rate / (1 -
-momentum) times as fast as the inner steps move: 1.1 times here, because the momentum has to grow.
+momentum) times as fast as the inner steps move: 1.1 times here, because momentum takes time to
+build up.
 
 The all-reduce of the parameters (4 bytes each) is under a condition, once per H steps. In the other
 steps, the only communication is an all-reduce of 4 bytes that averages the loss.
@@ -31,7 +32,10 @@ from bench.contract.placement import (
 approximate = "each device takes 4 steps on its own shards between two averages of the parameters"
 
 H = 4
+"""Inner steps between two outer steps."""
+
 OUTER = optax.sgd(0.55, momentum=0.5, nesterov=True)
+"""The outer optimizer."""
 
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
@@ -43,12 +47,12 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     devices = mesh.shape["data"]
 
-    def average(shared: Params, outer: Any, local: Params) -> tuple[Params, Any, Params]:
-        """Advance the shared parameters by the devices' mean update, and continue from there."""
-        way = jax.lax.pmean(jax.tree.map(jnp.subtract, shared, local), "data")
-        updates, outer = OUTER.update(way, outer)
+    def outer_step(shared: Params, outer_state: Any, local: Params) -> tuple[Params, Any, Params]:
+        """Move the shared parameters by the mean of the devices' moves."""
+        outer_grads = jax.lax.pmean(jax.tree.map(jnp.subtract, shared, local), "data")
+        updates, outer_state = OUTER.update(outer_grads, outer_state)
         shared = optax.apply_updates(shared, updates)
-        return shared, outer, shared
+        return shared, outer_state, shared
 
     def keep(*same: Any) -> tuple[Any, ...]:
         return same
@@ -65,16 +69,17 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         check_vma=False,
     )
     def step(state: tuple[Any, ...], batch: Batch) -> tuple[Any, jax.Array]:
-        shared, outer, own, count = state
+        shared, outer_state, own, count = state
         local, opt_state = jax.tree.map(lambda x: x[0], own)
         value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn))
         loss, grads = value_and_grad(local, batch)
         updates, opt_state = problem.optimizer.update(grads, opt_state, local)
         local = optax.apply_updates(local, updates)
         is_last = count % H == H - 1
-        shared, outer, local = jax.lax.cond(is_last, average, keep, shared, outer, local)
+        carried = shared, outer_state, local
+        shared, outer_state, local = jax.lax.cond(is_last, outer_step, keep, *carried)
         own = jax.tree.map(lambda x: x[None], (local, opt_state))
-        return (shared, outer, own, count + 1), jax.lax.pmean(loss, "data")
+        return (shared, outer_state, own, count + 1), jax.lax.pmean(loss, "data")
 
     inner = params, problem.optimizer.init(params)
     own = jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *jnp.shape(x))), inner)

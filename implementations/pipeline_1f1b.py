@@ -37,46 +37,47 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    stages, count = mesh.shape["pipe"], problem.microbatches
-    slots, scale = 2 * stages - 1, 1 / (count * mesh.shape["data"])
+    stages, microbatches = mesh.shape["pipe"], problem.microbatches
+    slots, scale = 2 * stages - 1, 1 / (microbatches * mesh.shape["data"])
+    onward = [(i, i + 1) for i in range(stages - 1)]
+    back = [(i + 1, i) for i in range(stages - 1)]
     chain = chain_on(problem, mesh)
 
     def loss_and_gradients(params: tuple[Params, Params], batch: Batch) -> tuple[Any, Any]:
         """Return this stage's terms of the mean loss and of its gradients."""
-        stage, parts = jax.lax.axis_index("pipe"), into_microbatches(batch, count)
+        stage, parts = jax.lax.axis_index("pipe"), into_microbatches(batch, microbatches)
 
         def run(params: tuple[Params, Params], x: jax.Array, number: jax.Array) -> Any:
             """Run this stage; return its output and the loss, which is 0 before the last stage."""
             ends, blocks = params
             part = jax.tree.map(lambda x: x[number], parts)
             x = jnp.where(stage == 0, chain.first(ends, part), x)
-            x = run_blocks(chain, jax.tree.map(lambda x: x[0, 0], blocks), x)
-            return x, run_if(stage == stages - 1, partial(chain.last, ends, x, part))
+            y = run_blocks(chain, jax.tree.map(lambda x: x[0, 0], blocks), x)
+            return y, run_if(stage == stages - 1, partial(chain.last, ends, y, part))
 
-        def backward(x: jax.Array, handed_back: jax.Array, number: jax.Array) -> Any:
+        def backward(x: jax.Array, d_y: jax.Array, number: jax.Array) -> Any:
+            """Run this stage again; return the loss and the gradients of parameters and input."""
             (_, loss), transposed = jax.vjp(partial(run, number=number), params, x)
-            return loss, *transposed((handed_back, jnp.full_like(loss, scale)))
+            return loss, *transposed((d_y, jnp.full_like(loss, scale)))
 
         def tick(carry: Any, now: jax.Array) -> tuple[Any, None]:
-            arrived, handed_back, inputs, total = carry
-            ahead, back = now - stage, now - 2 * (stages - 1) + stage
-            inputs = inputs.at[ahead % slots].set(arrived)
-            busy = (ahead >= 0) & (ahead < count) & (stage < stages - 1)
-            left = jax.lax.cond(busy, lambda: run(params, arrived, ahead)[0], lambda: arrived)
-            of_part = partial(backward, inputs[back % slots], handed_back, back)
-            loss, grads, returned = run_if((back >= 0) & (back < count), of_part)
-            arrived = jax.lax.ppermute(left, "pipe", [(i, i + 1) for i in range(stages - 1)])
-            handed_back = jax.lax.ppermute(
-                returned, "pipe", [(i + 1, i) for i in range(stages - 1)]
-            )
+            x, d_y, inputs, total = carry  # x is from the stage before, d_y from the one after
+            f, b = now - stage, now - 2 * (stages - 1) + stage  # the two passes' microbatches
+            inputs = inputs.at[f % slots].set(x)
+            busy = (f >= 0) & (f < microbatches) & (stage < stages - 1)
+            y = jax.lax.cond(busy, lambda: run(params, x, f)[0], lambda: x)
+            of_part = partial(backward, inputs[b % slots], d_y, b)
+            loss, grads, d_x = run_if((b >= 0) & (b < microbatches), of_part)
+            x = jax.lax.ppermute(y, "pipe", onward)
+            d_y = jax.lax.ppermute(d_x, "pipe", back)
             total = jax.tree.map(jnp.add, total, (loss * scale, grads))
-            return (arrived, handed_back, inputs, total), None
+            return (x, d_y, inputs, total), None
 
-        shapes = jax.eval_shape(lambda: (run(params, jnp.zeros(()), jnp.arange(count)[0]), params))
+        shapes = jax.eval_shape(lambda: (run(params, jnp.zeros(()), stage), params))
         (nothing, loss), grads = jax.tree.map(zeros_for, shapes)
         start = nothing, nothing, jnp.stack([nothing] * slots), (loss, grads)
-        carry, _ = jax.lax.scan(tick, start, jnp.arange(count + slots - 1))
+        carry, _ = jax.lax.scan(tick, start, jnp.arange(microbatches + slots - 1))
         return carry[-1]
 
-    bubble = (stages - 1) / (count + stages - 1)
+    bubble = (stages - 1) / (microbatches + stages - 1)
     return pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble)

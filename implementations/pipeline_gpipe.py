@@ -34,7 +34,7 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    stages, count = mesh.shape["pipe"], problem.microbatches
+    stages, microbatches = mesh.shape["pipe"], problem.microbatches
     chain = chain_on(problem, mesh)
 
     def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
@@ -42,20 +42,20 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         ends, blocks = params
         blocks = jax.tree.map(lambda x: x[0, 0], blocks)
         stage = jax.lax.axis_index("pipe")
-        parts = into_microbatches(batch, count)
+        parts = into_microbatches(batch, microbatches)
         entering = jax.vmap(partial(chain.first, ends))(parts)
 
-        def tick(x: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-            x = jnp.where(stage == 0, entering[jnp.minimum(number, count - 1)], x)
-            busy = (number >= stage) & (number < stage + count)
+        def tick(x: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = jnp.where(stage == 0, entering[jnp.minimum(now, microbatches - 1)], x)
+            busy = (now >= stage) & (now < stage + microbatches)
             x = jax.lax.cond(busy, partial(run_blocks, chain, blocks), lambda x: x, x)
-            handed_on = jax.lax.ppermute(x, "pipe", [(i, i + 1) for i in range(stages - 1)])
-            return handed_on, x
+            received = jax.lax.ppermute(x, "pipe", [(i, i + 1) for i in range(stages - 1)])
+            return received, x
 
         nothing = jnp.zeros_like(entering[0])
-        _, left = jax.lax.scan(tick, nothing, jnp.arange(count + stages - 1))
-        losses = losses_over_stages(chain, ends, left[stages - 1 :], parts)
-        return losses / count / jax.lax.axis_size("data")
+        _, outputs = jax.lax.scan(tick, nothing, jnp.arange(microbatches + stages - 1))
+        losses = losses_over_stages(chain, ends, outputs[stages - 1 :], parts)
+        return losses / microbatches / jax.lax.axis_size("data")
 
-    bubble = (stages - 1) / (count + stages - 1)
+    bubble = (stages - 1) / (microbatches + stages - 1)
     return pipeline_step(problem, mesh, jax.value_and_grad(share_of_loss), bubble=bubble)

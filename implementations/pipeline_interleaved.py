@@ -34,36 +34,36 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    stages, count = mesh.shape["pipe"], problem.microbatches
+    stages, microbatches = mesh.shape["pipe"], problem.microbatches
     chain = chain_on(problem, mesh)
 
     def share_of_loss(params: tuple[Params, Params], batch: Batch) -> jax.Array:
         """Return this device's term of the mean loss."""
         ends, blocks = params
         stage = jax.lax.axis_index("pipe")
-        parts = into_microbatches(batch, count)
+        parts = into_microbatches(batch, microbatches)
         entering = jax.vmap(partial(chain.first, ends))(parts)
 
-        def tick(x: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def tick(x: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
             # Microbatches travel in groups of one per stage; each group goes around CHUNKS times.
-            turn = number - stage
+            turn = now - stage
             chunk = turn % (CHUNKS * stages) // stages
             part = turn // (CHUNKS * stages) * stages + turn % stages
             enters = (stage == 0) & (chunk == 0)
-            x = jnp.where(enters, entering[jnp.clip(part, 0, count - 1)], x)
+            x = jnp.where(enters, entering[jnp.clip(part, 0, microbatches - 1)], x)
             run = jax.tree.map(lambda x: x[0, chunk], blocks)
-            busy = (turn >= 0) & (turn < CHUNKS * count)
+            busy = (turn >= 0) & (turn < CHUNKS * microbatches)
             x = jax.lax.cond(busy, partial(run_blocks, chain, run), lambda x: x, x)
-            handed_on = jax.lax.ppermute(x, "pipe", [(i, (i + 1) % stages) for i in range(stages)])
-            return handed_on, x
+            received = jax.lax.ppermute(x, "pipe", [(i, (i + 1) % stages) for i in range(stages)])
+            return received, x
 
         nothing = jnp.zeros_like(entering[0])
-        _, left = jax.lax.scan(tick, nothing, jnp.arange(CHUNKS * count + stages - 1))
-        groups = left[stages - 1 :].reshape(-1, CHUNKS, stages, *left.shape[1:])
-        done = groups[:, -1].reshape(count, *left.shape[1:])
+        _, outputs = jax.lax.scan(tick, nothing, jnp.arange(CHUNKS * microbatches + stages - 1))
+        groups = outputs[stages - 1 :].reshape(-1, CHUNKS, stages, *outputs.shape[1:])
+        done = groups[:, -1].reshape(microbatches, *outputs.shape[1:])
         losses = losses_over_stages(chain, ends, done, parts)
-        return losses / count / jax.lax.axis_size("data")
+        return losses / microbatches / jax.lax.axis_size("data")
 
-    bubble = (stages - 1) / (CHUNKS * count + stages - 1)
+    bubble = (stages - 1) / (CHUNKS * microbatches + stages - 1)
     loss_and_gradients = jax.value_and_grad(share_of_loss)
     return pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble, chunks=CHUNKS)

@@ -25,12 +25,12 @@ from bench.contract.varying import zeros_for
 F, B, W, IDLE = range(4)
 
 
-def schedule(stages: int, count: int) -> list[list[tuple[int, int]]]:
+def schedule(stages: int, microbatches: int) -> list[list[tuple[int, int]]]:
     """Return the pass and the microbatch of each stage in each slot."""
     done, slots = [[0, 0, 0] for _ in range(stages)], []
-    while done[0][W] < count:
+    while done[0][W] < microbatches:
         slots.append([(IDLE, 0)] * stages)
-        before = [count, *(own[F] for own in done)]
+        before = [microbatches, *(own[F] for own in done)]
         after = [*(own[B] for own in done[1:]), done[-1][F]]
         for stage, (f, b, w) in enumerate(map(tuple, done)):
             # As many microbatches ahead as in 1F1B, and nowhere more activations than on stage 0.
@@ -47,13 +47,13 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 
 
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
-    stages, count = mesh.shape["pipe"], problem.microbatches
-    slots, scale = schedule(stages, count), 1 / (count * mesh.shape["data"])
-    chain, pairs = pipelines.chain_on(problem, mesh), [(i, i + 1) for i in range(stages - 1)]
+    stages, microbatches = mesh.shape["pipe"], problem.microbatches
+    slots, scale = schedule(stages, microbatches), 1 / (microbatches * mesh.shape["data"])
+    chain, onward = pipelines.chain_on(problem, mesh), [(i, i + 1) for i in range(stages - 1)]
 
     def loss_and_gradients(params: tuple[Params, Params], batch: Batch) -> tuple[Any, Any]:
         """Return this stage's terms of the mean loss and of its gradients."""
-        stage, parts = jax.lax.axis_index("pipe"), pipelines.into_microbatches(batch, count)
+        stage, parts = jax.lax.axis_index("pipe"), pipelines.into_microbatches(batch, microbatches)
         ends, blocks = params[0], at(params[1], (0, 0))
 
         def first(ends: Params, number: jax.Array) -> jax.Array:
@@ -64,47 +64,47 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
         def forward(now: dict[str, Any], number: jax.Array) -> Any:
             x = jnp.where(stage == 0, first(ends, number), at(now["x"], number % stages))
-            y, kept = run.forward(blocks, x)
-            of_last = partial(jax.value_and_grad(last, (0, 1)), ends, y, number)
-            loss, (of_ends, of_y) = run_if(stage == stages - 1, of_last)
-            return {"kept": kept, "of_y": of_y}, {"loss": loss, "of_ends": of_ends}, {"sent": y}
+            y, residuals = run.forward(blocks, x)
+            value_and_grad = partial(jax.value_and_grad(last, (0, 1)), ends, y, number)
+            loss, (d_ends, d_y) = run_if(stage == stages - 1, value_and_grad)
+            return {"residuals": residuals, "d_y": d_y}, {"loss": loss, "d_ends": d_ends}, {"y": y}
 
-        def of_input(now: dict[str, Any], number: jax.Array) -> Any:
-            kept, of_y = at((now["kept"], now["of_y"]), number % stages)
-            of_x, more = run.of_input(blocks, kept, of_y)
-            of_first = jax.vjp(partial(first, number=number), ends)[1]
-            of_ends = run_if(stage == 0, lambda: of_first(of_x)[0])
-            return {"more": more}, {"of_ends": of_ends}, {"returned": of_x}
+        def backward_input(now: dict[str, Any], number: jax.Array) -> Any:
+            residuals, d_y = at((now["residuals"], now["d_y"]), number % stages)
+            d_x, more = run.backward_input(blocks, residuals, d_y)
+            _, transposed = jax.vjp(partial(first, number=number), ends)
+            d_ends = run_if(stage == 0, lambda: transposed(d_x)[0])
+            return {"more_residuals": more}, {"d_ends": d_ends}, {"d_x": d_x}
 
-        def of_weights(now: dict[str, Any], number: jax.Array) -> Any:
-            kept, more = at((now["kept"], now["more"]), number % stages)
-            return {}, {"of_blocks": run.of_params(blocks, kept, more)}, {}
+        def backward_weights(now: dict[str, Any], number: jax.Array) -> Any:
+            saved = at((now["residuals"], now["more_residuals"]), number % stages)
+            return {}, {"d_blocks": run.backward_weights(blocks, *saved)}, {}
 
         def slot(now: dict[str, Any], row: jax.Array) -> tuple[dict[str, Any], None]:
             does, number = row[stage]
             # A switch would copy all of `now` in each slot. Places beyond the last are dropped.
-            for this, run_pass in zip((F, B, W), (forward, of_input, of_weights), strict=True):
-                stored, added, passed = run_if(does == this, partial(run_pass, now, number))
+            for this, run_pass in {F: forward, B: backward_input, W: backward_weights}.items():
+                stored, added, sent = run_if(does == this, partial(run_pass, now, number))
                 now = put(now, jnp.where(does == this, number % stages, stages), **stored)
-                now = add(now, **added) | passed
-            x = jax.lax.ppermute(now["sent"], "pipe", pairs)
-            of_y = jax.lax.ppermute(now["returned"], "pipe", [(j, i) for i, j in pairs])
+                now = add(now, **added) | sent
+            x = jax.lax.ppermute(now["y"], "pipe", onward)
+            d_y = jax.lax.ppermute(now["d_x"], "pipe", [(j, i) for i, j in onward])
             (before, i), (after, j) = row[stage - 1], row[(stage + 1) % stages]
-            now = put(now, jnp.where((before == F) & (stage > 0), i % stages, stages), x=x)
-            came = (after == B) & (stage < stages - 1)
-            return put(now, jnp.where(came, j % stages, stages), of_y=of_y), None
+            has_x, has_d_y = (before == F) & (stage > 0), (after == B) & (stage < stages - 1)
+            now = put(now, jnp.where(has_x, i % stages, stages), x=x)
+            return put(now, jnp.where(has_d_y, j % stages, stages), d_y=d_y), None
 
         x = zeros_for(jax.eval_shape(first, ends, stage))
         run = over_run(split_backward(chain.block, at(blocks, 0), x))
-        _, kept = jax.eval_shape(run.forward, blocks, x)
-        _, more = jax.eval_shape(run.of_input, blocks, kept, x)
+        _, residuals = jax.eval_shape(run.forward, blocks, x)
+        _, more = jax.eval_shape(run.backward_input, blocks, residuals, x)
         loss, sums = jax.eval_shape(lambda: (last(ends, x, stage), params))
-        start = {"loss": loss, "of_ends": sums[0], "of_blocks": sums[1], "sent": x, "returned": x}
+        start = {"loss": loss, "d_ends": sums[0], "d_blocks": sums[1], "y": x, "d_x": x}
         start = jax.tree.map(zeros_for, start)
-        places = {"x": x, "of_y": x, "kept": kept, "more": more}
+        places = {"x": x, "d_y": x, "residuals": residuals, "more_residuals": more}
         start |= jax.tree.map(lambda x: jnp.stack([zeros_for(x)] * stages), places)
         done, _ = jax.lax.scan(slot, start, jnp.array(slots))
-        return done["loss"], (done["of_ends"], done["of_blocks"])
+        return done["loss"], (done["d_ends"], done["d_blocks"])
 
-    bubble = (stages - 1) / (3 * count + stages - 1)
+    bubble = (stages - 1) / (3 * microbatches + stages - 1)
     return pipelines.pipeline_step(problem, mesh, loss_and_gradients, bubble=bubble)

@@ -39,6 +39,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
         return loss_fn(params, batch) / data_shards
 
-    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+    value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, specs)
-    return shard_mapped_step(problem, mesh, state, "data", terms, ("data",))
+    return shard_mapped_step(problem, mesh, state, "data", value_and_grad, ("data",))

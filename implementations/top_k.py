@@ -43,16 +43,16 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     devices = mesh.shape["data"]
     flat_params, _ = ravel_pytree(params)
-    kept = max(1, round(SHARE * flat_params.size))
+    k = max(1, round(SHARE * flat_params.size))
 
     def mean(updates: Any, unsent: jax.Array) -> tuple[Any, jax.Array]:
         """Average the largest elements over the devices; `unsent` is the rest so far."""
         flat, unravel = ravel_pytree(updates)
         wanted = flat + unsent
-        _, indices = jax.lax.top_k(jnp.abs(wanted), kept)
+        _, indices = jax.lax.top_k(jnp.abs(wanted), k)
         values = wanted[indices]
         unsent = wanted.at[indices].set(0)
-        values, indices = jax.lax.all_gather((values, indices), "data")  # (devices, kept)
+        values, indices = jax.lax.all_gather((values, indices), "data")  # (devices, k)
         total = jnp.zeros_like(flat).at[indices.ravel()].add(values.ravel())
         return unravel(total / devices), unsent
 

@@ -25,7 +25,7 @@ LIMITS = {
         f"docs/{name}.md": 600
         for name in (
             *("accelerators", "beyond-the-step", "clusters", "compile-time-and-memory"),
-            *("explaining", "failures", "model-state"),
+            *("explaining", "failures", "foreign", "foreign-contract", "isolation", "model-state"),
             *("gating-ci", "library", "projecting", "reading-a-report", "refereeing"),
             *("running", "upgrading"),
         )

@@ -5,7 +5,7 @@ Every ratio is B over A: below 1, B is faster.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
@@ -266,13 +266,15 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     """Return the files that differ, of the implementations and workloads that both runs have.
 
     They are grouped by `implementation pmap` or `workload mlp`: its own file under that name, and
-    files that it imports under their paths.
+    files that it imports under their paths. Folders that only one run lists are left out: packages
+    that lay in a folder of PYTHONPATH there.
     """
     files_a, files_b = _files(a), _files(b)
     changed = {
         name: [
             replace(each, name=name) if each.name == f"{name.partition(' ')[2]}.py" else each
             for each in _differing("sources", files_a[name], files_b[name], NOT_USED)
+            if _folder(each.name) in {"", *_folders(files_a[name]) & _folders(files_b[name])}
         ]
         for name in files_a
         if name in files_b
@@ -291,6 +293,14 @@ def _files(run: Run) -> dict[str, dict[str, str]]:
         for row in rows
         for part, hashes in row.get("sources", {}).items()
     }
+
+
+def _folder(file: str) -> str:
+    return file.rpartition("/")[0].partition("/")[0]
+
+
+def _folders(files: Iterable[str]) -> set[str]:
+    return set(map(_folder, files))
 
 
 def _differing(

@@ -9,8 +9,8 @@ from bench.records.paths import REPORTS
 def gallery() -> None:
     """Index the published runs: write reports/README.md and reports/index.html.
 
-    A run is published once git tracks its folder in reports/. Outside of a git checkout, every
-    folder there is listed.
+    A run is published once git tracks its folder in reports/. Outside of a git checkout, every run
+    there is listed.
     """
     from bench.present.gallery import index
 

@@ -47,33 +47,36 @@ def upgrade(context: typer.Context) -> None:
     if not first:
         refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
     last = here.versions[package] if here else _present(package)
-    bases = [f"{package}=={one}" for one in (first, *releases_between(package, first, last))]
-    code, told = bisect(bases, gate)
+    releases = first, *releases_between(package, first, last), last
+    code, told = bisect([f"{package}=={one}" for one in releases], gate)
     typer.echo(told)
     raise typer.Exit(code)
 
 
-def bisect(bases: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
+def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
     """Find the version after which the steps became slower; return exit code and result in words.
 
-    `bases` are versions, the oldest first; `gate` compares with one of them, and returns the exit
-    code of `regress`.
+    The versions are in order, the oldest first. `gate` compares the last of them with another, and
+    returns the exit code of `regress`.
     """
-    low, high = 0, len(bases)
+    low, high = 0, len(versions) - 1
     while high > low:
         # The oldest comes first: if it is no faster, there is nothing to find.
         middle = (low + high) // 2 if low else 0
-        code = gate(bases[middle])
+        code = gate(versions[middle])
         if code == 1:
             low = middle + 1
         elif code == 0:
             high = middle
         else:
-            return code, f"the comparison with {bases[middle]} was inconclusive: exit code {code}"
+            return (
+                code,
+                f"the comparison with {versions[middle]} was inconclusive: exit code {code}",
+            )
     if not low:
-        return 0, f"not slower than with {bases[0]}"
-    after = bases[low] if low < len(bases) else "the version compared"
-    return 1, f"slower since {after}: it is slower than with {bases[low - 1]}"
+        return 0, f"not slower than with {versions[0]}"
+    before, after, last = versions[low - 1], versions[low], versions[-1]
+    return 1, f"slower since {after}: {last} is slower than {before}"
 
 
 def _present(package: str) -> str:

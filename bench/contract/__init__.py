@@ -135,7 +135,7 @@ class Problem:
     """Number of equal parts of the batch that are computed one after another for one update."""
     outline: Mapping[str, Any] = field(default_factory=dict)
     """A JSON description from which a program in another framework computes the same step: see
-    docs/foreign.md. Empty if the workload has no such programs."""
+    docs/foreign-contract.md. Empty if the workload has no such programs."""
     start: Params | None = None
     """Initial parameters as host arrays; None if `make_model` draws them."""
     start_state: ModelState | None = None

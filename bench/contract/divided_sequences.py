@@ -230,6 +230,6 @@ def context_parallel_step(
         finally:
             _view.reset(token)
 
-    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+    value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = place_model_state_on_shards((params, problem.optimizer.init(params)), mesh)
-    return shard_mapped_step(problem, mesh, state, "data", terms, axes)
+    return shard_mapped_step(problem, mesh, state, "data", value_and_grad, axes)

@@ -110,6 +110,6 @@ def expert_parallel_step(
         finally:
             _experts.reset(token)
 
-    terms = problem.over_microbatches(jax.value_and_grad(share_of_loss))
+    value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, specs)
-    return shard_mapped_step(problem, mesh, state, AXES, terms, AXES)
+    return shard_mapped_step(problem, mesh, state, AXES, value_and_grad, AXES)

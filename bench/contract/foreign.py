@@ -1,6 +1,6 @@
 """The child's side of a foreign arm: `python foreign.py FILE` answers a worker's requests.
 
-docs/foreign.md is the contract. This file needs only NumPy, so that it runs without jax.
+docs/foreign-contract.md is the contract. This file needs only NumPy, so that it runs without jax.
 """
 
 import gc

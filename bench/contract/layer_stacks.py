@@ -68,9 +68,9 @@ def reference_loss(plain: Problem, problem: Problem) -> LossFn:
 
 
 def loss_of_shards(
-    problem: Problem, loss_fn: Callable[..., Any], whole: Callable[[Any, P], Any], specs: Params
+    problem: Problem, loss_fn: Callable[..., Any], gather: Callable[[Any, P], Any], specs: Params
 ) -> Callable[..., Any]:
-    """Return the loss of sharded parameters, each of which `whole(shard, spec)` gathers for use.
+    """Return the loss of sharded parameters, which `gather(shard, spec)` makes whole for use.
 
     An iteration over stacked layers gathers its own layer, by specs without the leading dimension.
     """
@@ -79,8 +79,8 @@ def loss_of_shards(
 
     def of_shards(shards: Params, *others: Any) -> Any:
         ends = {name: own for name, own in shards.items() if name != stack}
-        params = jax.tree.map(whole, ends, {name: specs[name] for name in ends})
-        token = _as_used.set(lambda own: jax.tree.map(whole, own, of_layer))
+        params = jax.tree.map(gather, ends, {name: specs[name] for name in ends})
+        token = _as_used.set(lambda own: jax.tree.map(gather, own, of_layer))
         try:
             return loss_fn({**shards, **params}, *others)
         finally:

@@ -20,10 +20,10 @@ class Passes(NamedTuple):
 
     forward: Callable[[Params, jax.Array], tuple[jax.Array, Saved]]
     """Maps parameters and input to the output and what the backward passes need of this one."""
-    of_input: Callable[[Params, Saved, jax.Array], tuple[jax.Array, Saved]]
+    backward_input: Callable[[Params, Saved, jax.Array], tuple[jax.Array, Saved]]
     """Maps parameters, what `forward` saved and the output's gradient to the input's gradient and
-    what `of_params` needs of this pass."""
-    of_params: Callable[[Params, Saved, Saved], Params]
+    what `backward_weights` needs of this pass."""
+    backward_weights: Callable[[Params, Saved, Saved], Params]
     """Maps parameters and what the two other passes saved to the parameters' gradients."""
 
 
@@ -40,10 +40,10 @@ def split_backward(
     leaves, structure = jax.tree.flatten(params)
 
     def whole(*arrays: jax.Array) -> Any:
-        *leaves, x, of_output = arrays
+        *leaves, x, d_y = arrays
         y, transposed = jax.vjp(function, jax.tree.unflatten(structure, leaves), x)
-        of_params, of_input = transposed(of_output)
-        return y, of_input, *jax.tree.leaves(of_params)
+        d_params, d_x = transposed(d_y)
+        return y, d_x, *jax.tree.leaves(d_params)
 
     traced = jax.make_jaxpr(_without_checkpoints(jax.make_jaxpr(whole)(*leaves, x, x)))(
         *leaves, x, x
@@ -51,15 +51,15 @@ def split_backward(
     program, equations = traced.jaxpr, traced.jaxpr.eqns
     inputs: list[Var] = [*program.constvars, *program.invars]
     *weights, entering, arriving = inputs
-    y, own, *gradients = program.outvars
+    y, d_x, *d_params = program.outvars
 
     first = _needed(equations, [y], [*weights, entering])
     made = [entering, *_results(first, weights)]
-    second = _needed(equations, [own], [*weights, *made, arriving])
+    second = _needed(equations, [d_x], [*weights, *made, arriving])
     made_later = [arriving, *_results(second, weights)]
-    third = _needed(equations, gradients, [*weights, *made, *made_later])
-    read = _reads(third, gradients)
-    saved = [var for var in made if var in read | _reads(second, [own])]
+    third = _needed(equations, d_params, [*weights, *made, *made_later])
+    read = _reads(third, d_params)
+    saved = [var for var in made if var in read | _reads(second, [d_x])]
     saved_later = [var for var in made_later if var in read]
 
     def run(part: Sequence[JaxprEqn], given: Any, wanted: Any, params: Params, *values: Any) -> Any:
@@ -67,21 +67,21 @@ def split_backward(
         return called(*traced.consts, *jax.tree.leaves(params), *values)
 
     def forward(params: Params, x: jax.Array) -> tuple[jax.Array, Saved]:
-        output, *kept = run(first, [entering], [y, *saved], params, x)
-        return output, kept
+        output, *residuals = run(first, [entering], [y, *saved], params, x)
+        return output, residuals
 
-    def of_input(params: Params, kept: Saved, of_output: jax.Array) -> tuple[jax.Array, Saved]:
-        given, wanted = [*saved, arriving], [own, *saved_later]
-        gradient, *kept_later = run(second, given, wanted, params, *kept, of_output)
-        return gradient, kept_later
+    def backward_input(params: Params, residuals: Saved, d_y: jax.Array) -> tuple[jax.Array, Saved]:
+        given, wanted = [*saved, arriving], [d_x, *saved_later]
+        gradient, *more_residuals = run(second, given, wanted, params, *residuals, d_y)
+        return gradient, more_residuals
 
-    def of_params(params: Params, kept: Saved, kept_later: Saved) -> Params:
+    def backward_weights(params: Params, residuals: Saved, more_residuals: Saved) -> Params:
         given = [*saved, *saved_later]
         return jax.tree.unflatten(
-            structure, run(third, given, gradients, params, *kept, *kept_later)
+            structure, run(third, given, d_params, params, *residuals, *more_residuals)
         )
 
-    return Passes(forward, of_input, of_params)
+    return Passes(forward, backward_input, backward_weights)
 
 
 def _reads(equations: Sequence[JaxprEqn], wanted: Iterable[Any] = ()) -> set[Var]:
@@ -104,10 +104,10 @@ def _needed(
 
 def _results(equations: Sequence[JaxprEqn], params: Iterable[Var]) -> list[Var]:
     """Return what equations compute, except what depends only on parameters."""
-    of_params, results = set(params), []
+    from_params, results = set(params), []
     for equation in equations:
-        if of_params.issuperset(_reads([equation])):
-            of_params.update(equation.outvars)
+        if from_params.issuperset(_reads([equation])):
+            from_params.update(equation.outvars)
         else:
             results += equation.outvars
     return results
@@ -150,9 +150,9 @@ def over_run(block: Passes) -> Passes:
     """Return the passes of a run of blocks whose parameters are stacked as (length, ...)."""
     return Passes(
         lambda params, x: jax.lax.scan(lambda x, own: block.forward(own, x), x, params),
-        lambda params, kept, of_output: jax.lax.scan(
-            lambda of_output, own: block.of_input(*own, of_output), of_output, (params, kept),
+        lambda params, residuals, d_y: jax.lax.scan(
+            lambda d_y, own: block.backward_input(*own, d_y), d_y, (params, residuals),
             reverse=True,
         ),
-        lambda *own: jax.lax.map(lambda own: block.of_params(*own), own),
+        lambda *own: jax.lax.map(lambda own: block.backward_weights(*own), own),
     )  # fmt: skip

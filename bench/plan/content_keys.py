@@ -30,6 +30,7 @@ BY_OPTIONS = "bench.contract.clipping"
 """A module that step options may add to a workload that does not import it."""
 
 _INSTALLED = {"site-packages", "dist-packages"}
+"""Names of the folders into which packages are installed by default."""
 
 _OWN = {"bench", "implementations"}
 """Packages of Lockstep, which may be installed beside others."""
@@ -142,7 +143,12 @@ def _roots() -> list[Path]:
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [Path.cwd(), ROOT, *(Path(entry).resolve() for entry in inherited if entry)]
     folders = list(dict.fromkeys(folders))
-    return [one for one in folders if one == ROOT or not _INSTALLED & set(one.parts)]
+    return [one for one in folders if one == ROOT or not _has_installed(one)]
+
+
+def _has_installed(folder: Path) -> bool:
+    """Whether packages are installed in a folder, by default or by `pip install --target`."""
+    return bool(_INSTALLED & set(folder.parts)) or any(folder.glob("*.dist-info"))
 
 
 def _counterpart(root: Path, base: BaseFile) -> Path:

@@ -31,8 +31,9 @@ def share_of(times: float) -> str:
     return outward(times - 1) if times < TWICE else f"a factor of {digits_of(times)}"
 
 
-def digits_of(value: float, rounded: Callable[[float], int] = math.ceil, digits: int = 2) -> str:
-    """Return so many digits of a bound."""
+def digits_of(value: float, rounded: Callable[[float], int] = math.ceil, digits: int = 0) -> str:
+    """Return so many digits of a bound: by default two, or three where two would be 1.0."""
+    digits = digits or (3 if 1 <= value < 1 + TENTH else 2)
     unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
     return numbers.significant(rounded(round(value / unit, 6)) * unit, digits)
 
@@ -50,7 +51,7 @@ def longer(least: float, most: float, whom: str = "") -> str:
     how = f"longer{whom and ' than' + whom}" if percent else f"times as long{whom and ' as' + whom}"
     if not bounded:
         return f"at least {low} {how}"
-    start = "up" if percent and least - 1 < NEGLIGIBLE else low
+    start = "up" if least - 1 < NEGLIGIBLE else low
     return f"{start} to {outward(most - 1) if percent else digits_of(most)} {how}"
 
 

@@ -15,7 +15,7 @@ from bench.analyse.verdicts import Claim
 from bench.present import phase_tables, run_tables, sentences
 from bench.present.bounds import bound_of, within
 from bench.present.sentences import Summary
-from bench.present.terminal import table
+from bench.present.terminal import Prose, table
 from bench.records import numbers
 from bench.records.paths import typed
 from bench.records.printable import shortened
@@ -54,13 +54,14 @@ def print_summary(console: Console, run: Run, found: Tables) -> None:
     )
     for part in (
         *_answers(sentences.summaries(found)),
-        *map(Text, filter(None, lines)),
+        *map(Prose, filter(None, lines)),
         *_failures(found.cells),
         Text(f"{numbers.count(len(found.cells), 'cell')}: {ended or 'none'}"),
     ):
         console.print(part)
     for line in next_steps(found, run):
-        console.print(line, soft_wrap=line.startswith(INDENT), markup=False)
+        command = line.startswith(INDENT)
+        console.print(line if command else Prose(line), soft_wrap=command, markup=False)
 
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
@@ -70,7 +71,7 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
         first, *others = {each.comparison.block.batch for each in own}
         yield Text(subject if others else f"{subject}, batch {first}", "bold")
         for sentence in sentences.advice(own) if len(own) > 1 else ():
-            yield Padding(Text(sentence), (0, 0, 0, 2))
+            yield Padding(Prose(sentence), (0, 0, 0, 2))
         if len(own) == 1 or len(every) <= FEW_BLOCKS:
             rows = [(each.among(own), each.step.main, each.text()) for each in own]
             yield Padding(table("place", "step", "sure", rows=rows, header=False), (0, 0, 0, 2))
@@ -89,7 +90,7 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
         if others:
             line.append(f" and {numbers.count(len(others), 'more cell')}")
         yield line
-        yield Padding(Text(shortened(row["reason"]), style="dim"), (0, 0, 0, 2), expand=False)
+        yield Padding(Prose(shortened(row["reason"]), "dim"), (0, 0, 0, 2), expand=False)
     if len(failed) > MOST:
         yield Text(f"\nand {len(failed) - MOST} more reasons in the report", style="dim")
 

@@ -23,7 +23,7 @@ from bench.present.columns import Column, Figure, Table, formatted, item, ratio_
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
 from bench.present.sentences import counted, ends, listing, some
-from bench.present.terminal import plain
+from bench.present.terminal import Prose, plain
 from bench.records import files, numbers
 from bench.records.paths import PROGRAM
 from bench.records.statuses import CHANGE_STYLES, STATUSES, VERDICT_STYLES
@@ -189,24 +189,18 @@ def content(compared: Compared) -> dict[str, Any]:
 
 
 def show(console: Console, compared: Compared) -> None:
-    """Print the differences between the runs, then the changes; briefly if nothing compares.
+    """Print the differences between the runs, the changes and the tally.
 
-    The lines fit on a terminal of 80 columns.
+    If nothing compares, the tally comes first. The lines fit on a terminal of 80 columns.
     """
+    answer = Prose(tally(compared), "bold")
+    if not compared.changes:
+        console.print(answer)
     for name, run in (("A", compared.a.manifest), ("B", compared.b.manifest)):
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
-    console.print(plain(setting(compared)), style="bold")
+    console.print(Prose(setting(compared), "bold"))
     if compared.changes:
-        _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
-        console.print(plain(APART), style="dim")
-        console.print(Text("\nB over A (95 %)", style="bold"))
-        for block in blocks(compared):
-            brief = replace(block, columns=SHORT, facts=())
-            terminal.show(console, brief, notes=True, styles=CHANGE_STYLES)
-        if any(change.source == "step time" for change in compared.changes):
-            console.print(Text("* on step times, which are not paired", style="dim"))
-        if any(change.compile for change in compared.changes):
-            console.print(Text("Compile: one first call in each run, so no verdict", style="dim"))
+        _show_changes(console, compared)
     for group in endings(compared):
         console.print(Text("\nended differently", style="yellow"))
         _list(console, (f"A {group.a}", f"B {group.b}"))
@@ -215,10 +209,24 @@ def show(console: Console, compared: Compared) -> None:
         console.print(Text("\nin one run only", style="yellow"))
         _list(console, [f"{g.a}: {numbers.count(g.number, 'cell')}; {g.b}" for g in missing])
     for title, text in caveats(compared).items():
-        console.print(Text(f"\n{title}. ", style="bold").append(plain(text)))
-    console.print(Text(f"\n{tally(compared)}", style="bold"))
-    if why := basis(compared):
-        console.print(why)
+        console.print(Prose(Text.assemble((f"\n{title}. ", "bold"), plain(text))))
+    if compared.changes:
+        console.print()
+        console.print(answer)
+        console.print(Prose(basis(compared)))
+
+
+def _show_changes(console: Console, compared: Compared) -> None:
+    _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
+    console.print(Prose(APART, "dim"))
+    console.print(Text("\nB over A (95 %)", style="bold"))
+    for block in blocks(compared):
+        brief = replace(block, columns=SHORT, facts=())
+        terminal.show(console, brief, notes=True, styles=CHANGE_STYLES)
+    if any(change.source == "step time" for change in compared.changes):
+        console.print(Text("* on step times, which are not paired", style="dim"))
+    if any(change.compile for change in compared.changes):
+        console.print(Text("Compile: one first call in each run, so no verdict", style="dim"))
 
 
 def _list(console: Console, lines: Sequence[str]) -> None:

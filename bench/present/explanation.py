@@ -16,7 +16,7 @@ from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
 from bench.present.charts import PARTS
 from bench.present.columns import formatted
-from bench.present.terminal import table
+from bench.present.terminal import Prose, table
 from bench.present.trace_tables import apart, called, only_one_transposes, reason
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
@@ -106,9 +106,9 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
         shown.add_row(others, "", *_figures(a, b, gap))
     whole = _figures(attribution.traced_a, attribution.traced_b, gap)
     shown.add_row("step, as traced", "", *whole, style="bold")
-    console.print(Text(f"{explanation.sentence}\n"))
+    console.print(Prose(explanation.sentence), "")
     console.print(shown)
-    console.print(Text(f"\n{_caption(explanation)}", style="dim"))
+    console.print("", Prose(_caption(explanation), "dim"), sep="\n")
 
 
 def show_programs(
@@ -116,7 +116,7 @@ def show_programs(
 ) -> None:
     """Print the relation of two cells' programs, and their differences by source line."""
     found = relation(*programs)
-    console.print(Text(program_sentences.told(*cells, found)))
+    console.print(Prose(program_sentences.told(*cells, found)))
     a, b = (unpacked(program["operations"]) for program in programs)
     if found == "same" or a == b:
         if found == "different":
@@ -149,10 +149,10 @@ def show_times(
             sure = f" (surely {bounds.sure(low, high)}{side})"
             known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
-            console.print(f"Side by side, {took}{known}.")
+            console.print(Prose(f"Side by side, {took}{known}."))
     for row in phase_costs.find(blocks, traces):
         if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
-            console.print(said)
+            console.print(Prose(said))
 
 
 def show_parts(console: Console, cells: tuple[str, str], traces: Mapping[str, TraceRow]) -> None:

@@ -74,9 +74,9 @@ def show(outcome: Outcome, console: Console) -> None:
         terminal.show(console, _table(matters, _plain), notes=True, styles=CHANGE_STYLES)
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
-    console.print(Text(tally(outcome.cases)))
+    console.print(terminal.Prose(tally(outcome.cases)))
     for line in _compared(outcome, _plain):
-        console.print(Text(line, style="dim"))
+        console.print(terminal.Prose(line, "dim"))
 
 
 def headline(outcome: Outcome, revision: str) -> str:

@@ -1,5 +1,6 @@
 """Sentences about arms with equal programs, and about the differences between two programs."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -97,9 +98,12 @@ def changes(
 
 
 def _operations(found: Sequence[Operation]) -> str:
-    """Return `2 dot f32[8,16]{1,0}, 1 copy f32[16]{0}`, most bytes first."""
+    """Return `2 dot f32[8,16]{1,0}, 1 copy f32[16]{0}`, most bytes first; XLA's comments go."""
     largest = sorted(found, key=lambda one: -one.runs * one.bytes)
-    parts = [f"{one.runs} {one.opcode} {one.result}" for one in largest[:_MOST_OPERATIONS]]
+    parts = [
+        re.sub(r"/\*.*?\*/", "", f"{one.runs} {one.opcode} {one.result}")
+        for one in largest[:_MOST_OPERATIONS]
+    ]
     more = sum(one.runs for one in largest[_MOST_OPERATIONS:])
     return ", ".join([*parts, f"{more} more"] if more else parts)
 

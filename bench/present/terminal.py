@@ -5,14 +5,19 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from rich import progress
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
 from bench.present import columns
+from bench.records import numbers
 
 _LINES = 10
 """Lines that a counter prints where the display cannot be updated in place."""
+
+_GLUE = "\ue000"
+"""A character that is as wide as a space and occurs in no text."""
 
 
 def live(console: Console) -> bool:
@@ -25,7 +30,30 @@ def live(console: Console) -> bool:
 
 def plain(text: str) -> Text:
     """Return stored text with a space in place of every character that is not printable."""
-    return Text("".join(c if c.isprintable() else " " for c in text))
+    kept = numbers.NARROW
+    return Text("".join(c if c.isprintable() or c == kept else " " for c in text))
+
+
+class Prose:
+    """Text that is wrapped between words, but not between a number and its unit."""
+
+    def __init__(self, text: str | Text, style: str = "") -> None:
+        self._text = plain(text) if isinstance(text, str) else text.copy()
+        self._text.stylize(style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the widths of the text."""
+        return Measurement.get(console, options, self._text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines."""
+        glued = self._text.copy()  # rich breaks lines at a no-break space too
+        glued.plain = glued.plain.replace(numbers.NARROW, _GLUE)
+        for line in glued.wrap(
+            console, options.max_width, overflow=options.overflow, no_wrap=options.no_wrap
+        ):
+            line.plain = line.plain.replace(_GLUE, numbers.NARROW)
+            yield line
 
 
 def table(
@@ -45,7 +73,7 @@ def table(
         show_header=header,
     )  # fmt: skip
     for row in rows:
-        shown.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
+        shown.add_row(*(Prose(cell) if isinstance(cell, str) else cell for cell in row))
     return shown
 
 
@@ -91,7 +119,7 @@ def show(
     console.print(Text(f"\n{content.title}", style="bold"))
     console.print(shown)
     for sentence in (*content.facts, *content.remarks):
-        console.print(plain(sentence), style="dim")
+        console.print(Prose(sentence, "dim"))
 
 
 @contextmanager

@@ -159,4 +159,4 @@ def show(console: Console, plan: Plan) -> None:
     if unsupported := sum(map(len, plan.unsupported.values())):
         notes.append(f"{unsupported} are not supported by their implementations; the page says why")
     for note in notes:
-        console.print(terminal.plain(note), style="dim")
+        console.print(terminal.Prose(note, "dim"))

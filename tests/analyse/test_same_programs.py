@@ -121,6 +121,13 @@ def test_operations_differ_by_source_line_the_largest_first() -> None:
     assert rest == ("8 other lines", "8 operations", "0 operations")
 
 
+def test_comments_of_xla_are_not_shown() -> None:
+    result = "(f32[4]{0}, /*index=5*/f32[4,16]{1,0})"
+    line = LineDifference("step.py:7", [Operation("step.py:7", "all-reduce", result, 1, 272)], [])
+    (told,) = program_sentences.shown([line])
+    assert told == ("step.py:7", "1 all-reduce (f32[4]{0}, f32[4,16]{1,0})", "")
+
+
 def test_a_challenger_with_the_same_program_spends_no_error(tmp_path: Path) -> None:
     run = store.load(synthetic.write(tmp_path, PLAN))
     fared = judge_attempts(run, "jit_spmd", ["renamed", "other"], 2)

@@ -183,7 +183,7 @@ def test_names_with_equals_signs_are_selected(front: Front) -> None:
 def test_nothing_selected(front: Front) -> None:
     done = front("run", *SMALL, "-k", "nobody")
     assert done.code == 5
-    assert "none of the 6 cells is selected" in done.out
+    assert "none of the 6 cells is selected; a name is mlp-base/data=1/" in done.out
     assert front("run", *SMALL, "-k", "nobody", "--dry-run").out == done.out, "no time is told"
     assert not (front.folder / "reports").exists()
 

@@ -65,16 +65,16 @@ def test_what_is_no_version_or_cannot_be_had_is_bad_input(
     assert error in " ".join(done.err.split())
 
 
-BASES = ["jax==1", "jax==2", "jax==3", "jax==4"]
+VERSIONS = ["jax==1", "jax==2", "jax==3", "jax==4", "jax==5"]
 
 
 @pytest.mark.parametrize(
     ("slower_than", "told"),
     [
         (0, "not slower than with jax==1"),
-        (1, "slower since jax==2: it is slower than with jax==1"),
-        (3, "slower since jax==4: it is slower than with jax==3"),
-        (4, "slower since the version compared: it is slower than with jax==4"),
+        (1, "slower since jax==2: jax==5 is slower than jax==1"),
+        (3, "slower since jax==4: jax==5 is slower than jax==3"),
+        (4, "slower since jax==5: jax==5 is slower than jax==4"),
     ],
 )
 def test_a_bisection_finds_the_release(slower_than: int, told: str) -> None:
@@ -82,14 +82,14 @@ def test_a_bisection_finds_the_release(slower_than: int, told: str) -> None:
 
     def gate(base: str) -> int:
         asked.append(base)
-        return int(BASES.index(base) < slower_than)
+        return int(VERSIONS.index(base) < slower_than)
 
-    assert bisect(BASES, gate) == (int(slower_than > 0), told)
+    assert bisect(VERSIONS, gate) == (int(slower_than > 0), told)
     assert len(asked) == len(set(asked)) <= 3
 
 
 def test_a_bisection_ends_where_nothing_is_decided() -> None:
-    code, told = bisect(BASES, lambda base: 2 if base == "jax==3" else 1)
+    code, told = bisect(VERSIONS, lambda base: 2 if base == "jax==3" else 1)
     assert (code, told) == (2, "the comparison with jax==3 was inconclusive: exit code 2")
 
 

@@ -51,27 +51,31 @@ def assert_same(one, other):
 def test_each_part_has_its_own_products(function, counts, saved):
     params, x, cotangent = example()
     passes = split_backward(function, params, x)
-    y, kept = passes.forward(params, x)
-    of_x, more = passes.of_input(params, kept, cotangent)
+    y, residuals = passes.forward(params, x)
+    d_x, more = passes.backward_input(params, residuals, cotangent)
     whole, transposed = jax.vjp(function, params, x)
-    assert_same((y, (passes.of_params(params, kept, more), of_x)), (whole, transposed(cotangent)))
-    assert {array.shape for array in kept} == saved, "and no parameter"
+    assert_same(
+        (y, (passes.backward_weights(params, residuals, more), d_x)), (whole, transposed(cotangent))
+    )
+    assert {array.shape for array in residuals} == saved, "and no parameter"
     assert not {array.shape for array in more} & {leaf.shape for leaf in jax.tree.leaves(params)}
     assert counts == (
         products(passes.forward, params, x),
-        products(passes.of_input, params, kept, cotangent),
-        products(passes.of_params, params, kept, more),
+        products(passes.backward_input, params, residuals, cotangent),
+        products(passes.backward_weights, params, residuals, more),
     )
 
 
 def test_a_run_of_blocks_is_split_block_by_block():
     params, x, cotangent = example(3)
     run = over_run(split_backward(block, jax.tree.map(lambda leaf: leaf[0], params), x))
-    y, kept = run.forward(params, x)
-    of_x, more = run.of_input(params, kept, cotangent)
+    y, residuals = run.forward(params, x)
+    d_x, more = run.backward_input(params, residuals, cotangent)
 
     def whole(params, x):
         return jax.lax.scan(lambda x, own: (block(own, x), None), x, params)[0]
 
     expected, transposed = jax.vjp(whole, params, x)
-    assert_same((y, (run.of_params(params, kept, more), of_x)), (expected, transposed(cotangent)))
+    assert_same(
+        (y, (run.backward_weights(params, residuals, more), d_x)), (expected, transposed(cotangent))
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -155,9 +156,10 @@ def test_a_file_that_cannot_be_read_is_named(project: Path) -> None:
 
 
 def test_what_is_installed_is_not_followed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = project / "lib" / "site-packages"
-    site.mkdir(parents=True)
-    (site / "numpy.py").write_text("")
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    assert site not in content_keys._roots()
+    site, target, own = project / "lib" / "site-packages", project / "target", project / "mine"
+    for folder in (site, target / "numpy-2.dist-info", own):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (site, target, own))))
+    assert not {site, target} & {*content_keys._roots()}
+    assert own in content_keys._roots()
     assert ROOT in content_keys._roots()

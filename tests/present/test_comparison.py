@@ -328,15 +328,17 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
 def test_of_many_files_some_are_named_the_users_first(tmp_path: Path) -> None:
     a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
 
-    def other(row) -> None:
+    def other(row, digit="d") -> None:
         for part, hashes in row["sources"].items():
-            package = {f"flax/{number}.py": "d" * 16 for number in range(9)}
-            own = {f"{row[part]}.py": "d" * 16} if row[part] == "pmap" else {}
-            row["sources"][part] = package | hashes | own
+            installed = {"flax/nnx.py": digit} if digit == "d" else {}
+            package = {f"mine/{number}.py": digit * 16 for number in range(9)}
+            own = {f"{row[part]}.py": digit * 16} if row[part] == "pmap" else {}
+            row["sources"][part] = installed | package | hashes | own
 
+    synthetic.rewrite(a, "cells", lambda row: other(row, "e"))
     synthetic.rewrite(b, "cells", other)
     said = comparison_report.setting(run_changes.compare(store.load(a), store.load(b)))
-    assert said == "The files differ: implementation pmap, flax/0.py, flax/1.py and 7 more."
+    assert said == "The files differ: implementation pmap, mine/0.py, mine/1.py and 7 more."
 
 
 def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
@@ -401,6 +403,7 @@ def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
     found = compared(tmp_path, replace(PLAN, devices=(1,)), replace(PLAN, devices=(2,)))
     assert comparison_report.tally(found).startswith("No cell has a time in both runs.")
     shown = printed(found)
+    assert shown.startswith("No cell has a time in both runs."), "the answer"
     assert "B over A (95 %)" not in shown
     assert len(shown.splitlines()) < 20
     empty = store.load(store.create(tmp_path, synthetic.manifest(PLAN, "empty")))

@@ -232,11 +232,13 @@ def test_several_devices_are_counted():
     assert published_run.hardware_name({**manifest, "device_count": 8}) == "8-tpu-v5-lite"
 
 
-def test_outside_of_git_every_folder_counts(tmp_path, monkeypatch):
+def test_outside_of_git_every_run_counts_once(tmp_path, monkeypatch, quick_report):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     synthetic.write(tmp_path, PLAN, "one")
     (tmp_path / "notes").mkdir()
     assert [entry.folder for entry in index.find(tmp_path)] == ["one"]
+    published = published_run.publish(store.load(tmp_path / "one"), tmp_path)
+    assert [entry.folder for entry in index.find(tmp_path)] == [published.name], "they are one run"
 
 
 def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_path, monkeypatch):

@@ -241,7 +241,8 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
         bounds.longer(2.39, math.inf), bounds.longer(1.419, 2.39, " it"),
         bounds.sure(0.95, 1.01), bounds.sure(0.9, 0.95), bounds.sure(1.411, 1.5),
         bounds.outward(0.2506), bounds.longer(1.00039, 1.131, " it"),
-        bounds.sure(0.0, math.inf), bounds.sure(16.6, 173.0),
+        bounds.sure(0.0, math.inf), bounds.sure(16.6, 173.0), bounds.sure(1.098, 3.71),
+        bounds.longer(1.0986, 3.71), bounds.longer(1.0003, 3.71),
     )]  # fmt: skip
     assert shown == [
         "4.2 %", "4.1 %", "5.0 %", "124 %", "0 %", "\N{INFINITY} %",
@@ -249,6 +250,7 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
         "at least 2.3 times as long", "1.4 to 2.4 times as long as it", "within 5.3 %",
         "5.0 % to 10 %", "41.1 % to 50.0 %", "25.1 %",
         "up to 13.1 % longer than it", "too few rounds", "a factor of 16 to 180",
+        "a factor of 1.09 to 3.8", "1.09 to 3.8 times as long", "up to 3.8 times as long",
     ]  # fmt: skip
 
 

@@ -384,7 +384,7 @@ def test_an_isolated_step_carries_model_state():
 
 
 def test_the_manuals_example_passes_the_gate(gate, tmp_path):
-    text = (ROOT / "docs/foreign.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/foreign-contract.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "least_squares.py").write_text(example)
     module = load(tmp_path / "least_squares.py")

@@ -190,6 +190,14 @@ def rows(events, kind):
     return [event["row"] for event in events[0] if event["event"] == kind]
 
 
+def test_a_worker_starts_without_the_slow_parts_of_scipy():
+    code = "import sys, bench.worker.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"jax", "scipy", "bench.worker.prove.known_mistakes"} <= loaded
+    assert not {"scipy.optimize", "scipy.stats"} & loaded, "each takes a third of a second"
+
+
 def test_every_cell_ends_once_with_its_reason(events):
     ends = {row["implementation"]: (row["status"], row["reason"]) for row in rows(events, "cell")}
     assert ends["jit_spmd"] == ends["noisy"] == ("ok", "")

@@ -153,7 +153,8 @@ class Front:
             arms = bases.arms(cell.implementation) if bases else [cell.implementation]
             self._selected.setdefault(cell.block, []).extend(arms)
         if not session.items:
-            self._say(f"none of the {len(self._cells)} cells is selected")
+            example = next(iter(self._cells), "none")
+            self._say(f"none of the {len(self._cells)} cells is selected; a name is {example}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool | None:

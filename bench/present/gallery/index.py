@@ -3,6 +3,7 @@
 Its entries are read from the published folders.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,10 @@ KINDS = {
     FAULTS: "What each fault that was injected into a real run left behind.",
 }
 """Sections of the index."""
+
+
+_PUBLISHED = re.compile(r"_\d{4}-\d\d-\d\d(_\d+)?$")
+"""The end of a name that `publish` gives to a folder."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,17 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     `also` are folders that are about to be added to git. StoreError if a folder cannot be read.
     """
     # Git tracks no trial runs. Without git, all folders count as published.
-    published: Iterable[str] | None = tracked_folders(reports)
-    if published is None:
-        published = [path.name for path in reports.iterdir() if path.is_dir()]
-    folders = [reports / name for name in sorted({*published, *also})]
-    entries = [entry for folder in folders for entry in _entries(folder)]
+    tracked = tracked_folders(reports)
+    everything = (path.name for path in reports.iterdir() if path.is_dir())
+    names = {*(everything if tracked is None else tracked), *also}
+    entries = [entry for name in sorted(names) for entry in _entries(reports / name)]
+    if tracked is None:  # a run, and the folder that `publish` made of it, are one
+        copied = {(one.started, one.made) for one in entries if _PUBLISHED.search(one.folder)}
+        entries = [
+            one
+            for one in entries
+            if _PUBLISHED.search(one.folder) or (one.started, one.made) not in copied
+        ]
     entries.sort(key=lambda entry: entry.started, reverse=True)
     kinds = list(KINDS)
     return sorted(entries, key=lambda one: (kinds.index(one.kind), one.dirty, -one.timed))
