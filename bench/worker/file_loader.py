@@ -28,13 +28,24 @@ workload_files = partial(python_files, bench.contract.workloads)
 """Return the files of implementations/ or bench/contract/workloads/, and those from outside."""
 
 
+_loaded: dict[str, ModuleType] = {}
+"""Modules of the packages that `load` has imported, by their names."""
+
+
 def load(path: Path) -> ModuleType:
-    """Import a file as a module, once per process; a foreign file is not executed here."""
+    """Import a file as a module, once per process; a foreign file is not executed here.
+
+    A module of a package that another file has imported, and perhaps changed, is imported anew.
+    """
     if (module := foreign_module(path.resolve())) is not None:
         return module
     for package in (implementations, bench.contract.workloads):
         if path.parent.resolve() == Path(package.__path__[0]).resolve():
-            return importlib.import_module(f"{package.__name__}.{path.stem}")
+            name = f"{package.__name__}.{path.stem}"
+            if name not in _loaded:
+                sys.modules.pop(name, None)
+                _loaded[name] = importlib.import_module(name)
+            return _loaded[name]
     # A unique name keeps a file called json.py from replacing the module json.
     name = f"lockstep_outside_{path.stem}_{abs(hash(path.resolve()))}"
     if name in sys.modules:
