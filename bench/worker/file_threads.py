@@ -55,12 +55,13 @@ class FileThreads:
     def look(self, name: str) -> None:
         """Record the CPU time since the last call, during the turn of `name`."""
         began, self._at = self._at, _readings()
-        for worker in {*threading.enumerate(), *self._processes()} - self._known:
+        present: set[Worker] = {*threading.enumerate(), *self._processes()}
+        for worker in present - self._known:
             self._known.add(worker)
             if name and not _is_nobodys(worker):
                 self._owners[worker], self._used_ns[worker] = name, 0
         for worker, owner in self._owners.items():
-            before, now = self._used_ns[worker], _used_ns(worker)
+            before, now = self._used_ns[worker], _cpu_ns(worker)
             self._used_ns[worker] = max(before, now)
             if name not in {"", owner}:
                 self._used_s[owner] += max(0, now - before) / 1e9
@@ -127,7 +128,7 @@ def _readings() -> np.ndarray:
     return np.array([time.monotonic(), time.process_time(), *main_s])
 
 
-def _used_ns(worker: Worker) -> int:
+def _cpu_ns(worker: Worker) -> int:
     """Return the CPU time of a thread, or of a process; 0 if the system does not show it."""
     if isinstance(worker, threading.Thread):
         return _scheduled_ns(worker)[0]

@@ -142,7 +142,7 @@ def _reached(value: Any, found: dict[int, Any]) -> dict[int, Any]:
     """Collect a problem, the functions that it holds, and what these hold in closures."""
     if id(value) not in found:
         found[id(value)] = value
-        parts = vars(value).values() if isinstance(value, Problem) else ()
+        parts: Iterable[Any] = vars(value).values() if isinstance(value, Problem) else ()
         if isinstance(value, FunctionType):
             parts = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
         for part in value if isinstance(value, tuple) else parts:

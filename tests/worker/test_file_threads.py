@@ -162,8 +162,8 @@ def test_processes_belong_to_the_file_that_started_them(clock, monkeypatch):
         child.stdout.readline()
         threads.look("a")
         threads.begin()
-        assert file_threads._used_ns(child.pid) >= 0
-        monkeypatch.setattr(file_threads, "_used_ns", lambda _: int(4e9))
+        assert file_threads._cpu_ns(child.pid) >= 0
+        monkeypatch.setattr(file_threads, "_cpu_ns", lambda _: int(4e9))
         clock["now"] = 10.0
         threads.look("b")
         child.communicate(b"\n")

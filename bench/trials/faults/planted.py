@@ -209,9 +209,8 @@ def _set_flags() -> None:
     jax.config.update("jax_default_matmul_precision", "bfloat16")
     jax.enable_x64(True).__enter__()
     jax.set_mesh(Mesh(np.array(jax.devices()), ("data",)))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     os.chdir("/")
-    sys.setrecursionlimit(200)
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 

@@ -65,9 +65,9 @@ def why_other(arm: Arm, start: StateCopy, steps: int, chance: random.Random) -> 
 
     before, after, again = flat(params(start.restored())), flat(params(arm.state)), repeated()
     off, moved = distance(again, after), distance(after, before)
-    if off <= SHARE * max(moved, distance(again, before)):
+    if not off > SHARE * max(moved, distance(again, before)):  # nor if one of them is NaN
         return ""
-    if off <= ROUNDINGS * distance(again, repeated()):
+    if not off > ROUNDINGS * distance(again, repeated()):
         return ""  # its repetitions differ as well, for instance near a minimum
     return (
         "taken again from the same state, in short spans, they reach another one: the step does "

@@ -32,11 +32,12 @@ WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
 MAX_STEPS = 1000
 OUTSIDE_SHARE = 0.25
-FIRST_STEPS = 16
-HIDDEN_NS = 1_000_000
+FIRST_STEPS = 8
+HIDDEN_NS = 2_000_000
 """Work between an arm's spans is a reason against it above this share of them, and so is a wash-out
 step as long as so many others; both only above HIDDEN_NS. Flattening a large state takes a few
-percent of a turn, and a step on cold caches as long as some others."""
+percent of a turn. In published runs, a wash-out step was at most ten times as long as others, and
+their mean was 1.2."""
 LATENCY_SHARE = 0.25
 """Length of the latency span as a share of the throughput span, on which verdicts are based."""
 
