@@ -340,7 +340,11 @@ class _BlockRun:
         self, failed: Mapping[str, CellRow], report: WorkerReport, pending: Sequence[str]
     ) -> set[str]:
         """Return the files that were not shipped if a shipped one has failed only beside them."""
-        suspect = {name for name, row in failed.items() if row["status"] not in _EXPECTED}
+        suspect = {
+            name
+            for name, row in failed.items()
+            if row["status"] not in _EXPECTED and "threads_s" not in row
+        }
         # In a gate, the base's files are no strangers.
         if not suspect or report.phase in _BEFORE_ARMS or self.settings.worker["base_files"]:
             return set()
