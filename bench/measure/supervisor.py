@@ -339,16 +339,23 @@ class _BlockRun:
     def _spoilers(
         self, failed: Mapping[str, CellRow], report: WorkerReport, pending: Sequence[str]
     ) -> set[str]:
-        """Return the files that were not shipped if a shipped one has failed only beside them."""
+        """Return the files that were not shipped if a shipped one has failed only beside them.
+
+        The same if the worker has died, and nobody is to blame.
+        """
         suspect = {
             name
             for name, row in failed.items()
             if row["status"] not in _EXPECTED and "threads_s" not in row
         }
+        nobody = not failed and report.status == "crashed"  # between two turns
         # In a gate, the base's files are no strangers.
-        if not suspect or report.phase in _BEFORE_ARMS or self.settings.worker["base_files"]:
+        apart = report.phase in _BEFORE_ARMS or self.settings.worker["base_files"]
+        if apart or not (suspect or nobody):
             return set()
         users = self.users_among(pending)
+        if nobody:
+            return users if {*pending} - users else set()
         alone = (self._run_alone(name) for name in sorted(suspect - users) if users)
         return users if any(one.cells[0]["status"] == "ok" for one in alone) else set()
 

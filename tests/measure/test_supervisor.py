@@ -428,6 +428,14 @@ def test_shipped_arms_that_fail_beside_a_users_file_are_measured_again_without_i
     assert bench.statuses == {"A": status, "B": "ok", "C": "ok"}
 
 
+def test_shipped_arms_survive_a_users_file_that_ends_the_worker_between_turns(
+    bench: Bench,
+) -> None:
+    bench.run({"beside": {"B": {"measure": "segv"}}}, implementation_paths=["/tmp/B.py"])
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"], ["B"]]
+
+
 def test_a_users_file_that_ends_the_worker_in_the_rounds_has_a_worker_of_its_own(
     bench: Bench,
 ) -> None:
