@@ -30,6 +30,8 @@ from bench.records.step_programs import ProgramFigures
 from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
 
+_EXPECTED = ("unsupported", "oom")
+"""How shipped implementations end that nobody has spoiled."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases that do not depend on the arms, so that running an arm alone would not help."""
 
@@ -204,8 +206,7 @@ class _Worker:
         apart = settings["base_files"] or run.settings.platform == "tpu"
         if block is None or apart or run.block.options.processes > 1:
             return ""
-        given = {Path(path).stem for path in settings["implementation_paths"]}
-        users = given | (right.keys() - shipped_implementations())
+        users = run.users_among(right)
         found = suspicious_winner(block, right, report.samples, ceilings, users)
         if found is None or found.name in run.launch.isolated:
             return ""
@@ -245,6 +246,11 @@ class _BlockRun:
             "reason": reason,
         }
 
+    def users_among(self, names: Iterable[str]) -> set[str]:
+        """Return the implementations whose files were not shipped with Lockstep."""
+        given = {Path(path).stem for path in self.settings.worker["implementation_paths"]}
+        return {*names} & given | {*names} - shipped_implementations()
+
     def attempt(self, report: WorkerReport, cells: Iterable[CellRow]) -> Attempt:
         """Make an attempt of a worker's rows; cell rows of earlier, failed workers join it."""
         nothing = {"baseline": "", "rounds": 0, "steps": 0, "looks": [], "seconds": {}}
@@ -264,9 +270,9 @@ class _BlockRun:
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
         """Rows of cells that will not run again."""
-        doubtful: dict[str, CellRow] = {}
-        """Rows of cells that will run alone, because others may be to blame: they ran out of memory
-        together, or somebody wrote to the channel in what may already have been the next turn."""
+        doubtful: set[str] = set()
+        """Cells that will run alone: others may be to blame for how they ended, or a shipped
+        implementation failed beside a file that was not shipped, which may have spoiled it."""
         attempts: list[Attempt] = []
         pending = implementations
         while pending:
@@ -278,12 +284,13 @@ class _BlockRun:
             failed = {name: row for name, row in report.cells.items() if row["status"] != "ok"}
             if report.status != "ok" and report.arm in pending and report.arm not in failed:
                 failed[report.arm] = worker.ended(report.arm)
-            for name, row in failed.items():
-                # Other arms, at least the baseline's twin, were in memory beside it, except while
-                # the reference was computed, which would not fit for a lone cell either.
-                shared = row["status"] == "oom" or row["reason"].startswith(FORGED)
-                beside = shared and report.phase not in _BEFORE_ARMS
-                (doubtful if beside else ended)[name] = row
+            doubtful |= (shared := self._shared(failed, report, pending))
+            ended |= {name: row for name, row in failed.items() if name not in shared}
+            if strangers := self._spoilers(failed, report, pending):
+                pending = [name for name in pending if name not in strangers]
+                ended = {name: row for name, row in ended.items() if name not in pending}
+                doubtful = doubtful - {*pending} | strangers - failed.keys()
+                continue
             spoiled = any(row.get("threads_s") for row in failed.values())
             if report.status == "ok" and not spoiled and (spoiler := worker.repeat_winner()):
                 failed[spoiler] = ended[spoiler] = report.cells[spoiler]
@@ -296,16 +303,61 @@ class _BlockRun:
                 break
             pending = [name for name in pending if name not in failed]
             if not failed:
-                rows = {name: worker.ended(name) for name in pending}
                 # The cells do not fit together, and none of them is to blame: each runs alone.
                 memory = report.status == "oom" and report.phase not in _BEFORE_ARMS
-                (doubtful if memory and len(pending) > 1 else ended).update(rows)
+                alone = {*pending} if memory and len(pending) > 1 else set[str]()
+                doubtful |= alone
+                ended |= {name: worker.ended(name) for name in pending if name not in alone}
                 pending = []
         if not attempts and ended:
             nothing = replace(worker.report, block=None, samples=[], traces=[], losses=[])
             attempts.append(self.attempt(nothing, ended.values()))
         attempts += [self._run_alone(name) for name in implementations if name in doubtful]
         return attempts
+
+    def _shared(
+        self, failed: Mapping[str, CellRow], report: WorkerReport, pending: Sequence[str]
+    ) -> set[str]:
+        """Return the failed cells for which other arms may be to blame.
+
+        At least the baseline's twin was in memory beside each of them, except while the reference
+        was computed, which would not fit for a lone cell either. A file that was not shipped may
+        have broken another one in the rounds, or have ended the process in its turn.
+        """
+        if report.phase in _BEFORE_ARMS:
+            return set()
+        crashed = {name for name, row in failed.items() if row["status"] == "crashed"}
+        users = self.users_among(pending) if crashed and report.phase == "measure" else set()
+        return {
+            name
+            for name, row in failed.items()
+            if row["status"] == "oom"
+            or row["reason"].startswith(FORGED)
+            or (name in crashed and users - {name})
+        }
+
+    def _spoilers(
+        self, failed: Mapping[str, CellRow], report: WorkerReport, pending: Sequence[str]
+    ) -> set[str]:
+        """Return the files that were not shipped if a shipped one has failed only beside them.
+
+        The same if the worker has died, and nobody is to blame.
+        """
+        suspect = {
+            name
+            for name, row in failed.items()
+            if row["status"] not in _EXPECTED and "threads_s" not in row
+        }
+        nobody = not failed and report.status == "crashed"  # between two turns
+        # In a gate, the base's files are no strangers.
+        apart = report.phase in _BEFORE_ARMS or self.settings.worker["base_files"]
+        if apart or not (suspect or nobody):
+            return set()
+        users = self.users_among(pending)
+        if nobody:
+            return users if {*pending} - users else set()
+        alone = (self._run_alone(name) for name in sorted(suspect - users) if users)
+        return users if any(one.cells[0]["status"] == "ok" for one in alone) else set()
 
     def _run_alone(self, name: str) -> Attempt:
         worker = _Worker(self, [name], alone=True)

@@ -94,7 +94,7 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def storing(folder: Path, resume: str = "") -> Iterator[None]:
-    """Turn the error of a full disk, while the context writes to `folder`, into NotStoredError.
+    """Turn the error of a full disk, or of a deleted `folder` to write to, into NotStoredError.
 
     Its advice names the run `resume`, which can be continued later, unless nothing is stored yet.
     Any other error passes through.
@@ -102,6 +102,8 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not folder.exists():
+            raise NotStoredError(f"{folder} was deleted while it was written to") from error
         if error.errno not in _DISK_FULL:
             raise
         advice = "free space there"

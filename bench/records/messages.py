@@ -194,6 +194,22 @@ class TellEvent(TypedDict):
 Event = PhaseEvent | RowEvent | SamplesEvent | LookEvent | TellEvent
 
 
+def is_event(sent: Any) -> bool:
+    """Whether an object is an Event, as far as the supervisor relies on that."""
+    match sent:
+        case {"event": "phase", "phase": str(), "arm": str()} | {"event": "tell", "value": _}:
+            return True
+        case {"event": "cell", "row": {"implementation": str(), "status": str(), "reason": str()}}:
+            return True
+        case {"event": "trace" | "losses" | "block", "row": {"block": str()}}:
+            return True
+        case {"event": "samples" | "look", "rows": [*rows]}:
+            return all(
+                isinstance(row, dict) and row.keys() >= SampleRow.__required_keys__ for row in rows
+            )
+    return False
+
+
 class CellRequest(BlockText, FilePaths):
     """A request about one cell to a separate process."""
 

@@ -203,7 +203,7 @@ def read_manifest(directory: Path) -> Manifest:
     text = path.read_bytes()
     try:
         manifest = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged, it is not JSON: {error}") from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
@@ -224,14 +224,19 @@ def load(directory: Path) -> Run:
     damaged: dict[Path, str] = {}
     paths = {_number(path): path for path in _launch_files(directory)}
     for path in paths.values():
-        text = path.read_bytes()
-        end = text[:-1].rfind(b"\n") + 1
-        if text[end:] != b"{" + files.checksum(text[:end]):
-            damaged[path] = files.CHANGED
-        elif (launch := _Launch(text[:end])).attempt in launches:
-            damaged[path] = "repeats a launch"
-        else:
-            launches[launch.attempt] = launch
+        try:
+            text = path.read_bytes()
+            end = text[:-1].rfind(b"\n") + 1
+            if text[end:] != b"{" + files.checksum(text[:end]):
+                damaged[path] = files.CHANGED
+            elif (launch := _Launch(text[:end])).attempt in launches:
+                damaged[path] = "repeats a launch"
+            else:
+                launches[launch.attempt] = launch
+        except OSError as error:
+            damaged[path] = f"it cannot be read ({error.strerror})"
+        except (ValueError, LookupError, TypeError):  # under a right checksum
+            damaged[path] = "it does not hold the rows of a launch"
     again = {_place(path) for path in paths.values() if path not in damaged}
     for path, reason in damaged.items():
         if reason == files.CHANGED and _place(path) in again:

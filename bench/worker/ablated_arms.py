@@ -22,6 +22,7 @@ from bench.records.arms import arm_beside
 from bench.records.rows import CellRow
 from bench.records.step_programs import Communication
 from bench.worker.prove.failures import UnsupportedError
+from bench.worker.prove.trajectory import build_step
 from bench.worker.read.programs import FirstCall, communication, product_flops
 from bench.worker.time.clock import Arm
 
@@ -55,7 +56,7 @@ def ablated_arm(
     if way == "local" and not collectives:
         raise UnsupportedError("its compiled programs have no collectives")
     change = {"no-update": without_update, "forward": forward_only}.get(way)
-    train_step = implementation.build(change(problem) if change else problem, mesh)
+    train_step = build_step(implementation, change(problem) if change else problem, mesh)
     batch = train_step.place(problem.batch(0))
     if way == "local":
         step, programs = localized(train_step, batch)

@@ -94,8 +94,8 @@ def run_job(
 
     gate = make_gate(session, workload)
     # Held from here on: what the workload's file has replaced affects all arms equally.
-    session.functions, session.threads = HeldFunctions(), FileThreads()
-    session.settings = ProcessSettings()
+    session.functions, session.settings = HeldFunctions(session.problem), ProcessSettings()
+    session.threads = FileThreads(os.getppid())
     samples = []
     if gate is not None:
         # Every launch has another order: an arm's memory placement depends on the arms built before

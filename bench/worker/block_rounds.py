@@ -23,6 +23,7 @@ from bench.worker.prove.arm_checks import check_completion, diverged, is_late, w
 from bench.worker.prove.failures import EndedError, UnsupportedError, failure, in_all_processes
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
+from bench.worker.prove.trajectory import build_step
 from bench.worker.read.compilation import CompilationLog, remembered_programs
 from bench.worker.time.clock import Arm, measure, steps_per_span
 from bench.worker.time.energy_counters import Meter, merged_energy
@@ -127,7 +128,9 @@ class BlockRounds:
 
         def make() -> Arm:
             with session.modules_of(baseline):
-                step = session.proved[baseline].implementation.build(session.problem, session.mesh)
+                step = build_step(
+                    session.proved[baseline].implementation, session.problem, session.mesh
+                )
                 with remembered_programs(session.programs / baseline):
                     return warm_arm(TWIN, step, step.state, session.problem, proved=True)
 
@@ -157,7 +160,7 @@ class BlockRounds:
                     if way in job["ablations"]:
                         arm = ablated_arm(name, way, own.implementation, row, problem, mesh)
                         return arm.warm_up()
-                    built = own.implementation.build(problem, mesh)
+                    built = build_step(own.implementation, problem, mesh)
                     return fed_arm(name, way, built, problem).warm_up()
 
             reason = ""

@@ -82,6 +82,8 @@ class BlockSession:
         """How each implementation's step differs from the problem's; empty if it is exact."""
         self.reasons: dict[str, str] = {}
         """Reasons against implementations that have replaced functions of the process."""
+        self.foreign: set[str] = set()
+        """Implementations that run in processes of their own, which are watched otherwise."""
         self._process = os.getpid()
         self._lap_began = time.monotonic()
         self._reported = 0.0
@@ -159,7 +161,9 @@ class BlockSession:
         file = self.implementation_file(name)
         isolated = name in self.job["isolated"]
         module = isolated_module(file.resolve()) if isolated else load(file)
+        self.functions.hold_contract(module)
         if isinstance(module, ForeignModule):
+            self.foreign.add(name)
             module.known_figures = self.job["launch"] > 0 and name in self.job["proved"]
         return cast("Implementation", module)
 
@@ -187,7 +191,7 @@ class BlockSession:
     def check_process(self, name: str) -> None:
         """Call `put_back` after a file's code ran; WrongStepError if it has replaced functions."""
         self.put_back(name)
-        self.threads.look(name)
+        self.threads.look("" if name in self.foreign else name)
         if name in self.reasons:
             raise WrongStepError(self.reasons[name])
 

@@ -28,17 +28,28 @@ workload_files = partial(python_files, bench.contract.workloads)
 """Return the files of implementations/ or bench/contract/workloads/, and those from outside."""
 
 
+_loaded: dict[str, ModuleType] = {}
+"""Modules that `load` has imported, by name: a file could change `sys.modules`."""
+
+
 def load(path: Path) -> ModuleType:
-    """Import a file as a module, once per process; a foreign file is not executed here."""
+    """Import a file as a module, once per process; a foreign file is not executed here.
+
+    An implementation that another file has imported, and perhaps changed, is imported anew.
+    """
     if (module := foreign_module(path.resolve())) is not None:
         return module
-    for package in (implementations, bench.contract.workloads):
-        if path.parent.resolve() == Path(package.__path__[0]).resolve():
-            return importlib.import_module(f"{package.__name__}.{path.stem}")
+    if path.parent.resolve() == Path(bench.contract.workloads.__path__[0]).resolve():
+        return importlib.import_module(f"{bench.contract.workloads.__name__}.{path.stem}")
+    if path.parent.resolve() == Path(implementations.__path__[0]).resolve():
+        if (name := f"{implementations.__name__}.{path.stem}") not in _loaded:
+            sys.modules.pop(name, None)
+            _loaded[name] = importlib.import_module(name)
+        return _loaded[name]
     # A unique name keeps a file called json.py from replacing the module json.
     name = f"lockstep_outside_{path.stem}_{abs(hash(path.resolve()))}"
-    if name in sys.modules:
-        return sys.modules[name]
+    if name in _loaded:
+        return _loaded[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
@@ -49,6 +60,7 @@ def load(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    _loaded[name] = module
     return module
 
 

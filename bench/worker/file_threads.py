@@ -1,7 +1,8 @@
-"""CPU time of the threads that users' files start, in the turns of other arms.
+"""CPU time of the threads and processes that users' files start, in the turns of other arms.
 
-A thread belongs to the file that was running when the thread appeared. Threads of XLA's pools do
-not count, even if they call back into Python, nor do those of the harness.
+Each belongs to the file that was running when it appeared. Threads of XLA's pools do not count,
+even if they call back into Python, nor do those of the harness. Processes are those that the main
+thread has started, and what these have started, daemons included.
 """
 
 import os
@@ -24,16 +25,25 @@ LEAST_S = 0.1
 """CPU seconds up to which it is not refused, because a busy host books other work in between."""
 IDLE_S = 0.01
 """Most CPU seconds of an idle thread."""
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _HARNESS = f"{Path(__file__).parent}{os.sep}"
 
 
-class FileThreads:
-    """Watches the threads that appear after its creation."""
+Worker = threading.Thread | int
+"""A thread, or the id of a process."""
 
-    def __init__(self) -> None:
-        self._known = set(threading.enumerate())
-        self._used_ns: dict[threading.Thread, int] = {}
-        self._owners: dict[threading.Thread, str] = {}
+
+class FileThreads:
+    """Watches the threads and processes that appear after its creation.
+
+    `guard` is the process that adopts daemons; 0 if there is none.
+    """
+
+    def __init__(self, guard: int = 0) -> None:
+        self._guard = guard
+        self._known: set[Worker] = {*threading.enumerate(), *self._processes()}
+        self._used_ns: dict[Worker, int] = {}
+        self._owners: dict[Worker, str] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -43,19 +53,29 @@ class FileThreads:
         self._at = _readings()
 
     def look(self, name: str) -> None:
-        """Record the threads' CPU time since the last call, during the turn of `name`."""
+        """Record the CPU time since the last call, during the turn of `name`."""
         began, self._at = self._at, _readings()
-        for thread in set(threading.enumerate()) - self._known:
-            self._known.add(thread)
-            if name and not _is_nobodys(thread):
-                self._owners[thread], self._used_ns[thread] = name, 0
-        for thread, owner in self._owners.items():
-            before, now = self._used_ns[thread], _scheduled_ns(thread)[0]
-            self._used_ns[thread] = max(before, now)
+        present: set[Worker] = {*threading.enumerate(), *self._processes()}
+        for worker in present - self._known:
+            self._known.add(worker)
+            if name and not _is_nobodys(worker):
+                self._owners[worker], self._used_ns[worker] = name, 0
+        for worker, owner in self._owners.items():
+            before, now = self._used_ns[worker], _cpu_ns(worker)
+            self._used_ns[worker] = max(before, now)
             if name not in {"", owner}:
                 self._used_s[owner] += max(0, now - before) / 1e9
         for owner in set(self._owners.values()) - {name} if name else ():
             self._turns[owner] += self._at - began
+
+    def _processes(self) -> set[int]:
+        """Return the ids of this process's descendants, as far as the system shows them."""
+        found: set[int] = set()
+        new = {*_children_of(os.getpid()), *_children_of(self._guard)} - {os.getpid()}
+        while new:
+            found |= new
+            new = {child for pid in new for child in _children_of(pid)} - found
+        return found
 
     @property
     def busy(self) -> dict[str, float]:
@@ -70,17 +90,28 @@ class FileThreads:
             got_s = passed_s * (ran_s / (ran_s + waited_s) if waited_s else 1.0)
             if used_s > max(LEAST_S, SHARE * min(passed_s, max(all_s, got_s))):
                 found[owner] = (
-                    f"its threads used {numbers.si(used_s, 's')} of CPU time in the "
+                    f"its threads or processes used {numbers.si(used_s, 's')} of CPU time in the "
                     f"{numbers.si(passed_s, 's')} in which other arms had their turns"
                 )
         return found
 
 
-def _is_nobodys(thread: threading.Thread) -> bool:
+def _children_of(pid: int) -> list[int]:
+    """Return the processes that the main thread of a process has started, or has adopted."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+def _is_nobodys(thread: Worker) -> bool:
     """Whether a thread is the harness's, or a native one that calls back into Python.
 
     What a thread says of itself, such as its target's module, may be forged. Its stack tells.
     """
+    if isinstance(thread, int):
+        return False
     if type(thread) is threading._DummyThread:  # noqa: SLF001 - has no public name
         return True
     frame, files = sys._current_frames().get(thread.ident or 0), list[str]()  # noqa: SLF001
@@ -95,6 +126,17 @@ def _readings() -> np.ndarray:
     """Return the time, this process's CPU time, and how long its main thread ran and waited."""
     main_s = np.array(_scheduled_ns(threading.main_thread())) / 1e9
     return np.array([time.monotonic(), time.process_time(), *main_s])
+
+
+def _cpu_ns(worker: Worker) -> int:
+    """Return the CPU time of a thread, or of a process; 0 if the system does not show it."""
+    if isinstance(worker, threading.Thread):
+        return _scheduled_ns(worker)[0]
+    try:
+        text = Path(f"/proc/{worker}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return 0
+    return sum(map(int, text.rpartition(")")[2].split()[11:13])) * _TICK_NS
 
 
 def _scheduled_ns(thread: threading.Thread) -> tuple[int, int]:

@@ -6,22 +6,24 @@ the other arms.
 """
 
 import builtins
+import faulthandler
 import gc
 import json
 import os
 import pkgutil
 import random
+import resource
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from operator import itemgetter
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import jax
@@ -29,6 +31,7 @@ import numpy as np
 from jaxlib.xla_client import ArrayImpl
 
 import bench.contract
+from bench.contract import Problem
 from bench.records.host import cores
 
 _SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np)
@@ -44,21 +47,36 @@ _OTHERS = {
 class HeldFunctions:
     """A snapshot of the functions of shared modules and of all modules of bench.
 
-    It includes their code objects, because a function's code can be replaced in place. Modules that
-    a file imports first are not held.
+    It includes their code objects, because a function's code can be replaced in place, and those of
+    the functions that `shared` objects hold, such as a problem's optimizer. Modules that a file
+    imports first are not held.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *shared: Any) -> None:
         for module in pkgutil.iter_modules(bench.contract.__path__, "bench.contract."):
             import_module(module.name)  # otherwise a file could be the first to import it
-        self._held = [
-            (owner, held, read := itemgetter("__doc__", *held), read(vars(owner)))
-            for owner in _owners()
-            if (held := _functions(owner))
-        ]  # the documentation, which all have, because a single name would not give a tuple
-        bare = [_bare(value) for _, held, *_ in self._held for value in held.values()]
-        functions = {id(f): f for f in bare if isinstance(f, FunctionType)}
-        self._codes = [(f, f.__code__, f.__defaults__) for f in functions.values()]
+        self._held: list[Any] = []
+        self._codes: list[Any] = []
+        for owner in _owners():
+            if held := _functions(owner):
+                self._hold(owner, held)
+        self._hold_codes(_reached(shared, {}).values())
+
+    def hold_contract(self, module: ModuleType) -> None:
+        """Hold what a file defines for the contract, once it is loaded."""
+        found = {n: f for n, f in vars(module).items() if n in ("build", "why_unsupported")}
+        if found and all(owner is not module for owner, *_ in self._held):
+            self._hold(module, found)
+
+    def _hold(self, owner: ModuleType | type, held: dict[str, Any]) -> None:
+        # The documentation, which all have, because a single name would not give a tuple.
+        read = itemgetter("__doc__", *held)
+        self._held.append((owner, held, read, read(vars(owner))))
+        self._hold_codes(map(_bare, held.values()))
+
+    def _hold_codes(self, values: Iterable[Any]) -> None:
+        functions = {id(f): f for f in values if isinstance(f, FunctionType)}
+        self._codes += [(f, f.__code__, f.__defaults__) for f in functions.values()]
 
     def put_back(self, *, codes: bool = True) -> dict[str, str]:
         """Undo all changes since the snapshot.
@@ -120,6 +138,18 @@ def _functions(owner: ModuleType | type) -> dict[str, Any]:
     }
 
 
+def _reached(value: Any, found: dict[int, Any]) -> dict[int, Any]:
+    """Collect a problem, the functions that it holds, and what these hold in closures."""
+    if id(value) not in found:
+        found[id(value)] = value
+        parts: Iterable[Any] = vars(value).values() if isinstance(value, Problem) else ()
+        if isinstance(value, FunctionType):
+            parts = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        for part in value if isinstance(value, tuple) else parts:
+            _reached(part, found)
+    return found
+
+
 def _bare(value: Any) -> Any:
     """Return the function behind a class's method or property."""
     return getattr(value, "__func__", getattr(value, "fget", value))
@@ -137,6 +167,30 @@ def _pin(to: set[int]) -> None:
             os.sched_setaffinity(int(task.name), to)
 
 
+def _set_limits(old: dict[int, tuple[int, int]]) -> None:
+    for limit, (soft, _) in old.items():
+        resource.setrlimit(limit, (soft, resource.getrlimit(limit)[1]))
+
+
+def _tools() -> list[int]:
+    """Return the tools that listen to `sys.monitoring`, which Python 3.11 lacks."""
+    monitoring = getattr(sys, "monitoring", None)
+    return [tool for tool in range(6) if monitoring and monitoring.get_tool(tool)]
+
+
+def _free_tools(old: list[int]) -> None:
+    for tool in set(_tools()) - {*old}:
+        sys.monitoring.set_events(tool, 0)
+        sys.monitoring.free_tool_id(tool)
+
+
+def _folder() -> str:
+    with suppress(FileNotFoundError):
+        return str(Path.cwd())
+    return ""
+
+
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -146,16 +200,27 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
     "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
+    "os.chdir": (_folder, os.chdir),
     "os.sched_setaffinity": (cores, _pin),
+    "os.sched_setscheduler": (
+        partial(getattr(os, "sched_getscheduler", int), 0),
+        lambda old: os.sched_setscheduler(0, old, os.sched_param(0)),
+    ),
     "os.setpriority": (
         partial(os.getpriority, os.PRIO_PROCESS, 0),
         partial(os.setpriority, os.PRIO_PROCESS, 0),
+    ),
+    "resource.setrlimit": (
+        lambda: {limit: resource.getrlimit(limit) for limit in _LIMITS},
+        _set_limits,
     ),
     "signal.setitimer": (
         lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
         lambda old: [signal.setitimer(timer, 0.0) for timer in _TIMERS if timer not in old],
     ),
+    "sys.monitoring": (_tools, _free_tools),
     "sys.setprofile": (sys.getprofile, sys.setprofile),
+    "sys.setrecursionlimit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
 }
@@ -179,6 +244,7 @@ class ProcessSettings:
         The names of the settings and variables that had changed are returned. Output streams that
         are closed are opened again, without a word, because that affects no time.
         """
+        faulthandler.cancel_dump_traceback_later()  # it could end the process in another's turn
         for name in ("stdout", "stderr"):
             if getattr(getattr(sys, name), "closed", False):
                 setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
@@ -192,7 +258,7 @@ class ProcessSettings:
                 self._entered[-1].__enter__()
         for name, (read, write) in _SETTINGS.items():
             if read() != self._settings[name]:
-                with suppress(PermissionError):  # a lower priority, which then holds for all arms
+                with suppress(OSError):  # such as a lower priority, which then holds for all arms
                     write(self._settings[name])
                 self._settings[name] = read()
                 changed.add(name)

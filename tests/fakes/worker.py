@@ -107,6 +107,8 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
             print("{not json", flush=True)
         case "forge":
             print(json.dumps({"event": "samples", "rows": [1]}), flush=True)
+        case "forge all":
+            say(event="samples", rows=[1])
         case "wrong":
             return "wrong", "gradients 2 times too large"
         case "busy":

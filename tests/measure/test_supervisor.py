@@ -276,15 +276,20 @@ def test_an_interruption_leaves_no_process(bench: Bench, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("behaviour", "line"),
-    [("garbage", "{not json"), ("forge", '{"event": "samples", "rows": [1]}')],
+    [
+        ("garbage", "{not json'"),
+        ("forge", '{"event": "samples", "rows": [1]}\''),
+        ("forge all", '{"event": "samples", "rows": [1], "attempt":'),
+    ],
 )
 def test_a_file_that_writes_to_the_channel_is_named(
     bench: Bench, behaviour: str, line: str
 ) -> None:
     bench.run({"B": behaviour})
     assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
-    reason = f"a file writes to the worker's channel {line!r} during gate"
-    assert bench.cells["B"]["reason"] == reason
+    reason = bench.cells["B"]["reason"]
+    assert reason.startswith(f"a file writes to the worker's channel '{line}")
+    assert reason.endswith("' during gate")
 
 
 @pytest.mark.parametrize(
@@ -407,6 +412,40 @@ def test_arms_beside_busy_threads_are_measured_again_without_them(bench: Bench) 
     assert bench.statuses == {"A": "ok", "B": "ok", "C": "wrong"}
     assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "B"]]
     assert {row["attempt"] for row in attempt.samples} == {bench.jobs[1]["attempt"]}
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("wrong", "wrong"), ("segv", "crashed"), ("forge", "crashed")]
+)
+def test_shipped_arms_that_fail_beside_a_users_file_are_measured_again_without_it(
+    bench: Bench, how: str, status: str
+) -> None:
+    behaviour = {"equal": True, "beside": {"B": {"A": how}}}
+    bench.run(behaviour, implementation_paths=["/tmp/B.py"])
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A"], ["A", "C"], ["B"]]
+    bench.run({"equal": True, "A": how}, implementation_paths=["/tmp/B.py"])
+    assert bench.statuses == {"A": status, "B": "ok", "C": "ok"}
+
+
+def test_shipped_arms_survive_a_users_file_that_ends_the_worker_between_turns(
+    bench: Bench,
+) -> None:
+    bench.run({"beside": {"B": {"measure": "segv"}}}, implementation_paths=["/tmp/B.py"])
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"], ["B"]]
+
+
+def test_a_users_file_that_ends_the_worker_in_the_rounds_has_a_worker_of_its_own(
+    bench: Bench,
+) -> None:
+    bench.monkeypatch.setattr(supervisor, "shipped_implementations", lambda: {"A"})
+    bench.run({"turn": "B", "measure": "segv"})
+    assert bench.statuses == dict.fromkeys(ARMS, "ok")
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["A", "C"], ["B"]]
+    bench.monkeypatch.setattr(supervisor, "shipped_implementations", lambda: {"A", "C"})
+    bench.run({"turn": "B", "measure": "segv"})
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
 
 
 def test_a_winner_that_was_not_shipped_is_measured_again_wherever_it_lies(bench: Bench) -> None:

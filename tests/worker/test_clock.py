@@ -13,6 +13,7 @@ import pytest
 
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.read.compilation import CompilationLog
+from bench.worker.time import clock
 from bench.worker.time.clock import Arm, measure, steps_per_span
 from bench.worker.time.turn_order import REENTRY, Orders, balanced_orders
 
@@ -233,3 +234,47 @@ def test_a_step_that_clears_jaxs_caches_is_wrong():
             log.check()
     with CompilationLog() as log:
         log.check()
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "outside", "words"),
+    [
+        (3.0, 1.0, 1.1, ""),
+        (0.9, 0.01, 0.9, ""),  # too short to matter
+        (3.0, 1.0, 4.0, "28.6 % of work between its spans"),
+        (20.0, 0.1, 0.1, "as long as 200 others"),
+    ],
+)
+def test_work_outside_of_the_spans_is_a_reason_against_an_arm(first, step, outside, words):
+    hiding = arm("hiding")
+    assert hiding.why_untrusted() == ""
+    for _ in range(5):
+        hiding.turns_ns.append((1e6 * first, 1e6 * step, int(1e7), int(1e6 * outside)))
+    hiding.turns_ns.append((1e9, 1.0, 1, 10**9))  # the host was busy
+    assert words in hiding.why_untrusted().replace("\N{NARROW NO-BREAK SPACE}", " ")
+    assert bool(hiding.why_untrusted()) == bool(words)
+
+
+def test_what_flattening_a_state_takes_is_outside_of_the_spans(monkeypatch):
+    now = [0]
+    monkeypatch.setattr(clock, "_now", lambda: now[0])
+
+    class Lazy:
+        def __init__(self, inner):
+            self.inner = inner
+
+    def flatten(lazy):
+        now[0] += 500
+        return (lazy.inner,), None
+
+    jax.tree_util.register_pytree_node(Lazy, flatten, lambda _, parts: Lazy(*parts))
+    function = jax.jit(lambda x: (x + 1, x.sum()))
+
+    def step(state, _):
+        now[0] += 1000
+        inner, loss = function(state.inner)
+        return Lazy(inner), loss
+
+    lazy = Arm("lazy", step, Lazy(jnp.zeros(4)), None)
+    lazy.run_spans([(1, False), (4, False), (1, True)])
+    assert lazy.turns_ns == [(1000, 1000, 6000, 1500)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -148,3 +151,27 @@ def test_a_thread_cannot_pass_for_the_harness(clock):
     for thread in forged:
         thread.join()
     assert "10.0" in threads.reasons()["a"].replace("\N{NARROW NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.skipif(not file_threads._children_of(os.getppid()), reason="Linux shows them")
+def test_processes_belong_to_the_file_that_started_them(clock, monkeypatch):
+    threads = FileThreads(guard=0)
+    words = [sys.executable, "-c", "import time; time.process_time(); print(flush=True); input()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes) as child:
+        child.stdout.readline()
+        threads.look("a")
+        threads.begin()
+        assert file_threads._cpu_ns(child.pid) >= 0
+        monkeypatch.setattr(file_threads, "_cpu_ns", lambda _: int(4e9))
+        clock["now"] = 10.0
+        threads.look("b")
+        child.communicate(b"\n")
+    assert set(threads.reasons()) == {"a"}
+
+
+def test_a_daemon_is_a_child_of_the_guard(monkeypatch):
+    told = {os.getpid(): [7], 1: [os.getpid(), 8], 7: [9]}
+    monkeypatch.setattr(file_threads, "_children_of", lambda pid: told.get(pid, []))
+    assert FileThreads(1)._known >= {7, 8, 9}
+    assert os.getpid() not in FileThreads(1)._known

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import builtins
 import json
+import sys
 import time
+import types
+from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +17,8 @@ import optax
 import pytest
 from flax import nnx
 
+import implementations
+from bench.worker import file_loader
 from bench.worker.process_guard import HeldFunctions
 from bench.worker.prove import spot_checks
 from bench.worker.time import clock
@@ -65,6 +71,38 @@ def test_code_that_is_replaced_in_place_is_put_back(functions, monkeypatch):
     monkeypatch.setattr(clock.latency_steps, "__code__", replacement.__code__)
     assert functions.put_back() == {"bench.worker.time.clock.latency_steps": __file__}
     assert clock.latency_steps(8) == 2
+
+
+def test_what_a_problem_holds_is_put_back(problem):
+    def scaled(grads):
+        return grads
+
+    optimizer = optax.GradientTransformation(tuple, lambda grads, state, _: (scaled(grads), state))
+    functions = HeldFunctions(replace(problem, optimizer=optax.chain(optimizer)))
+    right = scaled.__code__
+    scaled.__code__ = replacement.__code__
+    (place,) = functions.put_back().values()
+    assert (place, scaled.__code__) == (__file__, right)
+
+
+def test_what_a_file_has_loaded_for_the_contract_is_held(monkeypatch):
+    module = types.ModuleType("rival")
+    module.build = right = lambda *_: None
+    functions = HeldFunctions()
+    for _ in range(2):
+        functions.hold_contract(module)
+        module.build = replacement
+    assert functions.put_back() == {"rival.build": __file__}
+    assert module.build is right
+
+
+def test_an_implementation_that_a_file_has_changed_is_imported_anew(monkeypatch):
+    path = Path(implementations.__path__[0], "jit_spmd.py")
+    monkeypatch.setattr(file_loader, "_loaded", {})
+    changed = types.ModuleType("changed")
+    monkeypatch.setitem(sys.modules, "implementations.jit_spmd", changed)
+    assert file_loader.load(path).__file__ == str(path)
+    assert file_loader.load(path) is file_loader.load(path)
 
 
 def test_deleted_functions_are_put_back(functions, monkeypatch):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import io
 import os
+import resource
 import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import pytest
@@ -93,22 +95,47 @@ def replacement(*_):
     """A callback that does nothing."""
 
 
+def listen() -> None:
+    """Let a tool hear of every line of Python that any arm runs."""
+    sys.monitoring.use_tool_id(3, "listener")
+    sys.monitoring.set_events(3, sys.monitoring.events.LINE)
+
+
+def limit_files() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, most))
+
+
 PYTHONS = {
     "gc.callbacks": lambda: gc.callbacks.append(replacement),
     "gc.set_threshold": lambda: gc.set_threshold(1),
+    "os.chdir": lambda: os.chdir("/"),
+    "resource.setrlimit": limit_files,
     "signal.setitimer": lambda: signal.setitimer(signal.ITIMER_REAL, 1000.0),
     "sys.setprofile": lambda: sys.setprofile(replacement),
+    "sys.setrecursionlimit": lambda: sys.setrecursionlimit(500),
     "sys.setswitchinterval": lambda: sys.setswitchinterval(1.0),
 }
+if sys.version_info >= (3, 12):
+    PYTHONS["sys.monitoring"] = listen
 
 
 def test_pythons_own_settings_are_put_back():
-    settings = ProcessSettings()
+    settings, folder = ProcessSettings(), Path.cwd()
     for change in PYTHONS.values():
         change()
     assert settings.put_back() == set(PYTHONS)
     assert replacement not in gc.callbacks
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert Path.cwd() == folder
+    assert settings.put_back() == set()
+
+
+def test_a_folder_that_is_gone_ends_no_worker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = ProcessSettings()
+    tmp_path.rmdir()
+    assert settings.put_back() == {"os.chdir"}
     assert settings.put_back() == set()
 
 

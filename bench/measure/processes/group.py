@@ -17,6 +17,7 @@ import psutil
 from bench.measure.processes.guarded import Guarded, Hear
 from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
+from bench.records.messages import is_event
 from bench.records.printable import readable
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
@@ -153,7 +154,7 @@ class Group(contextlib.ExitStack):
         with contextlib.suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict) and event.pop("attempt", None) == self._attempt:
-                return event
+                return event if is_event(event) else None
         return None
 
     def _end(self, rank: int) -> End | None:

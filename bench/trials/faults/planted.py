@@ -22,7 +22,6 @@ from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import jax
@@ -35,8 +34,8 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract import Problem, TrainStep
 from bench.contract.workloads import linear
-from bench.records.current_arm import VARIABLE
 from bench.trials.faults import FOLDER
+from bench.trials.faults.planted_steps import CHANGES, frame_with, timed
 
 SIZES = linear.SIZES
 DEFAULT_SIZE = "tiny"
@@ -74,7 +73,7 @@ def plant(
 
         def step(state: Any, batch: Any) -> Any:
             reach("in_step")
-            if _timed():
+            if timed():
                 reach("in_rounds")
             if jax.process_index() == 1:
                 reach("in_peer")
@@ -89,11 +88,6 @@ def plant(
         return reason
 
     return build, why_unsupported
-
-
-def _timed() -> bool:
-    """Return whether the timed rounds have begun: an arm holds the current turn."""
-    return bool(os.pread(int(os.environ[VARIABLE]), 64, 0).strip(b"\0 ").partition(b" ")[2])
 
 
 def _note() -> None:
@@ -215,20 +209,14 @@ def _set_flags() -> None:
     jax.config.update("jax_default_matmul_precision", "bfloat16")
     jax.enable_x64(True).__enter__()
     jax.set_mesh(Mesh(np.array(jax.devices()), ("data",)))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    os.chdir("/")
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
-
-
-def _frame_with(variable: str) -> FrameType:
-    """Return the innermost frame with a local variable of this name, or the outermost of all."""
-    frame = sys._getframe()  # noqa: SLF001 - as a cheat would
-    while frame.f_back is not None and variable not in frame.f_locals:
-        frame = frame.f_back
-    return frame
 
 
 def _move_the_start() -> None:
     """Reset the start of the current timed span to now, in the frame of the clock that holds it."""
-    frame = _frame_with("start")
+    frame = frame_with("start")
     values = frame.f_locals
     if "start" in values:
         values["start"] = time.perf_counter_ns()
@@ -241,6 +229,24 @@ def _spin() -> None:
     """Leave a thread running that works, without Python's lock, during other arms' turns."""
     block = bytes(1 << 20)
     threading.Thread(target=lambda: [sha256(block) for _ in iter(int, 1)], daemon=True).start()
+
+
+@cache
+def _spin_in_children() -> None:
+    """Leave a daemon that works during other arms' turns."""
+    os.system("(while :; do :; done) >/dev/null 2>&1 &")  # noqa: S605, S607
+
+
+@cache
+def _exit_later() -> None:
+    """End the process from a thread, most likely in another arm's turn."""
+    threading.Timer(0.05, os._exit, (1,)).start()
+
+
+def _delete_arrays() -> None:
+    """Delete all arrays of the process: those of other arms, and of the reference."""
+    for array in jax.live_arrays():
+        array.delete()
 
 
 ACTIONS: dict[str, Action] = {
@@ -274,95 +280,11 @@ ACTIONS: dict[str, Action] = {
     "set_flags": _set_flags,
     "move_start": _move_the_start,
     "spin": _spin,
+    "spin_child": _spin_in_children,
+    "exit_later": _exit_later,
+    "delete": _delete_arrays,
 }
 """Faulty actions. Those after which the process should end are recorded."""
-
-
-def _result(change: Callable[[Any, jax.Array], Any]) -> Callable[[TrainStep], TrainStep]:
-    """Make the step return `change(state, loss)`."""
-    return lambda right: replace(right, step=lambda state, batch: change(*right.step(state, batch)))
-
-
-def _diverge(state: Any, loss: jax.Array) -> Any:
-    params, *others = state
-    grown = jax.tree.map(lambda leaf: leaf * 1.5, params) if _timed() else params
-    return (grown, *others), loss
-
-
-def _freeze(right: TrainStep) -> TrainStep:
-    """Leave the parameters unchanged once the rounds have begun."""
-    copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
-
-    def step(state: Any, batch: Any) -> Any:
-        kept = copy(state)
-        state, loss = right.step(state, batch)
-        return (kept if _timed() else state), loss
-
-    return replace(right, step=step)
-
-
-def _skipping(skips: Callable[[], bool]) -> Callable[[TrainStep], TrainStep]:
-    """Compute nothing whenever `skips()`, and return the last loss."""
-
-    def change(right: TrainStep) -> TrainStep:
-        last: list[Any] = []
-
-        def step(state: Any, batch: Any) -> Any:
-            if not (last and skips()):
-                state, loss = right.step(state, batch)
-                last[:] = [loss]
-            return state, last[0]
-
-        return replace(right, step=step)
-
-    return change
-
-
-_PEEKS = itertools.count()
-"""Numbers of the timed steps of `peeks`, which takes one of ten."""
-
-
-def _in_a_span() -> bool:
-    """Return whether the harness's frames show a timed step rather than a checked one."""
-    turn = _frame_with("groups").f_locals
-    # The clock's frames come first: in a process of its own, a step cannot ask for the phase.
-    return "groups" in turn and turn["group"] is turn["spans"] and _timed()
-
-
-def _turn(right: TrainStep, after: int = 50) -> TrainStep:
-    """Skip every update from then on, within one program that counts its own calls."""
-
-    @jax.jit
-    def counting(number: jax.Array, state: Any, batch: Any) -> Any:
-        new, loss = right.step(state, batch)
-        kept = jax.tree.map(lambda made, old: jnp.where(number < after, made, old), new, state)
-        return number + 1, kept, loss
-
-    number = [jnp.int32(0)]
-
-    def step(state: Any, batch: Any) -> Any:
-        number[0], state, loss = counting(number[0], state, batch)
-        return state, loss
-
-    return replace(right, step=step)
-
-
-CHANGES: dict[str, Callable[[TrainStep], Any]] = {
-    "no_step": lambda _: None,
-    "params_of_shape": lambda right: replace(
-        right, params=lambda state: jax.tree.map(jnp.ravel, right.params(state))
-    ),
-    "loss_of_shape": _result(lambda state, loss: (state, jnp.stack([loss] * 8))),
-    "three_values": _result(lambda state, loss: (state, loss, None)),
-    "becomes_nan": _result(lambda state, loss: (state, loss * jnp.nan if _timed() else loss)),
-    "diverges": _result(_diverge),
-    "freezes": _freeze,
-    "keeps_the_loss": _skipping(_timed),
-    "dodges": _skipping(_in_a_span),
-    "peeks": _skipping(lambda: _in_a_span() and next(_PEEKS) % 10 > 0),
-    "turns": _turn,
-}
-"""Modifications of the correct step, which `build` then returns."""
 
 
 def nan_workload(config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:

@@ -3,6 +3,7 @@
 import math
 import traceback
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,7 +82,7 @@ def in_all_processes(
 
 def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh) -> str:
     """Return why an implementation cannot run a problem, or ""; WrongStepError if it is no text."""
-    reason = implementation.why_unsupported(problem, mesh)
+    reason = implementation.why_unsupported(copy(problem), mesh)
     if reason is None:
         return why_state_unsupported(implementation, problem, mesh)
     if not isinstance(reason, str) or not reason.strip():

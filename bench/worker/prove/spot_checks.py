@@ -18,6 +18,7 @@ from itertools import chain
 import jax
 
 from bench.contract import Params
+from bench.records.messages import FIRST_LOOK
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
@@ -29,6 +30,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import Held, StateReader, digest_of, scalars
 from bench.worker.prove.kept_spans import Kept, Taken, read_moment
 from bench.worker.prove.relative_errors import ROUNDINGS, distance, length
+from bench.worker.prove.repeated_turns import repetition
 from bench.worker.prove.span_comparison import (
     Comparison,
     nearby_check,
@@ -57,6 +59,8 @@ WHOLE = 4
 class _Watched:
     reader: StateReader
     left: Left
+    repeats: int
+    """Round from which on a turn is to be repeated."""
     due: list[int] = field(default_factory=lambda: [0])
     """Earliest rounds of the next checks, in ascending order."""
     suspected: int = 0
@@ -118,13 +122,14 @@ class SpotChecks:
 
     def begin(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
         """Read the arms' states before the first round, so that all that reads them is compiled."""
-        began = time.monotonic()
+        began, most = time.monotonic(), max(1, min(FIRST_LOOK, self.rounds) - 2)
         for arm in arms if self._gate is not None else ():
             turn_of(arm.name)
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
                 held = read_moment(self.gate, reader, arm.state, lambda _: False).held
-                self._watched[arm.name] = _Watched(reader, self._left(arm.steps, held))
+                left, repeats = self._left(arm.steps, held), self.chance.randint(1, most)
+                self._watched[arm.name] = _Watched(reader, left, repeats)
         turn_of("")
         self._budget_s = SHARE * self.seconds / max(1, len(self._watched))
         self.spent_s = time.monotonic() - began
@@ -149,7 +154,7 @@ class SpotChecks:
             return None
         if number is not None:
             if not watched.due or number < watched.due[0]:
-                return None
+                return self._repetition(arm, number, in_turn)
             watched.due.pop(0)
         where = "after the last round" if number is None else f"in round {number + 1}"
 
@@ -187,6 +192,19 @@ class SpotChecks:
             steps = 1  # the second loss depends on what is unknown, such as the optimizer's state
         taken_anyway = whole and number is not None
         return CheckedSpan(first, 0 if whole else steps, wait_each, before, after)
+
+    def _repetition(self, arm: Arm, number: int, in_turn: int) -> CheckedSpan | None:
+        """Repeat a long turn in one round, from a copy of its state; None in other rounds."""
+        watched = self._watched[arm.name]
+        if number < watched.repeats or in_turn <= WHOLE or arm.name in self._approximate:
+            return None
+        watched.repeats = self.rounds
+
+        def convict(why: str) -> None:
+            steps = f"steps {arm.steps - in_turn + 1} to {arm.steps}, in round {number + 1}"
+            self.reasons[arm.name] = f"{steps}: {why}"
+
+        return repetition(arm, in_turn, self.chance, convict)
 
     def finish(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
         """Check the last spans, once more what they leave suspected, and that no work continues."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -82,7 +83,8 @@ def under_sgd(problem: Problem, rate: float) -> Problem:
 
 def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
     """Build an implementation's step; WrongStepError if `build` does not return a TrainStep."""
-    train_step: Any = implementation.build(problem, mesh)
+    # A copy, whose fields a file may set without an effect on others.
+    train_step: Any = implementation.build(copy(problem), mesh)
     # isinstance would fail: an implementation of another revision has that revision's class.
     parts = ("state", "place", "step", "params")
     if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):

@@ -12,6 +12,7 @@ from typing import Any, Self
 import jax
 
 from bench.contract import TrainStep
+from bench.records.numbers import percent
 from bench.records.row_parts import BoardSlot, Energy
 from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
@@ -24,6 +25,13 @@ from bench.worker.time.turn_slots import HostWatch
 WARM_UP_STEPS = 3
 CALIBRATION_STEPS = 3
 MAX_STEPS = 1000
+OUTSIDE_SHARE = 0.25
+FIRST_STEPS = 8
+HIDDEN_NS = 2_000_000
+"""Work between an arm's spans is a reason against it above this share of them, and so is a wash-out
+step as long as so many others; both only above HIDDEN_NS. Flattening a large state takes a few
+percent of a turn. In published runs, a wash-out step was at most ten times as long as others, and
+their mean was 1.2."""
 LATENCY_SHARE = 0.25
 """Length of the latency span as a share of the throughput span, on which verdicts are based."""
 
@@ -43,6 +51,9 @@ class Arm:
     devices, so that nothing waits for them."""
     train_step: TrainStep | None = None
     """The train step of the arm; None if its steps are not checked in the rounds."""
+    turns_ns: list[tuple[float, float, int, int]] = field(default_factory=list)
+    """For each turn, the nanoseconds of the wash-out step, of a step of the throughput span, of all
+    spans, and of the time between these."""
     rebuilds_state: bool = False
     """Whether each step makes the containers of its state anew; known once the arm is warm."""
 
@@ -66,11 +77,14 @@ class Arm:
 
         The nanoseconds of each are returned. What the first one waits for input is forgotten.
         """
-        took = []
+        began, took = _now(), []
         for steps, wait_each in spans:
             took.append(self.run(steps, wait_each=wait_each) if steps else 0)
             if len(took) == 1:
                 self.waits()
+        if len(spans) > 1:
+            each = [ns / steps for ns, (steps, _) in zip(took, spans, strict=True) if steps]
+            self.turns_ns.append((each[0], each[1], sum(took), _now() - began - sum(took)))
         return took
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
@@ -99,7 +113,20 @@ class Arm:
         return 0.0
 
     def why_untrusted(self) -> str:
-        """Describe how the arm broke the rules of the rounds; empty if it did not."""
+        """Describe how the arm broke the rules of the rounds; empty if it did not.
+
+        Code of its file that runs outside of the spans, as in the flattening of a class of its own,
+        or in the step before them, may do the work of the steps that are timed.
+        """
+        if not self.turns_ns:
+            return ""
+        first, step, spans, outside = map(statistics.median, zip(*self.turns_ns, strict=True))
+        if outside > max(HIDDEN_NS, OUTSIDE_SHARE * spans):
+            part = percent(outside / (spans + outside))
+            return f"its turns consist to {part} of work between its spans, which is not timed"
+        if first > max(HIDDEN_NS, FIRST_STEPS * step):
+            many = f"as long as {first / step:.0f} others"
+            return f"the step before its spans, which is not timed, takes {many}"
         return ""
 
     def waits(self) -> InputWait | None:

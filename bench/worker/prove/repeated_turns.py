@@ -1,0 +1,75 @@
+"""The steps of a turn, repeated from the same state in spans as short as those of the checks.
+
+By the time between its calls, a step can tell a long span from a short one, and do less in it than
+in those that are checked. It then reaches another state than the same steps do in short spans.
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+import jax
+
+from bench.worker.prove.carried_state import Flat, flat
+from bench.worker.prove.held_state import StateCopy
+from bench.worker.prove.relative_errors import ROUNDINGS, distance
+from bench.worker.time.clock import Arm, CheckedSpan
+
+LONGEST = 3
+"""Most steps of a short span."""
+PAUSE_S = 1e-3
+"""Seconds between short spans: as long as it takes to copy a small state for a check."""
+SHARE = 0.1
+"""Share of what a turn changes by which its repetition may differ: rounding is far below, and one
+of ten updates that are left out above."""
+
+
+def repetition(
+    arm: Arm, steps: int, chance: random.Random, convict: Callable[[str], None]
+) -> CheckedSpan | None:
+    """Return a check of an arm's whole turn, of so many steps; None if it cannot be repeated.
+
+    A step that changes its state in place may hold on to it, and accelerators may lack the memory
+    for a second state. What is wrong with the turn is passed to `convict`.
+    """
+    alone = jax.process_count() == 1 and jax.default_backend() == "cpu"
+    if not alone or not arm.rebuilds_state or arm.train_step is None:
+        return None
+    starts: list[StateCopy] = []
+
+    def before(arm: Arm) -> None:
+        starts.append(StateCopy(arm.state, replicas=False))
+
+    def after(arm: Arm) -> None:
+        if why := why_other(arm, starts[0], steps, chance):
+            convict(why)
+
+    return CheckedSpan(True, 0, wait_each=False, before=before, after=after)
+
+
+def why_other(arm: Arm, start: StateCopy, steps: int, chance: random.Random) -> str:
+    """Say how the steps of an arm since `start` differ from a repetition; empty if they do not."""
+    assert arm.train_step is not None, "its turns can be repeated"  # noqa: S101
+    params = arm.train_step.params
+
+    def repeated() -> Flat:
+        state, left = start.restored(), steps
+        while left:
+            span = min(left, chance.randint(1, LONGEST))
+            for _ in range(span):
+                state, loss = arm.step(state, arm.batch)
+            jax.block_until_ready((state, loss))
+            time.sleep(PAUSE_S)
+            left -= span
+        return flat(params(state))
+
+    before, after, again = flat(params(start.restored())), flat(params(arm.state)), repeated()
+    off, moved = distance(again, after), distance(after, before)
+    if not off > SHARE * max(moved, distance(again, before)):  # nor if one of them is NaN
+        return ""
+    if not off > ROUNDINGS * distance(again, repeated()):
+        return ""  # its repetitions differ as well, for instance near a minimum
+    return (
+        "taken again from the same state, in short spans, they reach another one: the step does "
+        "less in the long spans that are timed"
+    )
