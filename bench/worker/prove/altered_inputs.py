@@ -43,7 +43,7 @@ def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
         for axis, by in product(range(np.ndim(leaf))[:2], (1, -1)):
             moved = [np.roll(x, by, axis) if at == place else x for at, x in enumerate(leaves)]
             why = f"array {place} of the batch is shifted by {by} along axis {axis}"
-            yield why, (params, state, tree.unflatten(moved)), ""
+            yield why, (params, state, jax.tree.unflatten(tree, moved)), ""
     floats = [at for at, leaf in enumerate(leaves) if is_float(leaf)]
     for name in ("bfloat16", "float16"):
 
@@ -57,7 +57,7 @@ def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
             listed = " and ".join(map(str, places))
             why = f"the batch is rounded to {name} before the loss, in array {listed}"
             if places:
-                yield why, (params, state, tree.unflatten(cast)), ""
+                yield why, (params, state, jax.tree.unflatten(tree, cast)), ""
 
 
 def _share(seen: Observed, grads: Any) -> float:
@@ -82,7 +82,7 @@ def _smoothed(seen: Observed) -> str:
         def of_all(params: Any, size: int = size) -> Any:
             def of_label(label: Any) -> Any:
                 same = jnp.broadcast_to(label, labels.shape).astype(labels.dtype)
-                return loss_fn(params, tree.unflatten([*others, same]))
+                return loss_fn(params, jax.tree.unflatten(tree, [*others, same]))
 
             run = jax.checkpoint(of_label)
             return jax.lax.map(run, jnp.arange(size), batch_size=CLASSES_AT_ONCE).mean()

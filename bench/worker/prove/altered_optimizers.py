@@ -246,9 +246,9 @@ class OwnSteps:
         own = number.value
         if isinstance(own, bool):
             return not own if self.replay(make(not own))[0] else None
-        for value in (1, own - 1, own + 1, own // 2, own * 2) if isinstance(own, int) else ():
-            if value > 0 and self.replay(make(value))[0]:
-                return value
+        for other in (1, own - 1, own + 1, own // 2, own * 2) if isinstance(own, int) else ():
+            if other > 0 and self.replay(make(other))[0]:
+                return other
         ends, start = (self.seen.ours.first, self.seen.ours.last), self.seen.problem.draw()
 
         @jax.jit

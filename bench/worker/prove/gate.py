@@ -345,6 +345,6 @@ class Gate:
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:
             return check
-        build = implementation and partial(build_step, implementation, mesh=self.mesh)
+        build = partial(build_step, implementation, mesh=self.mesh) if implementation else None
         found = why_wrong(self, name, ours, check, drift, wrong_state, again=again, build=build)
         raise WrongStepError(found)

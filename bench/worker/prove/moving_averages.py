@@ -40,7 +40,7 @@ def averaged_loss(seen: Observed) -> str:
     return ""
 
 
-def averaged_gradients(seen: Observed, start: Any) -> str:
+def averaged_gradients(seen: Observed, start: tuple[Any, Any]) -> str:
     """Name the moving average of gradients that makes the steps; empty if none does.
 
     `start` are the initial parameters and model state. Later gradients depend a little on the
@@ -84,7 +84,7 @@ def weighted(seen: Observed, weights: Any, kept: list[Any]) -> Callable[..., Any
 
 def _weights(of: Callable[[float, int, int], float], decay: float, steps: int) -> np.ndarray:
     """Return the weight in each step of the value of each step, (steps, steps)."""
-    of_steps = np.arange(steps)
+    of_steps = range(steps)
     return np.array(
         [[of(decay, now - at, now) if at <= now else 0 for at in of_steps] for now in of_steps]
     )

@@ -218,7 +218,7 @@ def _wrong_times(seen: Observed) -> list[str]:
     return [f"{first}, and later ones are not: `params` may return an average"]
 
 
-def _changing(seen: Observed, start: Any, factors: list[float]) -> str:
+def _changing(seen: Observed, start: tuple[Any, Any], factors: list[float]) -> str:
     """Name what makes updates with these factors, or averages gradients; empty if neither does."""
     if not factors:
         return averaged_gradients(seen, start) if seen.match <= MATCH else ""

@@ -77,14 +77,14 @@ class Arm:
 
         The nanoseconds of each are returned. What the first one waits for input is forgotten.
         """
-        began, took = _now(), []
+        began, took = now(), []
         for steps, wait_each in spans:
             took.append(self.run(steps, wait_each=wait_each) if steps else 0)
             if len(took) == 1:
                 self.waits()
         if len(spans) > 1:
             each = [ns / steps for ns, (steps, _) in zip(took, spans, strict=True) if steps]
-            self.turns_ns.append((each[0], each[1], sum(took), _now() - began - sum(took)))
+            self.turns_ns.append((each[0], each[1], sum(took), now() - began - sum(took)))
         return took
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
