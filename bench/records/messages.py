@@ -203,7 +203,11 @@ def is_event(sent: Any) -> bool:
             return True
         case {"event": "trace" | "losses" | "block", "row": {"block": str()}}:
             return True
-        case {"event": "samples" | "look", "rows": [*rows]}:
+        case {"event": "samples", "rows": [*rows]} | {
+            "event": "look",
+            "rows": [*rows],
+            "progress": int() | float(),
+        }:
             return all(
                 isinstance(row, dict) and row.keys() >= SampleRow.__required_keys__ for row in rows
             )

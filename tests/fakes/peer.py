@@ -27,9 +27,10 @@ for action, *arguments in JOB["acts"][JOB["place"]["rank"]]:
             say(**event)
         case "tell", value:
             say(event="tell", value=value)
-            say(event="heard", values=json.loads(sys.stdin.readline()))
+            say(event="phase", phase="heard", arm="", values=json.loads(sys.stdin.readline()))
         case ("about",):
-            say(event="about", policy=os.sched_getscheduler(0), cores=[*os.sched_getaffinity(0)])
+            how = {"policy": os.sched_getscheduler(0), "cores": [*os.sched_getaffinity(0)]}
+            say(event="phase", phase="about", arm="", **how)
         case "signal", number:
             os.kill(os.getpid(), number)
         case "sleep", seconds:

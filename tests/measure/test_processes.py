@@ -78,16 +78,17 @@ def test_a_stopped_process_is_named_when_the_deadline_passes() -> None:
 
 
 def test_the_others_may_leave_after_rank_0() -> None:
-    end, heard, _ = run([["say", {"event": "done"}]], [["sleep", 0.5], ["say", {"event": "done"}]])
+    done = {"event": "phase", "phase": "done", "arm": ""}
+    end, heard, _ = run([["say", done]], [["sleep", 0.5], ["say", done]])
     assert end == End(0, 0)
-    assert (0, {"event": "done"}) in heard
+    assert (0, done) in heard
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no SCHED_BATCH")
 def test_each_of_several_has_cores_of_its_own_and_does_not_interrupt_the_others() -> None:
     available = sorted(os.sched_getaffinity(0))
     _, heard, _ = run([["about"], ["tell", 0]], [["about"], ["tell", 0]])
-    about = {rank: event for rank, event in heard if event["event"] == "about"}
+    about = {rank: event for rank, event in heard if event["phase"] == "about"}
     assert {event["policy"] for event in about.values()} == {os.SCHED_BATCH}
     assert about[0]["cores"] == [available[0]]
     assert about[1]["cores"] == [available[1 % len(available)]]

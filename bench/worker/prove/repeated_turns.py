@@ -4,7 +4,7 @@ By the time between its calls, a step can tell a long span from a short one, and
 in those that are checked. It then reaches another state than the same steps do in short spans.
 """
 
-import random
+import secrets
 import time
 from collections.abc import Callable
 
@@ -24,9 +24,7 @@ SHARE = 0.1
 of ten updates that are left out above."""
 
 
-def repetition(
-    arm: Arm, steps: int, chance: random.Random, convict: Callable[[str], None]
-) -> CheckedSpan | None:
+def repetition(arm: Arm, steps: int, convict: Callable[[str], None]) -> CheckedSpan | None:
     """Return a check of an arm's whole turn, of so many steps; None if it cannot be repeated.
 
     A step that changes its state in place may hold on to it, and accelerators may lack the memory
@@ -41,13 +39,13 @@ def repetition(
         starts.append(StateCopy(arm.state, replicas=False))
 
     def after(arm: Arm) -> None:
-        if why := why_other(arm, starts[0], steps, chance):
+        if why := why_other(arm, starts[0], steps):
             convict(why)
 
     return CheckedSpan(True, 0, wait_each=False, before=before, after=after)
 
 
-def why_other(arm: Arm, start: StateCopy, steps: int, chance: random.Random) -> str:
+def why_other(arm: Arm, start: StateCopy, steps: int) -> str:
     """Say how the steps of an arm since `start` differ from a repetition; empty if they do not."""
     assert arm.train_step is not None, "its turns can be repeated"  # noqa: S101
     params = arm.train_step.params
@@ -55,7 +53,7 @@ def why_other(arm: Arm, start: StateCopy, steps: int, chance: random.Random) -> 
     def repeated() -> Flat:
         state, left = start.restored(), steps
         while left:
-            span = min(left, chance.randint(1, LONGEST))
+            span = min(left, 1 + secrets.randbelow(LONGEST))
             for _ in range(span):
                 state, loss = arm.step(state, arm.batch)
             jax.block_until_ready((state, loss))

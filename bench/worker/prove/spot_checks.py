@@ -128,7 +128,7 @@ class SpotChecks:
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
                 held = read_moment(self.gate, reader, arm.state, lambda _: False).held
-                left, repeats = self._left(arm.steps, held), self.chance.randint(1, most)
+                left, repeats = self._left(arm.steps, held), 1 + secrets.randbelow(most)
                 self._watched[arm.name] = _Watched(reader, left, repeats)
         turn_of("")
         self._budget_s = SHARE * self.seconds / max(1, len(self._watched))
@@ -204,7 +204,7 @@ class SpotChecks:
             steps = f"steps {arm.steps - in_turn + 1} to {arm.steps}, in round {number + 1}"
             self.reasons[arm.name] = f"{steps}: {why}"
 
-        return repetition(arm, in_turn, self.chance, convict)
+        return repetition(arm, in_turn, convict)
 
     def finish(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
         """Check the last spans, once more what they leave suspected, and that no work continues."""

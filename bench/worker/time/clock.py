@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from bench.contract import TrainStep
 from bench.records.numbers import percent
@@ -28,10 +29,11 @@ MAX_STEPS = 1000
 OUTSIDE_SHARE = 0.25
 FIRST_STEPS = 8
 HIDDEN_NS = 2_000_000
+FEWEST_TURNS = 8
 """Work between an arm's spans is a reason against it above this share of them, and so is a wash-out
-step as long as so many others; both only above HIDDEN_NS. Flattening a large state takes a few
-percent of a turn. In published runs, a wash-out step was at most ten times as long as others, and
-their mean was 1.2."""
+step as long as so many others; both only above HIDDEN_NS, and in each of at least FEWEST_TURNS
+turns, because a busy host delays any step. Flattening a large state takes a few percent of a turn,
+and a wash-out step 1.2 times as long as others."""
 LATENCY_SHARE = 0.25
 """Length of the latency span as a share of the throughput span, on which verdicts are based."""
 
@@ -118,9 +120,10 @@ class Arm:
         Code of its file that runs outside of the spans, as in the flattening of a class of its own,
         or in the step before them, may do the work of the steps that are timed.
         """
-        if not self.turns_ns:
+        if len(self.turns_ns) < FEWEST_TURNS:
             return ""
-        first, step, spans, outside = map(statistics.median, zip(*self.turns_ns, strict=True))
+        turns = np.array(self.turns_ns)
+        (first, *_, outside), (_, step, spans, _) = turns.min(0), np.median(turns, 0)
         if outside > max(HIDDEN_NS, OUTSIDE_SHARE * spans):
             part = percent(outside / (spans + outside))
             return f"its turns consist to {part} of work between its spans, which is not timed"
