@@ -214,10 +214,10 @@ def skipping(state, old, now, loss_fn, batch):
     return (new, opt_state, count + 1), now
 
 
-def warmed(state, old, now, loss_fn, batch):
+def warmed(state, old, now, loss_fn, batch, rate=lambda count: (count + 1) / 2):
     new, opt_state, count = state
-    rate = jnp.minimum(1.0, (count + 1) / 2)
-    new = jax.tree.map(lambda a, b: b + rate * (a - b), new, old)
+    by = jnp.minimum(1.0, rate(count))
+    new = jax.tree.map(lambda a, b: b + by * (a - b), new, old)
     return (new, opt_state, count + 1), now
 
 
@@ -408,6 +408,13 @@ MISTAKES = {
         made(loss=warmed, extra=lambda _: jnp.zeros((), jnp.int32)),
         "the updates of the first steps are 0.5, 1, 1 times what they should be",
     ),
+    "warm-up from 0": (
+        made(
+            loss=partial(warmed, rate=lambda count: count / 100),
+            extra=lambda _: jnp.zeros((), jnp.int32),
+        ),
+        "the updates of the first steps are 0, 0.01, 0.02 times what they should be",
+    ),
     "decaying": (
         made(loss=decaying, extra=lambda _: jnp.zeros((), jnp.int32)),
         "the updates of the first steps are 1, 0.9, 0.81 times what they should be",
@@ -442,6 +449,13 @@ MISTAKES = {
     "a row twice": (
         made(batch=last_row_twice),
         r"rows are summed with the weights (0.125, ){6}0.25, 0;",
+    ),
+    "rows left out": (
+        made(
+            batch=lambda batch: jax.tree.map(lambda x: x[:6], batch),
+            grads=lambda grads, _: jax.tree.map(lambda x: 0.75 * x, grads),
+        ),
+        r"the gradients are those of all 8 rows but number 6, 7, times 0\.75;",
     ),
     "first loss": (
         made(loss=first_loss, extra=lambda _: (jnp.zeros((), jnp.int32), jnp.zeros(()))),

@@ -294,6 +294,7 @@ UNUSUAL = {
         lambda inner, old: Trained(*inner, 0 if old is None else old.step + 1),
         lambda state: (state.params, state.opt_state, state.model_state),
     ),
+    "a name": with_state(lambda inner, _: ("run", *inner), lambda state: state[1:]),
     "remat": computed(remat),
     "donated": computed(remat, donate_argnums=0),
     "two passes": computed(two_passes),

@@ -4,6 +4,7 @@ Every hypothesis is a step computed in float64 on one device, so a match agrees 
 is not a guess. There, jax.vmap with a named axis computes what jax.shard_map would on several.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +36,9 @@ MATCH = 1e-6
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
 NOISE = "the gradients have what looks like noise"
 """What is found last: other diagnoses are surer."""
-LEAST_WEIGHT = 1e-3
+LEAST_WEIGHT, MOST_LISTED = 2e-3, 8
+"""The smallest weight of a part of the batch, relative to the right one, that counts, and how many
+are listed one by one."""
 MOST_OF_NOISE, LEAST_CHANCE, LEAST_OF_DECAY = 1.2, 0.01, 0.5
 """Bounds of what looks like noise: for its singular values, for the chance of its values, and for
 its correlation with the parameters."""
@@ -188,10 +191,11 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
 
     `updates`, (parts, parameters), are those of each part alone, and `parts` says what these are.
     """
-    weights = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)[0]
-    if len(updates) >= update.size or not seen.is_near(weights @ updates, update):
+    weights, _, rank, _ = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)
+    unique = rank == len(updates) < np.count_nonzero(updates.any(axis=0))
+    if not unique or not seen.is_near(weights @ updates, update):
         return ""
-    least = max(LEAST_WEIGHT, 10 * seen.match)
+    least = max(LEAST_WEIGHT / len(updates), 10 * seen.match)
     if np.ptp(weights) <= least:
         return ""  # a multiple of their mean
     used = np.flatnonzero(abs(weights) > least)
@@ -199,13 +203,19 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
         alone = f"shard {used[0]} alone"
         return f"the gradients are those of {alone}: they are not reduced over the shards"
     if len(used) < len(updates) and np.ptp(weights[used]) <= least:
-        listed = ", ".join(map(str, used))
-        return f"the gradients are those of {parts} {listed} of {len(updates)} alone"
+        unused, total = np.setdiff1d(range(len(updates)), used), weights[used].sum()
+        which = f"{parts} {some([*map(str, used)])} of {len(updates)} alone"
+        if len(unused) < len(used):
+            which = f"all {len(updates)} {parts} but number {some([*map(str, unused)])}"
+        times = "" if abs(total - 1) <= least else f", times {total:.3g}"
+        return f"the gradients are those of {which}{times}"
     norms, most = weights * np.linalg.norm(updates, axis=1), 1 / len(updates)
     clipped = norms[weights < most - least]
     if len(clipped) > 1 and weights.max() < most + least and np.ptp(clipped) <= least * clipped[0]:
         return f"the gradients of the {parts} are clipped one by one, before they are averaged"
-    listed = ", ".join(f"{weight:.3g}" for weight in weights.round(3) + 0.0)
+    told = [f"{weight:.3g}" for weight in np.where(abs(weights) > least, weights, 0)]
+    counted = [f"{weight} ({number} of them)" for weight, number in Counter(told).most_common()]
+    listed = ", ".join(told) if len(told) <= MOST_LISTED else some(counted)
     return f"the gradients of the {parts} are summed with the weights {listed}"
 
 

@@ -225,15 +225,15 @@ def check_placed(batch: Batch, placed: Any) -> None:
 def check_waitable(state: Any, loss: Any) -> None:
     """Raise WrongStepError if something that a step returns cannot be waited for.
 
-    The loss must be a jax.Array. A leaf of the state that is neither an array nor a number could
-    hide work.
+    The loss must be a jax.Array. A leaf of the state that is neither an array nor a number or text
+    could hide work.
     """
     if not isinstance(loss, jax.Array):
         raise WrongStepError(
             f"the loss is a {type(loss).__name__}, not a jax.Array: it cannot be waited for"
         )
     for path, leaf in leaves_by_path(state).items():
-        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex | str):
             raise WrongStepError(
                 f"the state holds a {type(leaf).__name__} at {path or 'its root'}: it cannot be "
                 "waited for (a class of your own can be registered by "

@@ -207,8 +207,8 @@ def _wrong_times(seen: Observed) -> list[str]:
         steps = whole_batch_steps(*start, gradients, seen.problem.optimizer, seen.batches)
         if seen.is_near(ours, vector(steps.last, steps.start)):
             return [why]
-    factors = scaled_updates(seen) if moves else []
-    changing = _changing(seen, start, factors) if moves else ""
+    factors = scaled_updates(seen)
+    changing = _changing(seen, start, factors) if moves or factors else ""
     if changing:
         return [changing]
     right_loss = seen.is_near(seen.ours.losses[0], seen.truth.losses[0])
