@@ -231,18 +231,6 @@ def _spin() -> None:
     threading.Thread(target=lambda: [sha256(block) for _ in iter(int, 1)], daemon=True).start()
 
 
-@cache
-def _spin_in_children() -> None:
-    """Leave a daemon that works during other arms' turns."""
-    os.system("(while :; do :; done) >/dev/null 2>&1 &")  # noqa: S605, S607
-
-
-@cache
-def _exit_later() -> None:
-    """End the process from a thread, most likely in another arm's turn."""
-    threading.Timer(0.05, os._exit, (1,)).start()
-
-
 def _delete_arrays() -> None:
     """Delete all arrays of the process: those of other arms, and of the reference."""
     for array in jax.live_arrays():
@@ -280,8 +268,10 @@ ACTIONS: dict[str, Action] = {
     "set_flags": _set_flags,
     "move_start": _move_the_start,
     "spin": _spin,
-    "spin_child": _spin_in_children,
-    "exit_later": _exit_later,
+    # Leave a daemon that works during other arms' turns.
+    "spin_child": cache(partial(os.system, "(while :; do :; done) >/dev/null 2>&1 &")),
+    # End the process from a thread, most likely in another arm's turn.
+    "exit_later": cache(lambda: threading.Timer(0.05, os._exit, (1,)).start()),
     "delete": _delete_arrays,
 }
 """Faulty actions. Those after which the process should end are recorded."""
