@@ -118,14 +118,11 @@ def _send(number: signal.Signals) -> Action:
 
 
 def _allocate_on_host() -> None:
-    """Allocate 64 GiB under an address space limit that leaves 1 GiB."""
-    limits = resource.getrlimit(resource.RLIMIT_AS)
+    """Allocate 64 GiB under an address space limit that leaves 1 GiB, also to other arms."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), limits[1]))
-    try:
-        np.ones(1 << 33)
-    finally:  # the limit applies to the whole process, in which other arms are measured
-        resource.setrlimit(resource.RLIMIT_AS, limits)
+    limits = pages * resource.getpagesize() + (1 << 30), resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    np.ones(1 << 33)
 
 
 def _compile_without_end() -> None:
@@ -140,12 +137,6 @@ def _compile_without_end() -> None:
         return x
 
     jax.jit(grow).lower(jnp.ones((64, 64))).compile()
-
-
-def _leave_a_daemon() -> None:
-    """Leave a process running as an orphan in its own session, with an empty environment."""
-    words = ["sh", "-c", "sleep 3600 & exit"]
-    subprocess.run(words, start_new_session=True, env={}, check=True)  # noqa: S603
 
 
 def _print_garbage() -> None:
@@ -257,7 +248,10 @@ ACTIONS: dict[str, Action] = {
     "deadlock": _deadlock,
     "meet_nobody": lambda: multihost_utils.sync_global_devices("nobody else is here"),
     "leave_child": lambda: subprocess.Popen(["sleep", "3600"], start_new_session=True),  # noqa: S607
-    "leave_daemon": _leave_a_daemon,
+    # An orphan in its own session, with an empty environment.
+    "leave_daemon": partial(
+        subprocess.run, ["sh", "-c", "sleep 3600 & exit"], start_new_session=True, env={}
+    ),
     "leave_thread": lambda: threading.Thread(target=_sleep).start(),
     "print": _print_garbage,
     "forge": _forge_samples,
