@@ -37,7 +37,7 @@ import bench.contract
 from bench.contract import Problem
 from bench.records.host import cores
 
-_SHARED = (
+_SHARED: tuple[ModuleType | type, ...] = (
     *(builtins, gc, json, json.decoder, json.encoder, math, os, random, secrets, statistics, sys),
     *(threading, time, np, np.linalg),
     *(json.JSONDecoder, json.JSONEncoder, random.Random, threading.Thread, Path, ArrayImpl),
