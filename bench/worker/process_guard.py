@@ -9,13 +9,16 @@ import builtins
 import faulthandler
 import gc
 import json
+import math
 import os
 import pkgutil
 import random
 import resource
 import secrets
 import signal
+import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -34,7 +37,11 @@ import bench.contract
 from bench.contract import Problem
 from bench.records.host import cores
 
-_SHARED = (builtins, gc, json, json.decoder, json.encoder, random, secrets, sys, time, np)
+_SHARED: tuple[ModuleType | type, ...] = (
+    *(builtins, gc, json, json.decoder, json.encoder, math, os, random, secrets, statistics, sys),
+    *(threading, time, np, np.linalg),
+    *(json.JSONDecoder, json.JSONEncoder, random.Random, threading.Thread, Path, ArrayImpl),
+)
 _LIBRARIES = {"flax", "jax", "optax"}
 """Libraries whose public modules are shared too: other steps would be traced with a substitute."""
 _OTHERS = {
@@ -109,7 +116,6 @@ class HeldFunctions:
 def _owners() -> Iterator[ModuleType | type]:
     """Yield the modules and classes whose functions are held."""
     yield from _SHARED
-    yield from (json.JSONDecoder, json.JSONEncoder, ArrayImpl)
     for name, module in list(sys.modules.items()):
         package = name.partition(".")[0]
         if package in _LIBRARIES and "._" not in name:
@@ -190,6 +196,11 @@ def _folder() -> str:
     return ""
 
 
+def _umask() -> int:
+    os.umask(old := os.umask(0o77))
+    return old
+
+
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
@@ -210,6 +221,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         partial(os.getpriority, os.PRIO_PROCESS, 0),
         partial(os.setpriority, os.PRIO_PROCESS, 0),
     ),
+    "os.umask": (_umask, os.umask),
     "resource.setrlimit": (
         lambda: {limit: resource.getrlimit(limit) for limit in _LIMITS},
         _set_limits,
@@ -223,6 +235,8 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sys.setrecursionlimit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
+    # Where it is read, it is set to the default.
+    "threading.stack_size": (threading.stack_size, threading.stack_size),
 }
 """Getter and setter of each setting that is not an option of jax, by its name in messages."""
 

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from itertools import count
+from random import Random
 
 import jax
 import numpy as np
@@ -40,6 +41,7 @@ from bench.worker.prove.failures import (
 )
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import state_errors
+from bench.worker.prove.repeated_turns import repetition
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
@@ -227,6 +229,25 @@ def test_reading_a_state_is_no_work_between_turns(arm, monkeypatch):
     assert reading._idle[1] == idle + 1, "what was used until then counts"
     reading.run(1)
     assert reading._idle[1] == idle + 2, "and what was used since"
+
+
+def test_no_turn_is_repeated_from_a_state_in_another_process(arm):
+    foreign, reasons = arm("foreign_good").warm_up(), []
+    assert repetition(foreign, 8, Random(0), reasons.append) is None
+
+
+def test_answering_an_empty_request_is_no_work_between_turns(arm, monkeypatch):
+    asking, used_s = arm("foreign_good"), [0.0]
+
+    def asked(spans):
+        used_s[0] += 1.0
+        return [(20_000_000, [{"ns": 20_000_000, "loss": 1.0}]) for _ in spans]
+
+    monkeypatch.setattr(asking, "_asked", asked)
+    monkeypatch.setattr(asking.children, "cpu_s", lambda: used_s[0])
+    for _ in range(2):
+        asking.run(1)
+    assert (asking._busy[1], asking._idle[1]) == (4.0, 0.0)
 
 
 def test_a_lie_about_time_gains_next_to_nothing_and_is_found(arm):

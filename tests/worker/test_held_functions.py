@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
+import random
+import statistics
 import sys
+import threading
 import time
 import types
 from dataclasses import replace
@@ -36,6 +40,12 @@ CASES = {
     "builtins.max": (builtins, "max", replacement),
     "json.dumps": (json, "dumps", replacement),
     "json.encoder.JSONEncoder.iterencode": (json.JSONEncoder, "iterencode", replacement),
+    "os.pread": (os, "pread", replacement),
+    "threading.enumerate": (threading, "enumerate", replacement),
+    f"{Path.__module__}.Path.read_text": (Path, "read_text", replacement),
+    "random.Random.sample": (random.Random, "sample", replacement),
+    "statistics.median": (statistics, "median", replacement),
+    "numpy.linalg.norm": (np.linalg, "norm", replacement),
     "jax.device_put": (jax, "device_put", replacement),
     "jax.block_until_ready": (jax, "block_until_ready", replacement),
     f"{ARRAY.__module__}.{ARRAY.__qualname__}.is_ready": (ARRAY, "is_ready", replacement),

@@ -118,14 +118,11 @@ def _send(number: signal.Signals) -> Action:
 
 
 def _allocate_on_host() -> None:
-    """Allocate 64 GiB under an address space limit that leaves 1 GiB."""
-    limits = resource.getrlimit(resource.RLIMIT_AS)
+    """Allocate 64 GiB under an address space limit that leaves 1 GiB, also to other arms."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), limits[1]))
-    try:
-        np.ones(1 << 33)
-    finally:  # the limit applies to the whole process, in which other arms are measured
-        resource.setrlimit(resource.RLIMIT_AS, limits)
+    limits = pages * resource.getpagesize() + (1 << 30), resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    np.ones(1 << 33)
 
 
 def _compile_without_end() -> None:
@@ -140,12 +137,6 @@ def _compile_without_end() -> None:
         return x
 
     jax.jit(grow).lower(jnp.ones((64, 64))).compile()
-
-
-def _leave_a_daemon() -> None:
-    """Leave a process running as an orphan in its own session, with an empty environment."""
-    words = ["sh", "-c", "sleep 3600 & exit"]
-    subprocess.run(words, start_new_session=True, env={}, check=True)  # noqa: S603
 
 
 def _print_garbage() -> None:
@@ -231,18 +222,6 @@ def _spin() -> None:
     threading.Thread(target=lambda: [sha256(block) for _ in iter(int, 1)], daemon=True).start()
 
 
-@cache
-def _spin_in_children() -> None:
-    """Leave a daemon that works during other arms' turns."""
-    os.system("(while :; do :; done) >/dev/null 2>&1 &")  # noqa: S605, S607
-
-
-@cache
-def _exit_later() -> None:
-    """End the process from a thread, most likely in another arm's turn."""
-    threading.Timer(0.05, os._exit, (1,)).start()
-
-
 def _delete_arrays() -> None:
     """Delete all arrays of the process: those of other arms, and of the reference."""
     for array in jax.live_arrays():
@@ -269,7 +248,10 @@ ACTIONS: dict[str, Action] = {
     "deadlock": _deadlock,
     "meet_nobody": lambda: multihost_utils.sync_global_devices("nobody else is here"),
     "leave_child": lambda: subprocess.Popen(["sleep", "3600"], start_new_session=True),  # noqa: S607
-    "leave_daemon": _leave_a_daemon,
+    # An orphan in its own session, with an empty environment.
+    "leave_daemon": partial(
+        subprocess.run, ["sh", "-c", "sleep 3600 & exit"], start_new_session=True, env={}
+    ),
     "leave_thread": lambda: threading.Thread(target=_sleep).start(),
     "print": _print_garbage,
     "forge": _forge_samples,
@@ -280,8 +262,10 @@ ACTIONS: dict[str, Action] = {
     "set_flags": _set_flags,
     "move_start": _move_the_start,
     "spin": _spin,
-    "spin_child": _spin_in_children,
-    "exit_later": _exit_later,
+    # Leave a daemon that works during other arms' turns.
+    "spin_child": cache(partial(os.system, "(while :; do :; done) >/dev/null 2>&1 &")),
+    # End the process from a thread, most likely in another arm's turn.
+    "exit_later": cache(lambda: threading.Timer(0.05, os._exit, (1,)).start()),
     "delete": _delete_arrays,
 }
 """Faulty actions. Those after which the process should end are recorded."""

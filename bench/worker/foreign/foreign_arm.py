@@ -116,8 +116,8 @@ class ForeignArm(Arm):
         waited = -self.children.waited_ns()
         asked = self._asked(taken)
         waited += self.children.waited_ns()
-        self._note(self._busy)
         ((empty, _),) = self._asked([(0, False)])
+        self._note(self._busy)
         told = [max(int(answer["ns"]) for answer in answers) for _, answers in asked]
         most = sum(took for took, _ in asked)
         for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 
 from bench.worker.prove.carried_state import Flat, flat
-from bench.worker.prove.held_state import StateCopy
+from bench.worker.prove.held_state import StateCopy, is_elsewhere
 from bench.worker.prove.relative_errors import ROUNDINGS, distance
 from bench.worker.time.clock import Arm, CheckedSpan
 
@@ -27,11 +27,13 @@ of ten updates that are left out above."""
 def repetition(arm: Arm, steps: int, convict: Callable[[str], None]) -> CheckedSpan | None:
     """Return a check of an arm's whole turn, of so many steps; None if it cannot be repeated.
 
-    A step that changes its state in place may hold on to it, and accelerators may lack the memory
-    for a second state. What is wrong with the turn is passed to `convict`.
+    A step that changes its state in place may hold on to it, a foreign step's state is in another
+    process, and accelerators may lack the memory for a second state. What is wrong with the turn is
+    passed to `convict`.
     """
     alone = jax.process_count() == 1 and jax.default_backend() == "cpu"
-    if not alone or not arm.rebuilds_state or arm.train_step is None:
+    is_here = arm.train_step is not None and not is_elsewhere(arm.train_step)
+    if not (alone and arm.rebuilds_state and is_here):
         return None
     starts: list[StateCopy] = []
 
