@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 from itertools import count
-from random import Random
 
 import jax
 import numpy as np
@@ -233,7 +232,7 @@ def test_reading_a_state_is_no_work_between_turns(arm, monkeypatch):
 
 def test_no_turn_is_repeated_from_a_state_in_another_process(arm):
     foreign, reasons = arm("foreign_good").warm_up(), []
-    assert repetition(foreign, 8, Random(0), reasons.append) is None
+    assert repetition(foreign, 8, reasons.append) is None
 
 
 def test_answering_an_empty_request_is_no_work_between_turns(arm, monkeypatch):
