@@ -274,10 +274,11 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
         name: [
             replace(each, name=name) if each.name == f"{name.partition(' ')[2]}.py" else each
             for each in _differing("sources", files_a[name], files_b[name], NOT_USED)
-            if _folder(each.name) in {"", *_folders(files_a[name]) & _folders(files_b[name])}
+            if _folder(each.name) in both
         ]
         for name in files_a
         if name in files_b
+        for both in [{""} | _folders(files_a[name]) & _folders(files_b[name])]
     }
     return {name: each for name, each in changed.items() if each}
 

@@ -221,11 +221,10 @@ class BlockRounds:
         ablated = (arm for arm in session.arms if is_ablated(arm.name))
         reasons |= {arm.name: why for arm in ablated if (why := why_diverged(arm, 0.0))}
         reasons |= session.reasons
-        for arm in session.arms:
-            # A busy thread delays all Python. Arms beside it are measured again without it.
-            beside = session.threads.reasons().keys() - {arm.name}
-            if not beside and (why := arm.why_untrusted()):
-                reasons[arm.name] = why
+        # A busy thread delays all Python. Arms beside it are measured again without it.
+        busy = session.threads.reasons().keys()
+        fair = (arm for arm in session.arms if busy <= {arm.name})
+        reasons |= {arm.name: why for arm in fair if (why := arm.why_untrusted())}
         if TWIN in reasons:
             reasons.setdefault(baseline, reasons[TWIN])
         for name, programs in compiled.items():

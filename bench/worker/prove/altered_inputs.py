@@ -13,7 +13,7 @@ from bench.contract.model_state import is_float
 from bench.worker.prove.carried_state import flat
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, Observed
-from bench.worker.prove.relative_errors import close
+from bench.worker.prove.relative_errors import close, multiple_of
 from bench.worker.prove.trajectory import vector
 
 MOST_CLASSES, CLASSES_AT_ONCE = 1 << 10, 16
@@ -29,8 +29,7 @@ def altered_inputs(seen: Observed) -> str:
         if rounded:  # the backward pass rounds as well
             found = np.asarray(jnp.asarray(found, rounded), float)
         match = 0.01 * float(jnp.finfo(rounded).eps) if rounded else MATCH
-        factor = float(seen.update @ found / (found @ found or 1.0))
-        if factor and close(seen.update, factor * found, match):
+        if (by := multiple_of(seen.update, found)) and close(seen.update, by * found, match):
             return why
     return _smoothed(seen)
 
@@ -63,7 +62,7 @@ def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
 def _share(seen: Observed, grads: Any) -> float:
     """Return the share of other gradients in those of the first update; 0 if they have none."""
     way, rest = -seen.rate * vector(flat(grads)) - seen.right, seen.update - seen.right
-    share = float(rest @ way / (way @ way or 1.0))
+    share = multiple_of(rest, way)
     return share if 0 < share < 1 and close(rest, share * way, MIXED) else 0.0
 
 

@@ -164,6 +164,11 @@ def close(ours: Any, theirs: Any, match: float) -> bool:
     return distance <= match * float(np.linalg.norm(np.atleast_1d(theirs)))
 
 
+def multiple_of(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the factor by which one vector is nearest to a multiple of the other."""
+    return float(ours @ theirs / (theirs @ theirs or 1.0))
+
+
 def describe(check: Mapping[str, Any]) -> str:
     """State a check's numbers, and which of them are too large."""
     parts, named = [], {"state": "model state"}

@@ -12,7 +12,7 @@ from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import Held
 from bench.worker.prove.kept_spans import Kept, readable
-from bench.worker.prove.relative_errors import close, rms
+from bench.worker.prove.relative_errors import close, multiple_of, rms
 from bench.worker.prove.timed_reference import Stepped
 from bench.worker.prove.trajectory import updated, vector
 
@@ -58,7 +58,7 @@ def named_update(kept: Kept, right: Stepped, wrong: list[str]) -> str:
 
 def _growth(end: np.ndarray, right: np.ndarray, steps: int) -> float:
     """Return the factor by which each step multiplies the parameters; 0 if it is near 1."""
-    factor = float(end @ right / (right @ right or 1.0))
+    factor = multiple_of(end, right)
     rest, whole = np.linalg.norm(end - factor * right), np.linalg.norm(end - right)
     each: float = max(0.0, factor) ** (1 / steps)
     return each if rest <= NEARER * whole and abs(each - 1) > NEAR else 0.0

@@ -18,15 +18,16 @@ from bench.worker.prove.altered_optimizers import OwnSteps, scaled_to, scaled_up
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.known_mistakes import (
-    MATCH,
-    NOISE,
-    UNKNOWN,
-    Observed,
-    known_mistakes,
-)
+from bench.worker.prove.known_mistakes import MATCH, NOISE, UNKNOWN, Observed, known_mistakes
 from bench.worker.prove.moving_averages import averaged_gradients, averaged_loss, weighted
-from bench.worker.prove.relative_errors import close, describe, loss_error, some, update_errors
+from bench.worker.prove.relative_errors import (
+    close,
+    describe,
+    loss_error,
+    multiple_of,
+    some,
+    update_errors,
+)
 from bench.worker.prove.trajectory import (
     Trajectory,
     run_steps,
@@ -150,7 +151,7 @@ def _change(
         for leaves in (truth.start, ours.first, truth.first)
     )
     update, right = update - start, right - start
-    factor, decay = _multiple(update, right), _multiple(update - right, start)
+    factor, decay = multiple_of(update, right), multiple_of(update - right, start)
     if not update.any():
         return "is missing: it does not change"
     if abs(factor - 1) > 10 * match and close(update, factor * right, match):
@@ -159,11 +160,6 @@ def _change(
         how = "is left out" if decay > 0 else "or an L2 penalty is added"
         return f"is off by {decay:.2g} times the parameters: a weight decay {how}"
     return ""
-
-
-def _multiple(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the factor by which the one vector is nearest to a multiple of the other."""
-    return float(ours @ theirs / (theirs @ theirs or 1.0))
 
 
 def mistakes(
@@ -197,7 +193,7 @@ def mistakes(
 
 def _wrong_times(seen: Observed) -> list[str]:
     """Name mistakes that show in several steps: gradients of other steps, or a changing factor."""
-    factor, moves, most = _multiple(seen.update, seen.right), seen.update.any(), 10 * seen.match
+    factor, moves, most = multiple_of(seen.update, seen.right), seen.update.any(), 10 * seen.match
     ours, theirs = (vector(steps.last, steps.start) for steps in (seen.ours, seen.truth))
     if not seen.is_near(seen.update, factor * seen.right) or seen.is_near(ours, theirs):
         return []
@@ -298,8 +294,8 @@ def _wrong_loss(seen: Observed) -> list[str]:
 def _others(gate: Gate, seen: Observed) -> str:
     """Name another optimizer or batch that makes an update under SGD; empty if none does."""
     own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
-    differs = not close(own, _multiple(own, seen.right) * seen.right, 10 * DECAY)
-    if differs and close(seen.update, _multiple(seen.update, own) * own, DECAY):
+    differs = not close(own, multiple_of(own, seen.right) * seen.right, 10 * DECAY)
+    if differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY):
         return (
             "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
             "optimizer would"
