@@ -268,6 +268,16 @@ def test_a_worker_that_wakes_up_late_takes_no_time_from_the_next_span(arm, monke
     assert late.run_spans([(1, False), (0, False), (1, True)]) == [20_000_000, 0, 20_000_000]
 
 
+def test_a_span_that_is_longer_than_the_worker_waited_is_a_lie(arm, monkeypatch):
+    """Else a gigantic latency would take the time of the other spans to itself."""
+    longer = arm("foreign_good")
+    spans = [(20_000_000, [{"ns": ns, "loss": 1.0}]) for ns in (20_000_000, 10**12)]
+    answers = iter([spans, [(1000, [])]])
+    monkeypatch.setattr(longer, "_asked", lambda asked: next(answers))
+    with pytest.raises(WrongStepError, match=r"1e\+06 ms together, longer than the 40 ms"):
+        longer.run_spans([(1, False), (1, True)])
+
+
 @pytest.mark.parametrize("waited", [0, 8_000_000])
 def test_who_waits_for_a_core_does_not_lie(arm, monkeypatch, waited):
     """Answers come 8 ms late, on a busy host or because the child's clock is slow."""

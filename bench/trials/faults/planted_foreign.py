@@ -67,8 +67,8 @@ def _spin() -> None:
 
 
 def _lie() -> None:
-    """Slow the clock down to a tenth of its speed, and make steps five milliseconds longer."""
-    time.perf_counter_ns = lambda: time.monotonic_ns() // 10
+    """Slow the helper's clock to a tenth of its speed, and make steps five milliseconds longer."""
+    import_module("__main__").now = lambda: time.monotonic_ns() // 10  # type: ignore[attr-defined]
     time.sleep(5e-3)
 
 

@@ -118,13 +118,18 @@ class ForeignArm(Arm):
         waited += self.children.waited_ns()
         ((empty, _),) = self._asked([(0, False)])
         self._note(self._busy)
-        told = [max(int(answer["ns"]) for answer in answers) for _, answers in asked]
+        told = [max(0, *(int(answer["ns"]) for answer in answers)) for _, answers in asked]
         most = sum(took for took, _ in asked)
         for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
             self._spans.append((took, took - own, waited * took // most, empty))
             self.steps += steps
             loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
             self.losses.append((self.steps, loss))
+        if sum(told) > (1 + TRUSTED_SHARE) * most:
+            raise WrongStepError(
+                f"its process reports spans of {sum(told) / 1e6:.3g} ms together, longer than the "
+                f"{most / 1e6:.3g} ms that passed by the worker's clock"
+            )
         least = (1 - TRUSTED_SHARE) * most - self.asking_ns * len(asked)
         whole = min(max(sum(told), least), most)
         shares = told if sum(told) else [steps for steps, _ in taken]
