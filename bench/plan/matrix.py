@@ -270,7 +270,9 @@ class _Planner:
                 if error := entries[name]["error"]:
                     self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
             elif name not in outside:  # a fault of the path itself is reported already
-                self.fault("implementations", f"unknown {name!r}; {closest(name, entries)}")
+                is_file = name.endswith(".py")
+                hint = "name a file by --implementation-path" if is_file else closest(name, entries)
+                self.fault("implementations", f"unknown {name!r}; {hint}")
         chosen = chosen or _unique(expanded(preset.implementations, entries))
         return [name for name in chosen if name in entries]
 
@@ -319,6 +321,7 @@ class _Planner:
             if text not in outside:
                 sizes = [f"{name}-{size}" for name in entries for size in entries[name]["sizes"]]
                 hint = closest(text, [*entries, *sizes])
+                hint = "name a file by --workload-path" if text.endswith(".py") else hint
                 self.fault("workloads", f"unknown {text!r}; {hint}")
             return None
         entry = entries[name]

@@ -49,13 +49,17 @@ def ending(code: int) -> str:
     return f"was killed by {named.get(-code, f'signal {-code}')}"
 
 
+FEW = 12
+"""Most names that are listed beside the closest ones."""
+
+
 def closest(word: str, known: Iterable[str]) -> str:
-    """Suggest the known names that an unknown word may stand for, the closest first."""
+    """Suggest the known names that an unknown word may stand for, and list the others if few."""
     names = list(known)
     longer = [name for name in names if word and name.startswith(word)]
     near = longer or difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
         others = [name for name in names if name not in near]
-        more = f" (also: {', '.join(others)})" if others else ""
+        more = f" (also: {', '.join(others)})" if 0 < len(others) <= FEW else ""
         return f"did you mean {' or '.join(near)}?{more}"
     return f"choose from: {', '.join(names)}" if names else "there are none"

@@ -9,6 +9,7 @@ import builtins
 import faulthandler
 import gc
 import json
+import logging
 import math
 import os
 import pkgutil
@@ -39,8 +40,8 @@ from bench.records.host import cores
 
 _SHARED: tuple[ModuleType | type, ...] = (
     *(builtins, gc, json, json.decoder, json.encoder, math, os, random, secrets, statistics, sys),
-    *(threading, time, np, np.linalg),
-    *(json.JSONDecoder, json.JSONEncoder, random.Random, threading.Thread, Path, ArrayImpl),
+    *(threading, time, np, np.linalg, json.JSONDecoder, json.JSONEncoder, logging.Handler),
+    *(logging.Logger, random.Random, threading.Thread, Path, ArrayImpl),
 )
 _LIBRARIES = {"flax", "jax", "optax"}
 """Libraries whose public modules are shared too: other steps would be traced with a substitute."""
@@ -190,6 +191,25 @@ def _free_tools(old: list[int]) -> None:
         sys.monitoring.free_tool_id(tool)
 
 
+def _loggers() -> dict[logging.Logger, Any]:
+    """Return levels and handlers of the libraries' loggers: a handler that raises ends any arm."""
+    named = logging.root.manager.loggerDict
+    ours = [named[name] for name in list(named) if name.partition(".")[0] in _LIBRARIES]
+    states = {
+        each: (each.level, each.disabled, each.handlers[:], each.filters[:])
+        for each in [logging.root, *ours]
+        if isinstance(each, logging.Logger)
+    }
+    return {logger: state for logger, state in states.items() if any(state)}
+
+
+def _set_loggers(old: dict[logging.Logger, Any]) -> None:
+    for logger in {**_loggers(), **old}:
+        level, logger.disabled, handlers, filters = old.get(logger, (0, False, [], []))
+        logger.setLevel(level)
+        logger.handlers[:], logger.filters[:] = handlers, filters
+
+
 def _folder() -> str:
     with suppress(FileNotFoundError):
         return str(Path.cwd())
@@ -211,6 +231,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
     "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
+    "logging": (_loggers, _set_loggers),
     "os.chdir": (_folder, os.chdir),
     "os.sched_setaffinity": (cores, _pin),
     "os.sched_setscheduler": (

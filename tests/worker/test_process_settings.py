@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import logging
 import os
 import resource
 import signal
@@ -109,6 +110,7 @@ def limit_files() -> None:
 PYTHONS = {
     "gc.callbacks": lambda: gc.callbacks.append(replacement),
     "gc.set_threshold": lambda: gc.set_threshold(1),
+    "logging": lambda: logging.getLogger("jax._src.lazy").addFilter(replacement),
     "os.chdir": lambda: os.chdir("/"),
     "os.umask": lambda: os.umask(0o777),
     "resource.setrlimit": limit_files,
