@@ -241,7 +241,7 @@ def test_a_step_that_clears_jaxs_caches_is_wrong():
     [
         (3.0, 1.0, 1.1, ""),
         (0.9, 0.01, 0.9, ""),  # too short to matter
-        (3.0, 1.0, 4.0, "28.6 % of work between its spans"),
+        (3.0, 1.0, 4.0, "28.6 % of its turns is work between its spans"),
         (20.0, 0.1, 0.1, "as long as 200 others"),
     ],
 )

@@ -126,7 +126,7 @@ class Arm:
         (first, *_, outside), (_, step, spans, _) = turns.min(0), np.median(turns, 0)
         if outside > max(HIDDEN_NS, OUTSIDE_SHARE * spans):
             part = percent(outside / (spans + outside))
-            return f"its turns consist to {part} of work between its spans, which is not timed"
+            return f"{part} of its turns is work between its spans, which is not timed"
         if first > max(HIDDEN_NS, FIRST_STEPS * step):
             many = f"as long as {first / step:.0f} others"
             return f"the step before its spans, which is not timed, takes {many}"
