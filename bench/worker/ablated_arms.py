@@ -111,8 +111,7 @@ def without_update(problem: Problem) -> Problem:
     def init(params: Params) -> Any:
         return inner.init(params), jax.tree.map(jnp.zeros_like, params)
 
-    def update(grads: Params, state: Any, params: Any = None, **_: Any) -> tuple[Params, Any]:
-        del params
+    def update(grads: Params, state: Any, *_: Any, **__: Any) -> tuple[Params, Any]:
         own, kept = state
         return jax.tree.map(jnp.zeros_like, grads), (own, jax.tree.map(_keep, kept, grads))
 
@@ -130,8 +129,7 @@ def forward_only(problem: Problem) -> Problem:
     """Return the problem with a loss whose gradient is 0, so that no backward pass is compiled."""
     inner, sequence, make_stages = problem.optimizer, problem.sequence, problem.make_stages
 
-    def update(grads: Params, state: Any, params: Any = None, **_: Any) -> tuple[Params, Any]:
-        del params
+    def update(grads: Params, state: Any, *_: Any, **__: Any) -> tuple[Params, Any]:
         return jax.tree.map(jnp.zeros_like, grads), state
 
     return replace(

@@ -218,15 +218,14 @@ class Children:
 
 
 def _parsed(ask: str, text: bytes) -> dict[str, Any]:
-    try:
+    answer = None
+    with contextlib.suppress(ValueError):
         answer = json.loads(text)
-        if not isinstance(answer, dict):
-            raise TypeError  # noqa: TRY301 - treated like other text
-    except (ValueError, TypeError):
+    if not isinstance(answer, dict):
         said = readable(text.decode(errors="replace").partition("\n")[0][:60])
         raise ChildError(
             f"its process writes {said!r} to the channel, where the answer to {ask!r} belongs"
-        ) from None
+        )
     if "missing" in answer:
         raise UnsupportedError(f"it needs the package {answer['missing']}, which is not installed")
     if "error" in answer:

@@ -30,9 +30,10 @@ from bench.records.row_parts import ForeignArms
 from bench.records.rows import CellRow, CompileTimes
 from bench.worker.foreign.children import Children
 from bench.worker.foreign.foreign_arm import ForeignArm, the_same
-from bench.worker.prove.carried_state import differing_paths, of_words, words
+from bench.worker.prove.carried_state import of_words, words
 from bench.worker.prove.exact_arithmetic import is_proving
-from bench.worker.prove.failures import UnsupportedError, WrongStepError
+from bench.worker.prove.failures import UnsupportedError
+from bench.worker.prove.relative_errors import check_alike
 
 STATE = "model state"
 """The key of the model state among the parameters of a child; no parameter has it."""
@@ -247,10 +248,7 @@ def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
     """Arrange the first process's arrays as the initial ones; WrongStepError if they do not fit."""
     wanted = named(start)
     for own in processes:
-        if differing := differing_paths(own, wanted):
-            raise WrongStepError(
-                "the parameters differ from the model's in names or shapes: " + ", ".join(differing)
-            )
+        check_alike(own, wanted)
     for name in processes[0]:
         the_same([sha256(own[name].tobytes()).digest() for own in processes], name)
     return restored(start, processes[0])

@@ -24,18 +24,7 @@ from bench.records.numbers import bytes_
 from bench.records.rows import Checkpoint, RestoredCheckpoint, SavedCheckpoint
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
-from bench.worker.phases.saved_state import (
-    SavedState,
-    Shapes,
-    Tree,
-    allowed_bytes,
-    arrays,
-    check_equal,
-    checksums,
-    other_layouts,
-    shapes_of,
-    watched,
-)
+from bench.worker.phases import saved_state
 from bench.worker.prove.failures import (
     EndedError,
     UnsupportedError,
@@ -74,7 +63,7 @@ class Orbax:
         self._sync = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._async = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
 
-    def save(self, tree: Tree, mode: str = "sync") -> Path:
+    def save(self, tree: saved_state.Tree, mode: str = "sync") -> Path:
         """Save a tree in a mode of bench.records.arms.CHECKPOINT_MODES."""
         path, saver = next(self._paths), self._async if mode == "async" else self._sync
         saver.save(path, args=self._args.StandardSave(tree))
@@ -85,9 +74,10 @@ class Orbax:
         self._async.wait_until_finished()
         return time.monotonic()
 
-    def restore(self, path: Path, shapes: Shapes) -> Tree:
+    def restore(self, path: Path, shapes: saved_state.Shapes) -> saved_state.Tree:
         """Restore a tree, each array directly into its sharding."""
-        restored: Tree = self._sync.restore(path, args=self._args.StandardRestore(shapes))
+        args = self._args.StandardRestore(shapes)
+        restored: saved_state.Tree = self._sync.restore(path, args=args)
         return jax.block_until_ready(restored)
 
     def close(self) -> None:
@@ -119,7 +109,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.
       WrongStepError: the state comes back different, or a device held too much of an array.
     """
-    size = sum(array.nbytes for array in arrays(arm.state).values())
+    size = sum(array.nbytes for array in saved_state.arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)
     free = min(process_exchange.gather(shutil.disk_usage(folder).free))
     if free < ROOM * size:
@@ -127,17 +117,17 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
             f"its files may need {bytes_(ROOM * size)}, and {bytes_(free)} are free on the disk"
         )
     with closing(Orbax(folder)) as orbax:
-        clear(orbax.save(arrays(arm.state)))
+        clear(orbax.save(saved_state.arrays(arm.state)))
         saves: dict[str, SavedCheckpoint] = {}
         for mode in modes:
             saves[mode], saved = measure_saves(arm, orbax, mode)
-            check_equal(orbax.restore(saved.path, saved.shapes), saved)
+            saved_state.check_equal(orbax.restore(saved.path, saved.shapes), saved)
             if mode != modes[-1]:
                 clear(saved.path)
         stored = sum(file.stat().st_size for file in _files(saved.path))
         own = str(MeshShape(tuple(mesh.shape.items())))
         layouts = {own: {name: shape.sharding for name, shape in saved.shapes.items()}}
-        layouts |= other_layouts(mesh, saved.shapes)
+        layouts |= saved_state.other_layouts(mesh, saved.shapes)
         restores = [measure_restores(orbax, saved, *layout) for layout in layouts.items()]
         clear(saved.path)
     return Checkpoint(
@@ -162,7 +152,9 @@ def no_checkpoint(reason: str) -> Checkpoint:
     )
 
 
-def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, SavedState]:
+def measure_saves(
+    arm: Arm, orbax: Orbax, mode: str
+) -> tuple[SavedCheckpoint, saved_state.SavedState]:
     """Save an arm's state repeatedly, and keep the last save."""
     asynchronous = mode == "async"
     before_ns = [arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)]
@@ -170,8 +162,8 @@ def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, S
         blocking_s=[], total_s=[], steps_before_ns=before_ns, steps_during_ns=[]
     )
     for last in repetitions():
-        tree = arrays(arm.state)
-        shapes, sums = shapes_of(tree), checksums(tree) if last else {}
+        tree = saved_state.arrays(arm.state)
+        shapes, sums = saved_state.shapes_of(tree), saved_state.checksums(tree) if last else {}
         began = time.monotonic()
         path = orbax.save(tree, mode)
         complete = time.monotonic()
@@ -181,7 +173,7 @@ def measure_saves(arm: Arm, orbax: Orbax, mode: str) -> tuple[SavedCheckpoint, S
             complete = train_until_complete(arm, orbax, figures["steps_during_ns"])
         figures["total_s"].append(complete - began)
         if last:
-            return figures, SavedState(path, shapes, sums)
+            return figures, saved_state.SavedState(path, shapes, sums)
         clear(path)
     raise AssertionError("there is a last repetition")
 
@@ -209,22 +201,22 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
 
 
 def measure_restores(
-    orbax: Orbax, saved: SavedState, name: str, shardings: Mapping[str, Sharding]
+    orbax: Orbax, saved: saved_state.SavedState, name: str, shardings: Mapping[str, Sharding]
 ) -> RestoredCheckpoint:
     """Restore a state repeatedly, and watch how much of it each device holds."""
-    shapes = shapes_of(saved.shapes, shardings)
-    bounds = allowed_bytes(shapes)
+    shapes = saved_state.shapes_of(saved.shapes, shardings)
+    bounds = saved_state.allowed_bytes(shapes)
     largest = max(bounds.values())
     seconds: list[float] = []
     seen: dict[str, int] = {}
     for last in repetitions():
         drop_from_cache(saved.path)
-        with watched(seen):
+        with saved_state.watched(seen):
             began = time.monotonic()
             restored = orbax.restore(saved.path, shapes)
             seconds.append(time.monotonic() - began)
         if last:
-            check_equal(restored, saved)
+            saved_state.check_equal(restored, saved)
             held = device_bytes(restored)
         del restored
     everyones = [own for process in process_exchange.gather(seen) for own in process.items()]

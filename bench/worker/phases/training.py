@@ -22,7 +22,7 @@ from bench.records.messages import RowEvent
 from bench.records.row_parts import OWN
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
-from bench.worker.prove.carried_state import whole_batch_loss
+from bench.worker.prove.carried_state import strided_part, whole_batch_loss
 from bench.worker.prove.divided_gradients import DividedGradients, initial_params, mean_of
 from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.failures import failure
@@ -151,19 +151,16 @@ def whole_batch(
     in `memory` bytes of a device. `batch` has the shapes of every batch. Under local statistics, a
     mesh splits the batch into `shards`.
     """
-
-    def part(batch: Batch, index: int) -> Batch:
-        return jax.tree.map(lambda x: x[index::parts], batch)
-
     loss_fn = whole_batch_loss(problem, shards)
-    gradients = DividedGradients(problem, loss_fn, part(batch, 0), devices, memory)
+    gradients = DividedGradients(problem, loss_fn, strided_part(batch, parts, 0), devices, memory)
     params = gradients.place(initial_params(problem))
     opt_state = gradients.place_optimizer(problem.optimizer.init(params))
 
     def step(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state, model_state = state
         (loss, model_state), grads = mean_of(
-            gradients(params, model_state, part(batch, index)) for index in range(parts)
+            gradients(params, model_state, strided_part(batch, parts, index))
+            for index in range(parts)
         )
         return (*updated(problem.optimizer, params, opt_state, grads), model_state), loss
 

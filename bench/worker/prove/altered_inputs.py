@@ -36,7 +36,7 @@ def altered_inputs(seen: Observed) -> str:
 
 def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
     """Yield what may be wrong, the parameters, model state and batch, and a dtype of gradients."""
-    params, state, batch = seen.problem.draw(), seen.problem.draw_state(), seen.batches[0]
+    (params, state), batch = seen.start, seen.batches[0]
     leaves, tree = jax.tree.flatten(batch)
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
         for axis, by in product(range(np.ndim(leaf))[:2], (1, -1)):
@@ -59,13 +59,6 @@ def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
                 yield why, (params, state, jax.tree.unflatten(tree, cast)), ""
 
 
-def _share(seen: Observed, grads: Any) -> float:
-    """Return the share of other gradients in those of the first update; 0 if they have none."""
-    way, rest = -seen.rate * vector(flat(grads)) - seen.right, seen.update - seen.right
-    share = multiple_of(rest, way)
-    return share if 0 < share < 1 and close(rest, share * way, MIXED) else 0.0
-
-
 def _smoothed(seen: Observed) -> str:
     """Name label smoothing (Szegedy et al. 2016): a mean with the loss of all labels."""
     problem, batch = seen.problem, seen.batches[0]
@@ -86,6 +79,9 @@ def _smoothed(seen: Observed) -> str:
             run = jax.checkpoint(of_label)
             return jax.lax.map(run, jnp.arange(size), batch_size=CLASSES_AT_ONCE).mean()
 
-        if share := _share(seen, jax.jit(jax.grad(of_all))(params)):
+        found = -seen.rate * vector(flat(jax.jit(jax.grad(of_all))(params)))
+        way, rest = found - seen.right, seen.update - seen.right
+        share = multiple_of(rest, way)
+        if 0 < share < 1 and close(rest, share * way, MIXED):
             return f"the labels are smoothed: {share:.3g} of them are spread over all {size}"
     return ""

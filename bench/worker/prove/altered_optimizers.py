@@ -20,6 +20,7 @@ from optax import GradientTransformation as Rule
 
 from bench.contract.clipping import squared_norm
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
+from bench.worker.prove.held_state import is_count
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.optimizer_numbers import (
     DIGITS,
@@ -30,7 +31,7 @@ from bench.worker.prove.optimizer_numbers import (
     with_number,
 )
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
-from bench.worker.prove.trajectory import updated, vector, whole_batch_steps
+from bench.worker.prove.trajectory import updated, vector
 
 PATIENCE_S = 120.0
 """Seconds after which no other number is tried."""
@@ -38,11 +39,6 @@ REPLAYS = 8
 """Most replays of the steps for one number, because their gradients depend on it."""
 LESS = 0.5
 """A number is dropped if even the best value leaves more than this share of the last distance."""
-
-
-def is_count(leaf: Any) -> bool:
-    """Whether a leaf of an optimizer's state counts its updates."""
-    return leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
 
 
 STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
@@ -158,8 +154,7 @@ class OwnSteps:
             grads.append(found[1])
             return found
 
-        start = self.seen.problem.draw(), self.seen.problem.draw_state()
-        theirs = whole_batch_steps(*start, recorded, rule, self.seen.batches)
+        theirs = self.seen.steps(recorded, rule)
         ends = (self.seen.ours.first, theirs.first), (self.seen.ours.last, theirs.last)
         errors = (update_errors(*end, theirs.start, self.mask) for end in ends)
         first, last = (
@@ -249,7 +244,7 @@ class OwnSteps:
         for other in (1, own - 1, own + 1, own // 2, own * 2) if isinstance(own, int) else ():
             if other > 0 and self.replay(make(other))[0]:
                 return other
-        ends, start = (self.seen.ours.first, self.seen.ours.last), self.seen.problem.draw()
+        ends, start = (self.seen.ours.first, self.seen.ours.last), self.seen.start[0]
 
         @jax.jit
         def squares(value: Any, grads: list[Any], start: Any, ends: Any, mask: Any) -> Any:
@@ -293,7 +288,7 @@ def scaled_updates(seen: Observed, mask: Flat | None = None) -> list[float]:
     ends = vector(ours.first, ours.start, mask), vector(ours.last, ours.first, mask)
     factors = [1.0] * len(seen.batches)
     for _ in range(REPLAYS):
-        params, model_state = seen.problem.draw(), seen.problem.draw_state()
+        params, model_state = seen.start
         opt_state, made = optimizer.init(params), []
         for factor, batch in zip(factors, seen.batches, strict=True):
             (_, model_state), grads = seen.gradients(params, model_state, batch)

@@ -8,7 +8,8 @@ import numpy as np
 
 from bench.contract import Batch, Params, Problem, StateLossFn, TrainStep
 from bench.contract.layer_stacks import reference_loss
-from bench.contract.model_state import LOCAL, ModelState
+from bench.contract.model_state import LOCAL, ModelState, is_float
+from bench.contract.pipelines import into_microbatches
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 
@@ -44,8 +45,7 @@ def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Fla
     found = {}
     for path, leaf in leaves_by_path(tree).items():
         values = process_exchange.to_host(words(leaf))
-        floats = jnp.issubdtype(values.dtype, jnp.floating)
-        wanted = np.promote_types(values.dtype, dtype) if floats else values.dtype
+        wanted = np.promote_types(values.dtype, dtype) if is_float(values) else values.dtype
         own = copy and may_be_view(leaf)
         found[path] = np.array(values, wanted, copy=own or None)
     return found
@@ -65,7 +65,7 @@ def may_be_view(leaf: Any) -> bool:
 
 def not_finite(leaf: Any, before: Any) -> np.ndarray:
     """Mark the floats that are NaN or infinite, except infinities that were there before."""
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+    if not is_float(leaf):
         return np.zeros(leaf.shape, bool)
     return ~np.isfinite(leaf) & (leaf != before)
 
@@ -131,14 +131,9 @@ def in_microbatches(problem: Problem, axis: str = "") -> StateLossFn:
     return of_batch if count > 1 else loss_fn
 
 
-def parts_of(batch: Batch, parts: int) -> Batch:
-    """Divide a batch into equal parts of contiguous rows, (parts, ...)."""
-    return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), batch)
-
-
 def part_of(batch: Batch, parts: int, index: int) -> Batch:
     """Return one of a batch's parts of contiguous rows, such as a shard."""
-    return jax.tree.map(lambda x: x[index], parts_of(batch, parts))
+    return jax.tree.map(lambda x: x[index], into_microbatches(batch, parts))
 
 
 def strided_part(batch: Batch, parts: int, index: int) -> Batch:
@@ -157,7 +152,7 @@ def in_shards(problem: Problem, shards: int) -> StateLossFn:
     def loss_fn(
         params: Params, model_state: ModelState, batch: Batch
     ) -> tuple[jax.Array, ModelState]:
-        losses, states = of_shards(params, model_state, parts_of(batch, shards))
+        losses, states = of_shards(params, model_state, into_microbatches(batch, shards))
         return losses.mean(), jax.tree.map(lambda leaf: leaf[0], states)
 
     return loss_fn

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from bench.contract.model_state import is_float
 from bench.worker.prove.carried_state import is_key
-from bench.worker.read.compilation import remembered_programs
+from bench.worker.read.compilation import jax_options, remembered_programs
 
 _is_proving: ContextVar[bool] = ContextVar("is_proving", default=False)
 
@@ -26,7 +26,7 @@ def cheap_programs(programs: Path) -> Iterator[None]:
     """Compile for a proof: on CPU with few optimizations, which on GPUs saves no time."""
     token, little = _is_proving.set(True), jax.default_backend() == "cpu"
     try:
-        with _everywhere("jax_disable_most_optimizations", little), remembered_programs(programs):
+        with jax_options(jax_disable_most_optimizations=little), remembered_programs(programs):
             yield
     finally:
         _is_proving.reset(token)
@@ -35,29 +35,16 @@ def cheap_programs(programs: Path) -> Iterator[None]:
 @contextmanager
 def exact_arithmetic(programs: Path) -> Iterator[None]:
     """Compute in float64, and compile as `cheap_programs` does."""
-    with _everywhere("jax_enable_x64", True), jax.enable_x64(True), cheap_programs(programs):
+    with jax_options(jax_enable_x64=True), jax.enable_x64(True), cheap_programs(programs):
         yield
-
-
-@contextmanager
-def _everywhere(option: str, value: bool) -> Iterator[None]:
-    """Set a jax option in all threads, because a step may run in another thread."""
-    before = jax.config.read(option)
-    jax.config.update(option, value)
-    try:
-        yield
-    finally:
-        jax.config.update(option, before)
 
 
 def widened(tree: Any) -> Any:
     """Convert the floats of a tree to float64 on the host; integers and keys stay as they are."""
 
     def widen(leaf: Any) -> Any:
-        if is_key(leaf):
-            return leaf
-        array = np.asarray(leaf)
-        return array.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
+        array = leaf if is_key(leaf) else np.asarray(leaf)
+        return array.astype(np.float64) if is_float(array) else array
 
     return jax.tree.map(widen, tree)
 

@@ -14,7 +14,7 @@ import optax
 
 from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of, shapes_of_params
-from bench.contract.model_state import ModelState
+from bench.contract.model_state import ModelState, is_float
 from bench.worker.prove.carried_state import (
     held_copy,
     is_key,
@@ -92,7 +92,11 @@ class StateReader:
         """Parts and tree structure of the optimizer's state in the problem's layout."""
         wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
         kinds = [_kind(leaf) for leaf in leaves]
-        fields, own = map(_fields, (state, shapes))
+        # The attributes in the path of each leaf, such as `.trace`.
+        fields, own = (
+            [{*re.findall(r"\.\w+", path)} for path in leaves_by_path(tree)]
+            for tree in (state, shapes)
+        )
 
         def likeness(place: int) -> int:
             """Count names in common: an average of the parameters looks like their momentum."""
@@ -261,7 +265,7 @@ def _floats(tree: Any) -> dict[str, Any]:
     return {
         path: leaf
         for path, leaf in leaves_by_path(tree).items()
-        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)
+        if hasattr(leaf, "dtype") and is_float(leaf)
     }
 
 
@@ -271,11 +275,6 @@ Kind = tuple[tuple[int, ...], Any]
 
 def _kind(leaf: Any) -> Kind:
     return tuple(getattr(leaf, "shape", ())), getattr(leaf, "dtype", type(leaf))
-
-
-def _fields(tree: Any) -> list[set[str]]:
-    """Return the attributes in the path of each leaf, such as `.trace`."""
-    return [set(re.findall(r"\.\w+", path)) for path in leaves_by_path(tree)]
 
 
 def _alike(found: Kind, wanted: Kind) -> bool:
@@ -303,13 +302,14 @@ def on_host(tree: Any) -> Any:
     return jax.tree.map(held_copy, tree)
 
 
+def is_count(leaf: Any) -> bool:
+    """Whether a leaf of an optimizer's state counts its updates."""
+    return leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
+
+
 def counters(opt_state: Any) -> dict[str, int]:
     """Return the integers among the scalars of an optimizer's state, by path."""
-    return {
-        path: int(leaf)
-        for path, leaf in leaves_by_path(opt_state).items()
-        if np.ndim(leaf) == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)
-    }
+    return {path: int(leaf) for path, leaf in leaves_by_path(opt_state).items() if is_count(leaf)}
 
 
 def scalars(opt_state: Any) -> Any:
@@ -319,8 +319,5 @@ def scalars(opt_state: Any) -> Any:
 
 def moments(opt_state: Any) -> dict[str, np.ndarray]:
     """Return the floating-point arrays of an optimizer's state, as float64 by path."""
-    return {
-        path: np.asarray(leaf, np.float64)
-        for path, leaf in leaves_by_path(opt_state).items()
-        if np.ndim(leaf) and np.size(leaf) and jnp.issubdtype(leaf.dtype, jnp.floating)
-    }
+    found = _floats(opt_state).items()
+    return {path: np.asarray(leaf, np.float64) for path, leaf in found if leaf.ndim and leaf.size}

@@ -13,23 +13,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy  # which loads scipy.stats, with scipy.optimize, only where it is used
 
-from bench.contract import Batch, Problem, StateLossFn
-from bench.contract.model_state import LOCAL, SYNCHRONIZED
+from bench.contract import Batch, Params, Problem, StateLossFn
+from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState
+from bench.contract.pipelines import into_microbatches
 from bench.worker.prove.carried_state import (
     SHARDS,
     flat,
     in_microbatches,
     in_shards,
     part_of,
-    parts_of,
     strided_part,
     whole_batch_loss,
 )
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.relative_errors import close, some, state_errors, update_errors
-from bench.worker.prove.trajectory import Trajectory, vector
+from bench.worker.prove.trajectory import Trajectory, vector, whole_batch_steps
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
@@ -64,6 +65,22 @@ class Observed:
     match: float
     """Relative distance below which a mistake reproduces the steps. Above MATCH, only known
     mistakes are named."""
+
+    @cached_property
+    def start(self) -> tuple[Params, ModelState]:
+        """The initial parameters and model state."""
+        return self.problem.draw(), self.problem.draw_state()
+
+    def steps(
+        self, gradients: Callable[..., Any], rule: optax.GradientTransformation | None = None
+    ) -> Trajectory:
+        """Take the reference's steps with other gradients, or also by another optimizer."""
+        rule = rule or self.problem.optimizer
+        return whole_batch_steps(*self.start, gradients, rule, self.batches)
+
+    def ends_at(self, steps: Trajectory) -> bool:
+        """Whether our steps and others change the parameters alike."""
+        return self.is_near(*(vector(own.last, own.start) for own in (self.ours, steps)))
 
     @cached_property
     def update(self) -> np.ndarray:
@@ -291,7 +308,7 @@ def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     params, model_state, _ = seen.problem.functional_with_state()
     each = jax.value_and_grad(in_microbatches(seen.problem, SHARDS), has_aux=True)
     (losses, _), grads = jax.jit(jax.vmap(each, (None, None, 0), axis_name=SHARDS))(
-        params, model_state, parts_of(seen.batches[0], seen.shards)
+        params, model_state, into_microbatches(seen.batches[0], seen.shards)
     )
     own = [x.reshape(seen.shards, -1) for x in jax.tree.leaves(grads)]
     updates, sequential = -seen.rate * np.concatenate(own, axis=1), np.full_like(seen.right, np.nan)

@@ -11,7 +11,7 @@ from bench.worker.prove.altered_optimizers import LESS, REPLAYS
 from bench.worker.prove.carried_state import flat
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.optimizer_numbers import told_number
-from bench.worker.prove.trajectory import vector, whole_batch_steps
+from bench.worker.prove.trajectory import vector
 
 AVERAGES: tuple[tuple[str, Callable[[float, int, int], float]], ...] = (
     ("averaged", lambda decay, age, _: (1 - decay) * decay**age),
@@ -27,7 +27,7 @@ START = 0.9
 def averaged_loss(seen: Observed) -> str:
     """Name the moving average that the losses of right updates are; empty if they are none."""
     ours, right = seen.ours.losses, seen.truth.losses
-    if not seen.is_near(*(vector(steps.last, steps.start) for steps in (seen.ours, seen.truth))):
+    if not seen.ends_at(seen.truth):
         return ""
     for what, weight in AVERAGES:
 
@@ -40,22 +40,18 @@ def averaged_loss(seen: Observed) -> str:
     return ""
 
 
-def averaged_gradients(seen: Observed, start: tuple[Any, Any]) -> str:
+def averaged_gradients(seen: Observed) -> str:
     """Name the moving average of gradients that makes the steps; empty if none does.
 
-    `start` are the initial parameters and model state. Later gradients depend a little on the
-    decay, so that both are computed in turn.
+    Later gradients depend a little on the decay, so that both are computed in turn.
     """
-    ours = vector(seen.ours.last, seen.ours.start)
     later, steps = vector(seen.ours.last, seen.ours.first) / -seen.rate, len(seen.batches)
     for what, weight in AVERAGES:
         decay, before = START, np.inf
         for _ in range(REPLAYS):
             kept: list[Any] = []
-            weights = _weights(weight, decay, steps)
-            gradients = weighted(seen, weights, kept)
-            found = whole_batch_steps(*start, gradients, seen.problem.optimizer, seen.batches)
-            if seen.is_near(ours, vector(found.last, found.start)):
+            gradients = weighted(seen, _weights(weight, decay, steps), kept)
+            if seen.ends_at(seen.steps(gradients)):
                 decays = f"with a decay of {told_number(decay)}"
                 return f"the gradients are {what} over the steps, {decays}"
             each = np.stack([vector(flat(grads)) for grads in kept], axis=1)
@@ -92,10 +88,10 @@ def _weights(of: Callable[[float, int, int], float], decay: float, steps: int) -
 
 def _nearest(off: Callable[[float], np.ndarray]) -> tuple[float, float]:
     """Return the decay with the least distance, and that distance."""
-
-    def far(decay: float) -> float:
-        return float(np.linalg.norm(off(decay)))
-
-    bounded = {"bounds": (0, 1), "method": "bounded", "options": {"xatol": 1e-13}}
-    found = scipy.optimize.minimize_scalar(far, **bounded)
+    found = scipy.optimize.minimize_scalar(
+        lambda decay: np.linalg.norm(off(decay)),
+        bounds=(0, 1),
+        method="bounded",
+        options={"xatol": 1e-13},
+    )
     return float(found.x), float(found.fun)

@@ -36,7 +36,7 @@ def update_errors(
       mask: bool per element, whether to compare it; all if None.
       size: root mean square of the reference's update, if it is known.
     """
-    _check_alike(ours, theirs)
+    check_alike(ours, theirs)
     scale = (distance(theirs, start) if size is None else size) or 1.0
     compared = {path: mask[path] for path in mask if not mask[path].all()} if mask else {}
     return {
@@ -62,11 +62,11 @@ def length(arrays: Flat) -> float:
 
 def distance(ours: Flat, theirs: Flat) -> float:
     """Root mean square of the difference over the elements of all arrays; 0 without any."""
-    _check_alike(ours, theirs)
+    check_alike(ours, theirs)
     return _root_mean_square((leaf, theirs[path], None) for path, leaf in ours.items())
 
 
-def _check_alike(ours: Flat, theirs: Flat) -> None:
+def check_alike(ours: Flat, theirs: Flat) -> None:
     """Raise WrongStepError if parameters differ in names or shapes."""
     if differing := differing_paths(ours, theirs):
         raise WrongStepError(
@@ -160,8 +160,7 @@ def some(paths: list[str]) -> str:
 
 def close(ours: Any, theirs: Any, match: float) -> bool:
     """Whether two vectors or scalars agree to within `match` of their size."""
-    distance = float(np.linalg.norm(np.atleast_1d(ours - theirs)))
-    return distance <= match * float(np.linalg.norm(np.atleast_1d(theirs)))
+    return bool(np.linalg.norm(ours - theirs) <= match * np.linalg.norm(theirs))
 
 
 def multiple_of(ours: np.ndarray, theirs: np.ndarray) -> float:

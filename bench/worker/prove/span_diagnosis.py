@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.contract.clipping import squared_norm
 from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
@@ -56,20 +57,15 @@ def named_update(kept: Kept, right: Stepped, wrong: list[str]) -> str:
     return _delayed(kept)
 
 
-def _growth(end: np.ndarray, right: np.ndarray, steps: int) -> float:
-    """Return the factor by which each step multiplies the parameters; 0 if it is near 1."""
-    factor = multiple_of(end, right)
-    rest, whole = np.linalg.norm(end - factor * right), np.linalg.norm(end - right)
-    each: float = max(0.0, factor) ** (1 / steps)
-    return each if rest <= NEARER * whole and abs(each - 1) > NEAR else 0.0
-
-
 def unexplained(kept: Kept, right: Stepped) -> str:
     """Describe an update that no known mistake makes, by how far the parameters have grown."""
     trees = kept.gate.reference.start, kept.after.held.params, right.params[-1]
     first, end, wanted = (vector(flat(params)) for params in trees)
-    if grows := _growth(end, wanted, kept.steps):
-        return f"the parameters are multiplied by about {grows:.3g} in each step"
+    factor = max(0.0, multiple_of(end, wanted))
+    each = factor ** (1 / kept.steps)
+    rest, whole = np.linalg.norm(end - factor * wanted), np.linalg.norm(end - wanted)
+    if each and abs(each - 1) > NEAR and rest <= NEARER * whole:
+        return f"the parameters are multiplied by about {each:.3g} in each step"
     larger = rms(end) / (rms(first) or 1.0)
     grown = f"; the parameters are now {larger:.2g} times as large as at first"
     why = "the update is wrong, and no known mistake explains it"
@@ -143,8 +139,7 @@ def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
 
 @jax.jit
 def _distance(ours: Any, theirs: Any) -> jax.Array:
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    return sum((jnp.sum(jnp.square(a - b)) for a, b in pairs), jnp.zeros(())) ** 0.5
+    return squared_norm(jax.tree.map(jnp.subtract, ours, theirs)) ** 0.5
 
 
 def explains(mistaken: np.ndarray, seen: np.ndarray, right: np.ndarray) -> bool:

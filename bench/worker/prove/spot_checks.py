@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 
 import jax
 
@@ -268,17 +267,15 @@ class SpotChecks:
 
     def _grouped(self) -> list[Kept]:
         """Return the kept spans; those that start from equal states follow one another."""
-        groups: list[list[int]] = []
+        firsts: list[int] = []
+        """For each span, the number of the first that starts from an equal state."""
         for number, kept in enumerate(self._kept):
-            for group in groups:
-                if kept.starts_like(self._kept[group[0]]):
-                    kept.like = self._kept[group[0]]
-                    group.append(number)
-                    break
-            else:
-                groups.append([number])
+            alike = (at for at in dict.fromkeys(firsts) if kept.starts_like(self._kept[at]))
+            firsts.append(next(alike, number))
+            kept.like = self._kept[firsts[-1]]
         # All processes must take the same order.
-        return [self._kept[number] for number in process_exchange.from_main([*chain(*groups)])]
+        order = process_exchange.from_main(sorted(range(len(firsts)), key=firsts.__getitem__))
+        return [self._kept[number] for number in order]
 
     def _reach(self, kept: Kept) -> _Reached:
         """Run the reference over a span, unless it has just run from an equal state."""

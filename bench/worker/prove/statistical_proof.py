@@ -24,7 +24,7 @@ from bench.worker.prove.held_state import digest_of, on_host
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import distance, rms
 from bench.worker.prove.replica_drift import find_drifts
-from bench.worker.prove.trajectory import by_path, flatten, take_step, vector
+from bench.worker.prove.trajectory import by_path, flatten, is_part, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
 SEEDS = 5
@@ -213,8 +213,7 @@ def check_parameters(train_step: TrainStep, state: Any) -> None:
 
     A step whose parameters are computed need not reduce anything itself.
     """
-    leaves = {id(leaf) for leaf in jax.tree.leaves(state)}
-    if any(id(leaf) not in leaves for leaf in jax.tree.leaves(train_step.params(state))):
+    if not is_part(train_step.params(state), state):
         raise WrongStepError(
             "`params` computes the parameters. Those of an approximate step must be arrays of its "
             "state, because the mean of replicas that have drifted apart looks as if they had not"

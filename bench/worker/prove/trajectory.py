@@ -15,7 +15,7 @@ import optax
 from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Params, Problem, TrainStep
-from bench.contract.model_state import ModelState
+from bench.contract.model_state import ModelState, is_float
 from bench.worker import process_exchange
 from bench.worker.prove.carried_state import (
     Flat,
@@ -156,7 +156,7 @@ def run_steps(
         snapshots[-1],
         (states[0], states[1], states[-1]),
         tuple(drifts),
-        str(loss.dtype) if jnp.issubdtype(loss.dtype, jnp.floating) else "",
+        str(loss.dtype) if is_float(loss) else "",
     )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")

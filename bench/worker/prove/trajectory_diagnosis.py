@@ -28,13 +28,7 @@ from bench.worker.prove.relative_errors import (
     some,
     update_errors,
 )
-from bench.worker.prove.trajectory import (
-    Trajectory,
-    run_steps,
-    under_sgd,
-    vector,
-    whole_batch_steps,
-)
+from bench.worker.prove.trajectory import Trajectory, run_steps, under_sgd, vector
 
 if TYPE_CHECKING:
     from bench.worker.prove.gate import Gate
@@ -67,6 +61,11 @@ def why_wrong(
     truth, mask = gate.expected(name, again=again)[:2]
     timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
     match = min(LOOSE, 8 * check["update_tolerance"]) if timed else MATCH
+    rate = gate.rates.get(name, 0.0)
+    problem = under_sgd(gate.problems[SGD], rate) if under else gate.problems[OWN]
+    batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
+    gradients = gate.loss_and_gradients
+    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, match)
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [drift] if drift else []
@@ -74,15 +73,13 @@ def why_wrong(
     if coarse and right_update and not drift and not wrong_state:
         sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
     elif under:
-        sentences += mistakes(gate, name, ours, truth, match, again=again, build=build)
+        sentences += _mistakes(gate, name, seen, build)
     # A wrong optimizer spoils the model state too, which was right under SGD.
     sentences += [wrong_state] if wrong_state and (right_update or under) and not sentences else []
     # After the first step alone: from the second on, one wrong parameter spoils the others.
     wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
     right = f"that of the other {count(len(first) - len(wrong), 'parameter')} is right"
     if name == OWN and not sentences and gate.division.devices == 1:
-        given = gate.problems[OWN], gate.exact_batches, gate.shards, 0.0, ours, truth
-        seen = Observed(*given, gate.loss_and_gradients, match)
         steps = OwnSteps(seen, mask, (check["loss_tolerance"], check["update_tolerance"]))
         why = ""
         # An optimizer may be of a kind that cannot be altered. The step is wrong all the same.
@@ -162,27 +159,16 @@ def _change(
     return ""
 
 
-def mistakes(
-    gate: Gate,
-    name: str,
-    ours: Trajectory,
-    truth: Trajectory,
-    match: float,
-    *,
-    again: bool,
-    build: Callable[[Problem], TrainStep] | None = None,
+def _mistakes(
+    gate: Gate, name: str, seen: Observed, build: Callable[[Problem], TrainStep] | None
 ) -> list[str]:
-    """Name known mistakes that reproduce steps under SGD to within `match`; see `why_wrong`."""
-    narrow = [p for p, leaf in ours.first.items() if leaf.itemsize < truth.first[p].itemsize]
+    """Name known mistakes that reproduce steps under SGD; see `why_wrong`."""
+    own, wanted = seen.ours.first, seen.truth.first
+    narrow = [path for path, leaf in own.items() if leaf.itemsize < wanted[path].itemsize]
     if narrow and name == SGD:
         return [f"{some(narrow)} is kept in a dtype narrower than its own ({APPROXIMATE})"]
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
-    rate = gate.rates[name]
-    problem = under_sgd(gate.problems[SGD], rate)
-    batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
-    gradients = gate.loss_and_gradients
-    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, match)
     with exact_arithmetic(gate.programs):
         found = _wrong_times(seen) + _wrong_loss(seen) or known_mistakes(seen)
         if name == SGD and found and found[0].startswith((UNKNOWN, NOISE)):
@@ -194,17 +180,14 @@ def mistakes(
 def _wrong_times(seen: Observed) -> list[str]:
     """Name mistakes that show in several steps: gradients of other steps, or a changing factor."""
     factor, moves, most = multiple_of(seen.update, seen.right), seen.update.any(), 10 * seen.match
-    ours, theirs = (vector(steps.last, steps.start) for steps in (seen.ours, seen.truth))
-    if not seen.is_near(seen.update, factor * seen.right) or seen.is_near(ours, theirs):
+    if not seen.is_near(seen.update, factor * seen.right) or seen.ends_at(seen.truth):
         return []
     is_right = abs(factor - 1) <= most
-    start = seen.problem.draw(), seen.problem.draw_state()
-    for why, gradients in _other_gradients(seen, start) if is_right or not moves else ():
-        steps = whole_batch_steps(*start, gradients, seen.problem.optimizer, seen.batches)
-        if seen.is_near(ours, vector(steps.last, steps.start)):
+    for why, gradients in _other_gradients(seen) if is_right or not moves else ():
+        if seen.ends_at(seen.steps(gradients)):
             return [why]
     factors = scaled_updates(seen)
-    changing = _changing(seen, start, factors) if moves or factors else ""
+    changing = _changing(seen, factors) if moves or factors else ""
     if changing:
         return [changing]
     right_loss = seen.is_near(seen.ours.losses[0], seen.truth.losses[0])
@@ -214,21 +197,19 @@ def _wrong_times(seen: Observed) -> list[str]:
     return [f"{first}, and later ones are not: `params` may return an average"]
 
 
-def _changing(seen: Observed, start: tuple[Any, Any], factors: list[float]) -> str:
+def _changing(seen: Observed, factors: list[float]) -> str:
     """Name what makes updates with these factors, or averages gradients; empty if neither does."""
     if not factors:
-        return averaged_gradients(seen, start) if seen.match <= MATCH else ""
+        return averaged_gradients(seen) if seen.match <= MATCH else ""
     if np.ptp(factors) <= 10 * seen.match:
         return ""
     norm = float(np.linalg.norm(seen.update)) / seen.rate
-    steps = whole_batch_steps(*start, seen.gradients, scaled_to(norm, seen.rate), seen.batches)
-    ours, theirs = (vector(each.last, each.start) for each in (seen.ours, steps))
-    if seen.is_near(ours, theirs):
+    if seen.ends_at(seen.steps(seen.gradients, scaled_to(norm, seen.rate))):
         return f"the gradients are scaled to a norm of {norm:.3g}, as by clipping"
     return told_factors(factors)
 
 
-def _other_gradients(seen: Observed, start: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+def _other_gradients(seen: Observed) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield mistakes of steps whose first update is right or missing, and what they apply."""
 
     def of_steps(*order: int) -> Callable[..., Any]:
@@ -237,7 +218,7 @@ def _other_gradients(seen: Observed, start: Any) -> Iterator[tuple[str, Callable
 
     def again(params: Any, now: Any, batch: Batch) -> Any:
         """Draw in every step the random numbers of the first."""
-        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, start[1])
+        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, seen.start[1])
         return seen.gradients(params, same, batch)
 
     if not seen.update.any():
@@ -255,9 +236,9 @@ def _other_gradients(seen: Observed, start: Any) -> Iterator[tuple[str, Callable
     yield "the batch is that of the step before", lambda *at: seen.gradients(*at[:2], next(late))
     yield (
         "the gradients are those of the initial parameters",
-        lambda _, *given: seen.gradients(start[0], *given),
+        lambda _, *given: seen.gradients(seen.start[0], *given),
     )
-    old = [start[0]]
+    old = [seen.start[0]]
 
     def delayed(params: Any, *given: Any) -> Any:
         old.append(params)
@@ -282,9 +263,9 @@ def _wrong_loss(seen: Observed) -> list[str]:
     if near(ours, right.cumsum() / np.arange(1, len(right) + 1)):
         return ["the loss is the mean of those of all steps so far"]
     if near(seen.update, seen.right) and not near(ours[0], right[0]):
-        tree = jax.tree.structure(seen.problem.draw())
+        tree = jax.tree.structure(seen.start[0])
         params = jax.tree.unflatten(tree, seen.truth.first.values())
-        after = seen.gradients(params, seen.problem.draw_state(), seen.batches[0])[0][0]
+        after = seen.gradients(params, seen.start[1], seen.batches[0])[0][0]
         if near(ours[0], float(after)):
             return ["the loss is that of the parameters after the update"]
     average = averaged_loss(seen) if seen.match <= MATCH else ""

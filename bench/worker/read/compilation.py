@@ -24,6 +24,19 @@ _remembered: Any = jax.jit(lambda x: x)
 
 
 @contextmanager
+def jax_options(**values: Any) -> Iterator[None]:
+    """Set options of jax in all threads, because a step may run in another thread."""
+    before = {name: jax.config.values[name] for name in values}
+    for name, value in values.items():
+        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+@contextmanager
 def remembered_programs(folder: Path) -> Iterator[None]:
     """Use a folder as the persistent compilation cache in this context; contexts may be nested.
 
@@ -37,15 +50,11 @@ def remembered_programs(folder: Path) -> Iterator[None]:
         # cache key.
         "jax_persistent_cache_enable_xla_caches": "none",
     }
-    before = {name: jax.config.values[name] for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    reset_cache()
     try:
-        yield
+        with jax_options(**settings):
+            reset_cache()
+            yield
     finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
         reset_cache()
 
 
@@ -62,14 +71,14 @@ class CompilationLog:
 
     def __enter__(self) -> Self:
         _remembered(0)
-        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-        jax.monitoring.register_event_listener(self._on_event)
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+        jax.monitoring.register_event_listener(self._note)
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
         try:
-            jax.monitoring.unregister_event_duration_listener(self._on_duration)
-            jax.monitoring.unregister_event_listener(self._on_event)
+            jax.monitoring.unregister_event_duration_listener(self._note)
+            jax.monitoring.unregister_event_listener(self._note)
         except AssertionError:
             if error is None:
                 raise WrongStepError(UNHEARD) from None
@@ -83,11 +92,8 @@ class CompilationLog:
         if not _remembered._cache_size():  # noqa: SLF001 - jax has no public name
             raise WrongStepError("it clears jax's caches, so that all other arms compile again")
 
-    def _on_duration(self, event: str, duration_secs: float, **_: Any) -> None:
+    def _note(self, event: str, duration_secs: Any = 0.0, **_: Any) -> None:
         self._seconds[event] += duration_secs
-        self._counts[event] += 1
-
-    def _on_event(self, event: str, **_: Any) -> None:
         self._counts[event] += 1
 
     @property

@@ -151,8 +151,7 @@ def steps_per_span(
         each.append(statistics.median(arm.run(1) for _ in range(CALIBRATION_STEPS)))
     turn_of("")
     turn = seconds * 1e9 / rounds / sum(each)
-    wash_out = 1
-    steps = max(1, min(MAX_STEPS, int((turn - wash_out) / (1 + LATENCY_SHARE))))
+    steps = max(1, min(MAX_STEPS, int((turn - 1) / (1 + LATENCY_SHARE))))  # 1 is the wash-out
     return process_exchange.from_main(steps)
 
 

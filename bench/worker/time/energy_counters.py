@@ -85,8 +85,7 @@ def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Count
     used = set()
     for core in os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ():
         with suppress(OSError, ValueError):
-            text = (topology / f"cpu{core}/topology/physical_package_id").read_text()
-            used.add(int(text))
+            used.add(int((topology / f"cpu{core}/topology/physical_package_id").read_text()))
     chosen = [
         folder
         for name, folder in sorted(folders.items())

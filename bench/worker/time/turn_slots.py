@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -50,7 +50,7 @@ def _reading(more_cpu_s: Callable[[], float]) -> np.ndarray:
     return np.array([time.monotonic(), busy_s, getattr(times, "steal", 0.0), own_s])
 
 
-class HostWatch:
+class HostWatch(ExitStack):
     """Reads the system's counters, and the cores' frequencies in a folder, between turns.
 
     `more_cpu_s` returns the CPU seconds of further processes of the launch.
@@ -59,21 +59,13 @@ class HostWatch:
     def __init__(
         self, frequencies: str = FREQUENCIES, more_cpu_s: Callable[[], float] = float
     ) -> None:
+        super().__init__()
         self._more_cpu_s = more_cpu_s
-        self._files = ExitStack()
         cores = sorted(Path(frequencies).glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
         # psutil.cpu_freq would read /proc/cpuinfo, which takes milliseconds on many cores.
-        self._frequencies = [
-            self._files.enter_context(core.open("rb", buffering=0)) for core in cores
-        ]
+        self._frequencies = [self.enter_context(core.open("rb", buffering=0)) for core in cores]
         self._cores = os.cpu_count() or 1
         self._last = _reading(more_cpu_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.close()
 
     def slot(self) -> HostSlot:
         """Return the activity since the last call, or since this watch was created."""

@@ -1,8 +1,8 @@
 """One traced step as a report draws it: when each operation ran on each device of the mesh."""
 
 import heapq
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import jax
 
@@ -44,24 +44,21 @@ def drawn_step(
             op = numbers.setdefault(tuple(operation), len(numbers))
             key = (0 if one_clock else rank, meeting)
             met = meetings.setdefault(key, len(meetings)) if meeting else -1
-            runs.append((place, at - zero, ns, op, wait, met))
-    runs.sort(key=lambda run: (run[0], run[1], -run[2]))  # an operation before those inside it
-    device, starts, lengths, op_of, waits, meeting_of = (
-        [run[column] for run in runs] for column in range(6)
-    )
-    names, categories, sources, shapes = ([op[column] for op in numbers] for column in range(4))
+            runs.append((place, op, at - zero, ns, wait, met))
+    runs.sort(key=lambda run: (run[0], run[2], -run[3]))  # an operation before those inside it
     return DrawnStep(
         step=number,
         ns=round(devices[0].share["total"]),
         one_clock=one_clock,
         left_out=sum(count - len(own) for *_, count, own in everyones),
-        ops=DrawnOps(
-            op=names, category=cast("list[Any]", categories), source=sources, shapes=shapes
-        ),
-        runs=DrawnRuns(
-            device=device, op=op_of, start=starts, ns=lengths, wait=waits, meeting=meeting_of
-        ),
+        ops=_columns(DrawnOps, numbers),
+        runs=_columns(DrawnRuns, runs),
     )
+
+
+def _columns(kind: Any, rows: Collection[Sequence[Any]]) -> Any:
+    """Turn rows into columns, by their names, in whose order the rows' values are."""
+    return {name: [row[at] for row in rows] for at, name in enumerate(kind.__annotations__)}
 
 
 def share_clock(hosts: Sequence[str], clocks: Sequence[int]) -> bool:
