@@ -257,6 +257,11 @@ class _Planner:
             return PRESETS[0]
         return presets.UPGRADE if is_requirement(base) else presets.REGRESS
 
+    def unknown(self, kind: str, name: str, known: Iterable[str]) -> None:
+        """Report a name that is not known; paths have an option of their own."""
+        hint = f"name a file by --{kind}-path" if name.endswith(".py") else closest(name, known)
+        self.fault(f"{kind}s", f"unknown {name!r}; {hint}")
+
     def implementations(self, preset: Preset) -> list[str]:
         entries = self.entries
         named = expanded(self.options.implementations, entries)
@@ -270,9 +275,7 @@ class _Planner:
                 if error := entries[name]["error"]:
                     self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
             elif name not in outside:  # a fault of the path itself is reported already
-                is_file = name.endswith(".py")
-                hint = "name a file by --implementation-path" if is_file else closest(name, entries)
-                self.fault("implementations", f"unknown {name!r}; {hint}")
+                self.unknown("implementation", name, entries)
         chosen = chosen or _unique(expanded(preset.implementations, entries))
         return [name for name in chosen if name in entries]
 
@@ -320,9 +323,7 @@ class _Planner:
         if not name:
             if text not in outside:
                 sizes = [f"{name}-{size}" for name in entries for size in entries[name]["sizes"]]
-                hint = closest(text, [*entries, *sizes])
-                hint = "name a file by --workload-path" if text.endswith(".py") else hint
-                self.fault("workloads", f"unknown {text!r}; {hint}")
+                self.unknown("workload", text, [*entries, *sizes])
             return None
         entry = entries[name]
         size = entry["default"] if text == name else text.removeprefix(f"{name}-")

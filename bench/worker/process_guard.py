@@ -204,10 +204,9 @@ def _loggers() -> dict[logging.Logger, Any]:
 
 
 def _set_loggers(old: dict[logging.Logger, Any]) -> None:
-    for logger in {**_loggers(), **old}:
-        level, logger.disabled, handlers, filters = old.get(logger, (0, False, [], []))
-        logger.setLevel(level)
-        logger.handlers[:], logger.filters[:] = handlers, filters
+    for each in {**_loggers(), **old}:
+        level, each.disabled, each.handlers[:], each.filters[:] = old.get(each, (0, False, [], []))
+        each.setLevel(level)
 
 
 def _folder() -> str:
