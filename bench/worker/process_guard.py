@@ -44,6 +44,7 @@ _SHARED: tuple[ModuleType | type, ...] = (
     *(logging.Logger, random.Random, threading.Thread, Path, ArrayImpl),
 )
 _LIBRARIES = {"flax", "jax", "optax"}
+_MONITORING: Any = getattr(sys, "monitoring", None)  # Python 3.11 has none
 """Libraries whose public modules are shared too: other steps would be traced with a substitute."""
 _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
@@ -180,15 +181,14 @@ def _set_limits(old: dict[int, tuple[int, int]]) -> None:
 
 
 def _tools() -> list[int]:
-    """Return the tools that listen to `sys.monitoring`, which Python 3.11 lacks."""
-    monitoring = getattr(sys, "monitoring", None)
-    return [tool for tool in range(6) if monitoring and monitoring.get_tool(tool)]
+    """Return the tools that listen to `sys.monitoring`."""
+    return [tool for tool in range(6) if _MONITORING and _MONITORING.get_tool(tool)]
 
 
 def _free_tools(old: list[int]) -> None:
     for tool in set(_tools()) - {*old}:
-        sys.monitoring.set_events(tool, 0)
-        sys.monitoring.free_tool_id(tool)
+        _MONITORING.set_events(tool, 0)
+        _MONITORING.free_tool_id(tool)
 
 
 def _loggers() -> dict[logging.Logger, Any]:

@@ -146,8 +146,8 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
     rest, start = gradients - right, vector(seen.truth.start)
     ends = np.cumsum([leaf.size for leaf in seen.truth.start.values()])[:-1]
     apart = np.split(right, ends)
-    most = max(map(np.linalg.norm, np.split(gradients, ends)))
-    scales = [min(1.0, most / (np.linalg.norm(own) or 1.0)) for own in apart]
+    most = max(float(np.linalg.norm(each)) for each in np.split(gradients, ends))
+    scales = [min(1.0, most / (float(np.linalg.norm(own)) or 1.0)) for own in apart]
     clipped = np.concatenate([a * b for a, b in zip(scales, apart, strict=True)])
     if min(scales) < 1 and seen.is_near(gradients, clipped):
         yield f"each parameter's gradients are clipped to a norm of {most:.3g} by themselves"
