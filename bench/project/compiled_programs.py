@@ -105,7 +105,7 @@ ROOM = 2 << 30
 _devices = operator.attrgetter("block.mesh.size")
 
 
-def entry_names(catalogue: Catalogue, platform: str) -> Callable[[Cell], str]:
+def entry_names(catalogue: Catalogue, platform: str, *, here: bool) -> Callable[[Cell], str]:
     """Return a function that names a cell's answer in the user's cache, by what it depends on.
 
     The function raises BadInput if one of the cell's files cannot be read.
@@ -113,7 +113,7 @@ def entry_names(catalogue: Catalogue, platform: str) -> Callable[[Cell], str]:
     contents = Contents(catalogue)
     variables = {
         name: value
-        for name, value in relevant_variables(compiling_environment(platform, 1)).items()
+        for name, value in relevant_variables(compiling_environment(platform, 1, here=here)).items()
         if not _RUNNING.match(name) and (platform != "cpu" or not _ACCELERATORS.match(name))
     }
     shared = [sorted(read_files(COMPILER).hashes.items()), variables]
@@ -141,7 +141,7 @@ def programs(
     if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
-    entry_name = entry_names(catalogue, platform)
+    entry_name = entry_names(catalogue, platform, here=here)
     results = {cell: _known(cell, catalogue, entry_name) for cell in dict.fromkeys(cells)}
     unknown = sorted((cell for cell, known in results.items() if known is None), key=_devices)
     done, lock = itertools.count(1), Lock()
@@ -161,7 +161,7 @@ def programs(
         return Child(
             COMMAND,
             "\n".join(map(json.dumps, requests)),
-            compiling_environment(platform, _devices(part[0])),
+            compiling_environment(platform, _devices(part[0]), here=here),
             lambda line: answered(part.popleft(), json.loads(line)),
         )
 

@@ -109,13 +109,13 @@ def rank(
 
 
 def _struck(column: Column) -> Column:
-    """Return the column with the values of rows that do not fit struck out."""
+    """Return the column with the values of rows that may not fit struck out."""
 
     def figure(one: Prediction) -> Figure:
         plain = column.figure(one)
         if one.fits is not False:
             return plain
-        return Figure(Markup("<s>{}</s>").format(escape(plain.main)), "does not fit")
+        return Figure(Markup("<s>{}</s>").format(escape(plain.main)), "may not fit")
 
     return replace(column, value=figure)
 
@@ -137,7 +137,7 @@ def build(plan: Plan, folder: Path) -> Path:
 
 
 def show(console: Console, plan: Plan) -> None:
-    """Print the fastest meshes that fit, then those that do not."""
+    """Print the fastest meshes that fit, then those that may not fit."""
     fitting = [one for one in plan.ranked if one.fits is not False]
     others = plan.ranked[len(fitting) :]
     columns = (MESH, IMPLEMENTATION, STEP, INTERVAL, MFU, MEMORY)
@@ -145,13 +145,13 @@ def show(console: Console, plan: Plan) -> None:
     for one in (*fitting[:SHOWN], *others[:SHOWN]):
         fits = one.fits is not False
         texts = [column.figure(one).main for column in columns]
-        texts[3] = texts[3] if fits else "does not fit"
+        texts[3] = texts[3] if fits else "may not fit"
         table.add_row(*map(terminal.plain, texts), style="" if fits else "strike dim")
     console.print(Text(f"predicted: {plan.title}", style="bold"))
     console.print(table)
     notes = [
         f"{len(rest) - SHOWN} {name}, see the page"
-        for name, rest in (("more that fit", fitting), ("more that do not fit", others))
+        for name, rest in (("more that fit", fitting), ("more that may not fit", others))
         if len(rest) > SHOWN
     ]
     notes += [f"{len(cells)} left out: {reason}" for reason, cells in plan.refused.items()]

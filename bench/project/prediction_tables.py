@@ -24,8 +24,8 @@ SMALL = (
     "dominate them."
 )
 MEMORY = (
-    "Memory is XLA's plan for the program compiled for CPU; the chip's own compiler may need more "
-    "or less."
+    "Memory is XLA's plan for the program compiled for CPU. The chip's own compiler may need more, "
+    "or far less where it fuses attention: a third for gpt2-124m on an H200."
 )
 EXACT = 5e-6
 """Errors below this are rounding errors."""

@@ -219,6 +219,11 @@ def test_accelerators_that_are_here_have_their_own_compiler(catalogue, children,
     (virtual,) = ended()
     assert virtual["JAX_PLATFORMS"] == "cpu"
     assert "autotune" not in virtual["XLA_FLAGS"]
+    # Only what stands in for another device is scheduled as there.
+    assert "concurrency_optimized_scheduler=false" in virtual["XLA_FLAGS"]
+    here = catalogue | {"platform": "cpu", "device_kind": "cpu"}
+    (own,) = ended(here=True)
+    assert "scheduler" not in own["XLA_FLAGS"]
 
 
 def test_accelerators_are_for_one_child_at_a_time(catalogue, children, monkeypatch):

@@ -106,10 +106,6 @@ class Arm:
         self.rebuilds_state = is_rebuilt(before, self.state)
         return self
 
-    def move(self) -> None:
-        """Move the state to other memory."""
-        self.state = moved(self.state, rebuilt=self.rebuilds_state)
-
     def children_cpu_s(self) -> float:
         """CPU seconds of the arm's own processes so far; an arm in the worker has none."""
         return 0.0
@@ -181,7 +177,7 @@ def _move(number: int, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> N
     if (number + 1) % MOVED_EVERY == 0:
         for arm in arms:
             turn_of(arm.name)
-            arm.move()
+            arm.state = moved(arm.state, rebuilt=arm.rebuilds_state)
         turn_of("")
 
 
