@@ -71,8 +71,7 @@ def compiling_environment(platform: str, devices: int, *, here: bool) -> dict[st
     environment = worker_environment(platform, devices)
     if platform == "cpu":
         flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-        if not here:
-            flags += " --xla_cpu_enable_concurrency_optimized_scheduler=false"
+        flags += "" if here else " --xla_cpu_enable_concurrency_optimized_scheduler=false"
         environment |= {"NPROC": "1", "XLA_FLAGS": flags}
     return environment
 

@@ -152,12 +152,13 @@ class Module:
         return [one for name in names for own in self.computations[name] for one in self.inner(own)]
 
     def source(self, instruction: Any) -> str:
-        """Return the innermost source line, `optax/_src/transform.py:283`; empty if unknown.
+        """Return the innermost source line, `optax/_src/transform.py:283`.
 
-        Tables at the head of a module's text have the lines of an instruction's `stack_frame_id`.
+        It is empty if unknown or the worker's own. A module's text begins with tables of the lines.
         """
         frame = re.search(r"stack_frame_id=(\d+)", instruction.to_string())
-        return self._sources.get(frame[1], "") if frame else ""
+        line = self._sources.get(frame[1], "") if frame else ""
+        return "" if line.startswith("bench/worker/") else line
 
     @cached_property
     def _sources(self) -> dict[str, str]:
