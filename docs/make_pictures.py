@@ -18,7 +18,7 @@ from bench.records import store
 from bench.records.paths import ROOT
 from bench.trials.selftest.first_paint import chromium, flags
 
-RUN = ROOT / "reports" / "gpt2-nano-and-mlp-base_2-core-cpu_2026-11-26"
+RUN = ROOT / "reports" / "gpt2-nano-and-mlp-base_2-core-cpu_2026-11-27"
 PLOT = "strong-gpt2-nano-fp32-dataN-b16.png"
 IMAGES = ROOT / "docs" / "images"
 SIZE = "1280,900"
