@@ -44,7 +44,6 @@ _SHARED: tuple[ModuleType | type, ...] = (
     *(logging.Logger, random.Random, threading.Thread, Path, ArrayImpl),
 )
 _LIBRARIES = {"flax", "jax", "optax"}
-_MONITORING: Any = getattr(sys, "monitoring", None)  # Python 3.11 has none
 """Libraries whose public modules are shared too: other steps would be traced with a substitute."""
 _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
@@ -220,6 +219,7 @@ def _umask() -> int:
     return old
 
 
+_MONITORING: Any = getattr(sys, "monitoring", None)  # Python 3.11 has none
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
