@@ -278,6 +278,15 @@ def test_a_span_that_is_longer_than_the_worker_waited_is_a_lie(arm, monkeypatch)
         longer.run_spans([(1, False), (1, True)])
 
 
+def test_processes_that_take_turns_at_being_the_slowest_do_not_lie(arm, monkeypatch):
+    """One waits for the other in an all-reduce, sometimes in this span, sometimes in the next."""
+    uneven = arm("foreign_good")
+    answers = [[{"ns": ns, "loss": 1.0} for ns in own] for own in ((12, 30), (28, 10))]
+    told = iter([[(20, answers[0]), (20, answers[1])], [(0, [])]])
+    monkeypatch.setattr(uneven, "_asked", lambda spans: next(told))
+    assert uneven.run_spans([(1, False), (1, True)]) == [21, 19]
+
+
 @pytest.mark.parametrize("waited", [0, 8_000_000])
 def test_who_waits_for_a_core_does_not_lie(arm, monkeypatch, waited):
     """Answers come 8 ms late, on a busy host or because the child's clock is slow."""

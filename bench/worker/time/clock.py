@@ -274,13 +274,11 @@ def measure(
     spans = [(1, False), (steps, False), (waited_steps, True)]
     in_turn = sum(number for number, _ in spans)
 
-    def children_cpu_s() -> float:
-        return sum(arm.children_cpu_s() for arm in arms)
-
     def read() -> Readings:
         return boards(), used(), watch.slot()
 
-    with without_garbage_collection(), HostWatch(more_cpu_s=children_cpu_s) as watch:
+    host = HostWatch(more_cpu_s=lambda: sum(arm.children_cpu_s() for arm in arms))
+    with without_garbage_collection(), host as watch:
         orders = Orders(list(by_name), seed)
         for number, order in enumerate(orders):
             watch.slot()  # activity between rounds belongs to no turn
