@@ -15,7 +15,6 @@ from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
 from bench.records.printable import closest
-from bench.records.statuses import MARGIN
 from bench.records.variants import Variant, is_requirement
 
 T = TypeVar("T")
@@ -181,7 +180,7 @@ class _Planner:
                 "base_files": {},
                 "isolated": self.isolated(implementations),
             },
-            margin=self.read("margin") or MARGIN,
+            margin=self.read("margin") or preset.margin,
             budget_s=self.read("budget"),
             target_ci=self.read("target_ci"),
             allow_undecided=self.read("allow_undecided") or 0,

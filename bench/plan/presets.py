@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.records.mesh import MeshShape
+from bench.records.statuses import MARGIN
 
 EXACT, APPROXIMATE = "exact", "approximate"
 """Names that `--implementations` takes for all implementations of a class."""
@@ -51,6 +52,8 @@ class Preset:
     """Whether default meshes are only one device and all devices, without those in between."""
     microbatches: int = 1
     implementations: tuple[str, ...] = (EXACT,)
+    margin: float = MARGIN
+    """Of a gate; other runs take what the preset can resolve on this machine."""
     parts: tuple[Preset, ...] = ()
     """Presets whose blocks make up this preset."""
 

@@ -88,8 +88,8 @@ def test_the_95_percent_interval_holds_the_truth_about_that_often(
 ) -> None:
     for (arms, _), each in found.items():
         assert each.holds.of == 40 * (arms - 1)
-    held = sum(each.whole_holds.count for each in found.values())
-    assert 0.93 <= held / sum(each.whole_holds.of for each in found.values()) <= 0.99
+    held = sum(each.holds.count for each in found.values())
+    assert 0.93 <= held / sum(each.holds.of for each in found.values()) <= 0.99
     widths = [found[7, f"{rounds} rounds"].width for rounds in (16, 32, 128)]
     assert widths == sorted(widths, reverse=True)
     assert all(each.width < each.verdict_width for each in found.values())

@@ -16,7 +16,7 @@ from typing import TypedDict
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import ask
 from bench.records import store
-from bench.records.paths import REPORTS
+from bench.records.paths import REPORTS, ROOT
 from bench.records.statuses import Status
 from bench.trials.selftest.background_load import PATTERNS, load
 from bench.trials.selftest.shares import Rate
@@ -27,14 +27,17 @@ LONGEST_RUN_S = 3600.0
 """Seconds without output after which a run is killed; a run takes some minutes."""
 SMALL = ("--batch-sizes", "16", "--launches", "2", "--rounds", "6", "--seconds", "0.5")
 """Options of every run. Two launches measure all arms, even those that the first has settled."""
+FOREIGN = sorted(path.stem for path in (ROOT / "implementations/foreign").glob("[!_]*.py"))
 RUNS = (
     ("--workloads", "mlp-tiny", "--meshes", "data=1", "data=2", "fsdp=2", "data=1,model=2"),
     ("--workloads", "linear-tiny", "--meshes", "data=2", "--precision", "fp32", "bf16"),
     ("--workloads", "gpt2-tiny", "--meshes", "data=2", "data=1,context=2", "data=1,model=2"),
     ("--workloads", "gpt2-nano", "--meshes", "data=1,pipe=2", "--microbatches", "2"),
     ("--workloads", "moe-tiny", "--meshes", "data=1,expert=2"),
+    ("--workloads", "mlp-tiny", "--meshes", "data=1", "data=2", "--implementations", *FOREIGN),
 )
-"""Further options of the runs, in turn; together they need every implementation."""
+"""Further options of the runs, in turn; together they need every implementation. Those of PyTorch
+are unsupported where it is not installed."""
 
 
 class RightRun(TypedDict):

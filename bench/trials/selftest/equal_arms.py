@@ -2,8 +2,7 @@
 
 Arms that are copies of one program have the true ratio 1; if one arm's times are multiplied by
 1.02, the ratio is exactly 1.02. Windows of rounds and random choices of arms give hundreds of
-trials with known truth from one measurement. The trials overlap, so intervals of shares that assume
-independent trials are too narrow.
+trials with known truth from one measurement, which overlap.
 """
 
 import itertools
@@ -43,8 +42,8 @@ SCALED, WORKING = "times", "work"
 """How arms are slowed: their samples are multiplied, or their steps had more to do."""
 
 COLUMNS = [
-    *("program", "load", "slowed", "arms", "size", "trial", "truth", "used_s"),
-    *("word", "holds", "whole_holds", "width", "verdict_width"),
+    *("program", "load", "processes", "slowed", "arms", "size", "trial", "truth", "used_s"),
+    *("word", "holds", "width", "verdict_width"),
 ]
 
 _SPANS = ["wash_out_ns", "throughput_ns", "latency_ns"]
@@ -117,6 +116,7 @@ def trials(
     Returns:
       One row for each trial and arm but its baseline, with the columns
         program, load: block, and background load; SEVERAL where processes had different ones.
+        processes: names of the processes that it took rounds of.
         slowed: SCALED or WORKING; for equal arms, how they are slowed in the part's other trial.
         arms: number of arms of the block, including its baseline.
         size: `32 rounds`, or `5 s per pair`.
@@ -124,8 +124,7 @@ def trials(
         truth: the true ratio.
         used_s: seconds per pair until the engine would have stopped.
         word: the verdict.
-        holds, whole_holds: whether the 95 % interval covers the truth: the one shown when the
-          engine stops, and the one from all rounds.
+        holds: whether the 95 % interval that is shown when the engine stops covers the truth.
         width, verdict_width: half-widths, as log ratios, of intervals from all rounds: at 95 %,
           and the one behind the verdict; infinite where there is none.
     """
@@ -151,11 +150,11 @@ def _of_block(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each trial and arm but its baseline; trials take the next of `numbers`."""
     rounds = Rounds.of(samples)
-    loads = samples.groupby("attempt", sort=False)["load"].first().to_numpy()
+    loads = samples.groupby("attempt", sort=False)["load"].first()
     truths = samples.groupby("arm", sort=False)["truth"].first()
     equal, slower = (truths.index[own].tolist() for own in (truths == 1, truths != 1))
     pair_s = 2e-9 * float(samples[_SPANS].mean().sum())
-    every = np.arange(len(rounds.attempt))
+    every, block = np.arange(len(rounds.attempt)), samples["block"].iloc[0]
     kinds = [(number, SCALED) for number in ARMS if number <= len(equal)]
     kinds += [(2, WORKING)] * bool(slower and len(equal) > 1)
     for (number, slowed), _ in itertools.product(kinds, range(count)):
@@ -165,11 +164,13 @@ def _of_block(
         if slowed == WORKING:
             scales = {arms[0]: 1.0, str(chance.choice(slower)): 1.0}
         for rows, size in _parts(part(rounds, every, same | scales), pair_s, chance, seconds):
-            under = set(loads[rounds.attempt[rows]])
+            own = loads.iloc[np.unique(rounds.attempt[rows])]
+            under = set(own)
             for factors in (same, scales):
                 found = replay(part(rounds, rows, factors), list(factors))
                 trial = {
                     "load": next(iter(under)) if len(under) == 1 else SEVERAL,
+                    "processes": [f"{block}/{process}" for process in own.index],
                     "slowed": slowed, "arms": number, "size": size, "trial": next(numbers),
                     "used_s": found.rounds * pair_s,
                 }  # fmt: skip
@@ -215,19 +216,13 @@ class Replay:
         """Compare the claim about one arm with the true ratio; see `equal_arms.trials`."""
         shown, whole = self.shown[arm], self.whole[arm]
         low, high = whole.verdict.low, whole.verdict.high
+        ends = shown.ratio.interval()
         return {
             "word": shown.verdict.word,
-            "holds": _holds(shown, truth),
-            "whole_holds": _holds(whole, truth),
+            "holds": None if ends is None else ends[0] <= truth <= ends[1],
             "width": whole.ratio.half_width(),
             "verdict_width": math.log(high / low) / 2 if low > 0 else math.inf,
         }
-
-
-def _holds(claim: Claim, truth: float) -> bool | None:
-    """Return whether the 95 % interval covers the truth; None where there is no interval yet."""
-    ends = claim.ratio.interval()
-    return None if ends is None else ends[0] <= truth <= ends[1]
 
 
 def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
@@ -251,9 +246,8 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
             if all(claim.verdict.decided for claim in shown.values()):
                 break
         taken = seen
-    if len(taken) == total:
-        return Replay(total, shown, shown)
-    whole = compare(rounds, opponents, _alpha(total, tuple(every), len(opponents)), MARGIN)
+    last = _alpha(total, tuple(every), len(opponents))
+    whole = shown if len(taken) == total else compare(rounds, opponents, last, MARGIN)
     return Replay(len(taken), shown, whole)
 
 

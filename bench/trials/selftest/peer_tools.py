@@ -118,8 +118,9 @@ def _failure(name: str, answer: Answer) -> PeerError:
     return PeerError("\n".join([how, *last[-_TAIL_LINES:]]))
 
 
-def _no_package(module: str, name: str) -> str | None:
-    return None if importlib.util.find_spec(module) else f"no {name}: pip install {name}"
+def _no_package(name: str) -> str | None:
+    found = importlib.util.find_spec(name.replace("-", "_"))
+    return None if found else f"no {name}: pip install {name}"
 
 
 def _benchmarks(path: Path) -> list[dict[str, Any]]:
@@ -342,9 +343,7 @@ def has_regressed(done: Answer) -> bool:
 PEERS = {
     "google_benchmark": Peer(_no_google_benchmark, _google_benchmark, times_python=False),
     "hyperfine": Peer(_no_hyperfine, _hyperfine, times_python=False),
-    "pyperf": Peer(functools.partial(_no_package, "pyperf", "pyperf"), _pyperf),
-    "pytest_benchmark": Peer(
-        functools.partial(_no_package, "pytest_benchmark", "pytest-benchmark"), _pytest_benchmark
-    ),
+    "pyperf": Peer(lambda: _no_package("pyperf"), _pyperf),
+    "pytest_benchmark": Peer(lambda: _no_package("pytest-benchmark"), _pytest_benchmark),
 }
 """All tools by name, available or not."""

@@ -26,8 +26,8 @@ METHOD = {
     "Trials": """Trials are parts of these rounds with two or more copies, each by the product's own
         rule, looks included. Slower arms are copies with their times multiplied (times), which is
         exact, or those with extra work (work). Longer trials take rounds of several processes,
-        each under another load. Parts overlap, so intervals, which assume independent trials, are
-        too narrow.""",
+        each under another load. Parts overlap, and share what is peculiar to their process, so the
+        intervals also span those of a jackknife that leaves out one process at a time.""",
     "Spin": """All tools time the same machine code, which spins a given number of times. A planted
         slowdown is a larger number and nothing else. Trials in each of half as many processes:
         {trials}.""",
@@ -103,7 +103,7 @@ def draw(found: Sequence[Shares], size: str) -> Plot | None:
     """Draw the shares of each tool at one measuring time of two arms; None if there are none.
 
     One panel shows equal programs, and one each planted slowdown. Points are shares, and lines are
-    Wilson's 95 % intervals.
+    their 95 % intervals.
     """
     by_tool = {
         str(each.keys["tool"]): each

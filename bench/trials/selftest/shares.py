@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
+from bench.analyse.ratio_intervals import student
 from bench.present.columns import Column, Table
 from bench.records.statuses import MARGIN
 from bench.trials.selftest.selftest_settings import slowdown
 
 VERDICTS = (
-    "Shares with Wilson's 95 % interval.",
+    "Shares with their 95 % interval.",
     "Equal: blocks of equal arms in which any was called different.",
     "Slower: arms that were called slower.",
     "Slower, any wrong: blocks in which such an arm was called faster, or wrongly the same.",
 )
 INTERVALS = (
     "How often the 95 % interval of two equal arms holds their ratio, 1.",
-    "As shown: the interval once the measurement stops, at a verdict or at the last round.",
+    "It is that of the round in which the measurement stops.",
     "Half-widths are medians over intervals from all rounds.",
 )
 
@@ -33,6 +35,8 @@ class Rate:
 
     count: int
     of: int
+    margin: float = field(default=0.0, compare=False)
+    """Half-width of the jackknife's 95 % interval; 0 with fewer than two processes."""
 
     @property
     def value(self) -> float:
@@ -41,11 +45,15 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval (J. of the American Statistical Association 22 (1927), 209)."""
+        """Span of the 95 % intervals of Wilson, for independent trials, and of the jackknife.
+
+        Wilson: J. of the American Statistical Association 22 (1927), 209.
+        """
         if not self.of:
             return math.nan, math.nan
         ends = binomtest(self.count, self.of).proportion_ci(0.95, method="wilson")
-        return float(ends.low), float(ends.high)
+        low, high = self.value - self.margin, self.value + self.margin
+        return max(0.0, min(float(ends.low), low)), min(1.0, max(float(ends.high), high))
 
     @property
     def text(self) -> str | None:
@@ -75,8 +83,6 @@ class Shares:
     slower by more than the margin."""
     holds: Rate
     """95 % intervals of equal arms, as shown when the engine stops, that covered 1."""
-    whole_holds: Rate
-    """The same for intervals from all rounds, which no stopping rule affects."""
     width: float
     """Median half-width of the 95 % interval from all rounds, as a log ratio."""
     verdict_width: float
@@ -90,7 +96,7 @@ def shares(trials: pd.DataFrame, by: Sequence[str]) -> list[Shares]:
     if not len(trials):
         return []
     return [
-        _shares(dict(zip(by, (_plain(key) for key in keys), strict=True)), group)
+        _shares(dict(zip(by, map(_plain, keys), strict=True)), group.reset_index())
         for keys, group in trials.groupby(list(by), sort=False)
     ]
 
@@ -103,27 +109,40 @@ def _shares(keys: dict[str, object], trials: pd.DataFrame) -> Shares:
     equal, word = trials["truth"] == 1, trials["word"]
     missed = (word == "same") & (trials["truth"] > 1 + MARGIN)
     wrong = (word == "faster") | (equal & (word == "slower")) | (~equal & missed)
+    processes = trials["processes"]
     blocks = pd.DataFrame({"equal": equal, "wrong": wrong}).groupby(trials["trial"])
     all_equal, any_wrong = blocks["equal"].all(), blocks["wrong"].any()
+    of_block = processes.groupby(trials["trial"]).first()
     planted = trials[~equal]
     return Shares(
         keys=keys,
-        alarms=_rate(any_wrong[all_equal]),
+        alarms=_rate(any_wrong[all_equal], of_block),
         found={
-            slowdown(float(str(truth))): _rate(group["word"] == "slower")
+            slowdown(float(str(truth))): _rate(group["word"] == "slower", processes)
             for truth, group in planted.groupby("truth")
         },
-        wrong=_rate(any_wrong[~all_equal]),
-        holds=_rate(trials["holds"][equal].dropna()),
-        whole_holds=_rate(trials["whole_holds"][equal].dropna()),
+        wrong=_rate(any_wrong[~all_equal], of_block),
+        holds=_rate(trials["holds"][equal].dropna(), processes),
         width=float(trials["width"].median()),
         verdict_width=float(trials["verdict_width"].median()),
         used_s=float(trials["used_s"].median()),
     )
 
 
-def _rate(events: pd.Series[bool]) -> Rate:
-    return Rate(int(events.sum()), len(events))
+def _rate(events: pd.Series[bool], processes: pd.Series[Any]) -> Rate:
+    """Return how often an event occurred in trials; `processes` has the names of each trial's.
+
+    Trials overlap and share what is peculiar to a process, so the jackknife leaves out one process
+    at a time (Efron and Stein, Annals of Statistics 9 (1981), 586).
+    """
+    each = pd.DataFrame({"event": events.astype(float), "process": processes[events.index]})
+    own = each.explode("process").groupby("process")["event"].agg(["sum", "size"])
+    count, margin = len(own), 0.0
+    if count > 1 and (own["size"] < len(events)).all():
+        without = (events.sum() - own["sum"]) / (len(events) - own["size"])
+        error = math.sqrt((count - 1) * float(((without - events.mean()) ** 2).mean()))
+        margin = student(count - 1, 0.05) * error
+    return Rate(int(events.sum()), len(events), margin)
 
 
 def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
@@ -153,14 +172,11 @@ def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Ta
 def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Describe a table of the intervals of equal arms; `keys` as in `verdicts`."""
     rows = [
-        {**vars(each), **each.keys, "holds": each.holds.text, "whole_holds": each.whole_holds.text}
-        for each in found
-        if each.holds.of
+        {**vars(each), **each.keys, "holds": each.holds.text} for each in found if each.holds.of
     ]
     columns = [
         *(Column(key, name) for key, name in keys.items()),
-        Column("holds", "As shown, holds 1"),
-        Column("whole_holds", "From all rounds"),
+        Column("holds", "Holds 1"),
         Column("width", "Half-width", format="percent"),
         Column("verdict_width", "Verdict's half-width", format="percent"),
     ]
