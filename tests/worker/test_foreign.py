@@ -271,7 +271,7 @@ def test_a_worker_that_wakes_up_late_takes_no_time_from_the_next_span(arm, monke
 def test_a_span_that_is_longer_than_the_worker_waited_is_a_lie(arm, monkeypatch):
     """Else a gigantic latency would take the time of the other spans to itself."""
     longer = arm("foreign_good")
-    spans = [(20_000_000, [{"ns": ns, "loss": 1.0}]) for ns in (20_000_000, 10**12)]
+    spans = [(20_000_000, [{"ns": ns, "loss": 1.0}]) for ns in (-(10**12), 10**12)]
     answers = iter([spans, [(1000, [])]])
     monkeypatch.setattr(longer, "_asked", lambda asked: next(answers))
     with pytest.raises(WrongStepError, match=r"1e\+06 ms together, longer than the 40 ms"):
@@ -281,10 +281,11 @@ def test_a_span_that_is_longer_than_the_worker_waited_is_a_lie(arm, monkeypatch)
 def test_processes_that_take_turns_at_being_the_slowest_do_not_lie(arm, monkeypatch):
     """One waits for the other in an all-reduce, sometimes in this span, sometimes in the next."""
     uneven = arm("foreign_good")
-    answers = [[{"ns": ns, "loss": 1.0} for ns in own] for own in ((12, 30), (28, 10))]
-    told = iter([[(20, answers[0]), (20, answers[1])], [(0, [])]])
+    answers = [[{"ns": ns, "loss": 1.0} for ns in own] for own in ((12, 30), (28, 9))]
+    told = iter([[(21, answers[0]), (20, answers[1])], [(0, [])]])
     monkeypatch.setattr(uneven, "_asked", lambda spans: next(told))
-    assert uneven.run_spans([(1, False), (1, True)]) == [21, 19]
+    uneven.asking_ns = 2
+    assert uneven.run_spans([(1, False), (1, True)]) == [21, 19], "40 in all, as in the first"
 
 
 @pytest.mark.parametrize("waited", [0, 8_000_000])

@@ -67,10 +67,10 @@ def the_same(answers: list[Any], what: str) -> Any:
 class ForeignArm(Arm):
     """An arm that runs in its own processes.
 
-    A span's time is that of the slowest child. All spans of a turn together last at most as long
-    as by the worker's clock, and at least that long minus TRUSTED_SHARE and a round trip for each
-    span; otherwise, all are scaled. A single span is not held to the worker's clock: if the worker
-    wakes up late for one answer, it counts part of the next span to this one.
+    A span's time is that of the slowest child. All spans of a turn together last as long as in the
+    child where they last longest: at most as long as by the worker's clock, and at least that long
+    minus TRUSTED_SHARE and a round trip for each span. A single span is not held to that clock: if
+    the worker wakes up late for one answer, it counts part of the next span to this one.
     """
 
     children: Children = field(kw_only=True)
@@ -118,9 +118,8 @@ class ForeignArm(Arm):
         waited += self.children.waited_ns()
         ((empty, _),) = self._asked([(0, False)])
         self._note(self._busy)
-        told_by_each = [[int(answer["ns"]) for answer in answers] for _, answers in asked]
-        told = [max(0, *each) for each in told_by_each]
-        longest = max(map(sum, zip(*told_by_each, strict=True)))
+        of_each = [[max(0, int(answer["ns"])) for answer in answers] for _, answers in asked]
+        told, longest = [*map(max, of_each)], max(map(sum, zip(*of_each, strict=True)))
         most = sum(took for took, _ in asked)
         for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
             self._spans.append((took, took - own, waited * took // most, empty))
@@ -133,7 +132,7 @@ class ForeignArm(Arm):
                 f"its process reports spans of {longest / 1e6:.3g} ms together, longer than the "
                 f"{most / 1e6:.3g} ms that passed by the worker's clock"
             )
-        whole = min(max(sum(told), (1 - TRUSTED_SHARE) * most - self.asking_ns * len(asked)), most)
+        whole = min(max(longest, (1 - TRUSTED_SHARE) * most - self.asking_ns * len(asked)), most)
         shares = told if sum(told) else [steps for steps, _ in taken]
         times = iter([round(share * whole / sum(shares)) for share in shares])
         return [next(times) if steps else 0 for steps, _ in spans]
