@@ -17,7 +17,7 @@ from bench.records.statuses import MARGIN
 from bench.trials.selftest.selftest_settings import slowdown
 
 VERDICTS = (
-    "Shares with their 95 % interval.",
+    "Shares with their 95 % interval, too narrow with fewer than four processes: trials overlap.",
     "Equal: blocks of equal arms in which any was called different.",
     "Slower: arms that were called slower.",
     "Slower, any wrong: blocks in which such an arm was called faster, or wrongly the same.",
@@ -28,6 +28,9 @@ INTERVALS = (
     "Half-widths are medians over intervals from all rounds.",
 )
 
+_PROCESSES = 4
+"""The fewest whose spread means anything: Student's factor is 12.7 for two of them."""
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -36,7 +39,7 @@ class Rate:
     count: int
     of: int
     margin: float = field(default=0.0, compare=False)
-    """Half-width of the jackknife's 95 % interval; 0 with fewer than two processes."""
+    """Half-width of the jackknife's 95 % interval; 0 where too few processes show their spread."""
 
     @property
     def value(self) -> float:
@@ -138,7 +141,7 @@ def _rate(events: pd.Series[bool], processes: pd.Series[Any]) -> Rate:
     each = pd.DataFrame({"event": events.astype(float), "process": processes[events.index]})
     own = each.explode("process").groupby("process")["event"].agg(["sum", "size"])
     count, margin = len(own), 0.0
-    if count > 1 and (own["size"] < len(events)).all():
+    if count >= _PROCESSES and (own["size"] < len(events)).all():
         without = (events.sum() - own["sum"]) / (len(events) - own["size"])
         error = math.sqrt((count - 1) * float(((without - events.mean()) ** 2).mean()))
         margin = student(count - 1, 0.05) * error
