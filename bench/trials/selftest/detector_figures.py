@@ -104,16 +104,15 @@ def _own(samples: pd.DataFrame, seconds: Iterable[float], count: int) -> pd.Data
 def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
     """Return the verdicts of peers, in the columns of `equal_arms.trials` and `tool`.
 
-    A trial that failed does not count; one without a verdict finds nothing.
+    A trial that failed does not count; one without a verdict finds nothing. None shares processes.
     """
     words = {True: "slower", False: "faster", None: "undecided"}
     found = [
         {
             "tool": row["peer"], "program": row["program"], "load": row["pattern"],
             "slowed": WORKING, "arms": 2, "size": f"{row['seconds']:g} s per pair",
-            "trial": f"peer {number}", "processes": [f"peer {number}"],
-            "truth": PLANTED.get(row["slowdown"], 1.0), "used_s": row["measured_s"],
-            "word": words[row["slower"]],
+            "trial": f"peer {number}", "truth": PLANTED.get(row["slowdown"], 1.0),
+            "processes": [], "used_s": row["measured_s"], "word": words[row["slower"]],
         }
         for number, row in enumerate(rows)
         if not row["error"]
