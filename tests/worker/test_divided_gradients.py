@@ -220,8 +220,10 @@ def test_a_step_is_proved_in_float64_at_a_batch_that_fits(session):
 
 @pytest.mark.parametrize("workload", [mlp, *slow(gpt2)])
 def test_a_wrong_step_is_caught_by_a_truth_in_parts(session):
-    gate = session.gate_with(0.7 * planned(session.gate_with(LARGE).loss_and_gradients))
-    assert gate.division.parts > 1
+    whole = session.gate_with(LARGE).loss_and_gradients
+    temporary = whole._program.memory_analysis().temp_size_in_bytes
+    gate = session.gate_with((whole._needed - 0.7 * temporary) / SHARE)
+    assert 1 < gate.division.parts <= 8
 
     class Doubled:
         @staticmethod
@@ -231,7 +233,8 @@ def test_a_wrong_step_is_caught_by_a_truth_in_parts(session):
 
     with pytest.raises(WrongStepError, match="gradients are 2 times what they should be"):
         gate.float64.prove_exact(Doubled)
-    with pytest.raises(WrongStepError, match="right in float64, but not as it would be timed"):
+    as_timed = "right in float64, but not as it would be timed|is 2 times what it should be"
+    with pytest.raises(WrongStepError, match=as_timed):
         gate.prove_rounding(Doubled)
 
 
