@@ -211,6 +211,7 @@ def test_no_reduction_also_names_the_shard(gate):
         gate.prove_exact(data_parallel(reduced_by(mean, own), check_vma=False))
 
 
+@pytest.mark.slow
 def test_adam_alone_would_nearly_hide_a_sum_without_divide(gate):
     """Why the gate runs with SGD too: the effect of Adam's eps alone is left, and misnamed."""
     wrong = data_parallel(reduced_by(mean, total), check_vma=False)
