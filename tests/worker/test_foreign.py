@@ -304,6 +304,16 @@ def test_who_waits_for_a_core_does_not_lie(arm, monkeypatch, waited):
     assert bool(late.why_untrusted()) == (not waited)
 
 
+@pytest.mark.parametrize(("unexplained", "lies"), [(4, False), (8, True)])
+def test_who_is_late_for_an_unknown_reason_in_a_few_spans_does_not_lie(arm, unexplained, lies):
+    """Of short spans, only those that were late are long; some waits for a core are not counted."""
+    late = arm("foreign_good")
+    for number in range(16):
+        waited = 1_000_000 if number < unexplained else 3_600_000
+        late._spans.append((4_000_000, 3_600_000, waited, 100_000))
+    assert bool(late.why_untrusted()) == lies
+
+
 def test_threads_that_work_on_between_turns_are_found(arm, monkeypatch):
     spinning, tenths = arm("foreign_good"), count()
     monkeypatch.setattr(spinning.children, "cpu_s", lambda: next(tenths) / 10)

@@ -331,7 +331,8 @@ class Outcome:
         ok = sum(status == "ok" for status in statuses.values())
         self.others = f"{ok} of {len(statuses)} ok"
         for name, status in statuses.items():
-            self.expect(status == "ok", f"{name}, which is correct, is {status}")
+            reason = cells[name]["reason"] if name in cells else ""
+            self.expect(status == "ok", f"{name}, which is correct, is {status}: {reason}")
 
     def check_files(self, lab: Lab, *names: str, except_for: str = "") -> None:
         """Expect complete files and a readable report that mentions these implementations.

@@ -25,7 +25,7 @@ LIE_SHARE plus two round trips of an empty request sent right after. Of the last
 long ones count, and at least FEWEST_SPANS are needed; a span is long if LIE_SHARE of it exceeds
 four round trips, because lying about a shorter one gains little."""
 
-OFTEN, SOMETIMES, UNEXPLAINED = 0.75, 0.1, 0.1
+OFTEN, SOMETIMES, UNEXPLAINED = 0.75, 1 / 3, 0.1
 """On a busy host the worker often wakes up late, after spans and empty requests alike, but not
 always: so it is a lie only if OFTEN of the long spans are too short, and if at least SOMETIMES the
 time that threads waited for a core leaves more than UNEXPLAINED of the span unexplained."""
