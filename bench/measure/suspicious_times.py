@@ -50,8 +50,8 @@ ERROR = 0.01
 """Largest probability that chance alone would make something sure, by the sign test."""
 FEWEST = 7
 """Fewest rounds in which anything can be sure."""
-ROUNDS = 12
-"""Rounds of the second measurement."""
+ROUNDS = 24
+"""Most rounds of the second measurement; on a loaded machine, twelve often leave it open."""
 
 
 def reasons_against(

@@ -25,10 +25,10 @@ LIE_SHARE plus two round trips of an empty request sent right after. Of the last
 long ones count, and at least FEWEST_SPANS are needed; a span is long if LIE_SHARE of it exceeds
 four round trips, because lying about a shorter one gains little."""
 
-OFTEN, SOMETIMES, UNEXPLAINED = 0.75, 1 / 3, 0.1
+OFTEN, UNEXPLAINED = 0.75, 0.1
 """On a busy host the worker often wakes up late, after spans and empty requests alike, but not
-always: so it is a lie only if OFTEN of the long spans are too short, and if at least SOMETIMES the
-time that threads waited for a core leaves more than UNEXPLAINED of the span unexplained."""
+always: so it is a lie only if OFTEN of the long spans are too short, and if the time that threads
+waited for a core leaves more than UNEXPLAINED of them all unexplained."""
 
 TRUSTED_SHARE = 0.02
 """Share of a span by which a child's clock may differ from the worker's, in addition to a round
@@ -166,10 +166,10 @@ class ForeignArm(Arm):
         if len(long) < FEWEST_SPANS:
             return False
         took, missing, waited, empty = np.array(long).T
-        unexplained = (missing - waited - 2 * empty) / took
+        unexplained = (missing - waited - 2 * empty).sum() / took.sum()
         took, missing, empty = (np.quantile(each, 1 - OFTEN) for each in (took, missing, empty))
         is_short = missing > 2 * empty + LIE_SHARE * took
-        return bool(is_short and np.quantile(unexplained, 1 - SOMETIMES) > UNEXPLAINED)
+        return bool(is_short and unexplained > UNEXPLAINED)
 
     def why_untrusted(self) -> str:
         """Describe how the processes broke the rules of the rounds; empty if they did not."""
