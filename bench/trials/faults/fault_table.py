@@ -170,7 +170,7 @@ FAULTS = (
     Fault("peeking", CHEAT, "the step skips work where the harness's frames show a timed span",
           planted("peeks", "wrong", ELSEWHERE, *LONGER)),
     Fault("tiring", CHEAT, "the step does nothing late in spans longer than those of the checks",
-          planted("tires", "wrong", "do not change|taken again|are missing", *LONGER)),
+          planted("tires", "wrong", "change in the|recomputed|taken again|are missing", *LONGER)),
     Fault("foreign-dies", FOREIGN, "the process of a foreign arm ends in its timed step",
           planted("foreign_end", "crashed", "its process ended with exit code 7")),
     Fault("foreign-hangs", FOREIGN, "the timed step in a process of its own waits for ever",
