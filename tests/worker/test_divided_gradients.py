@@ -222,7 +222,9 @@ def test_a_step_is_proved_in_float64_at_a_batch_that_fits(session):
     ("workload", "as_timed"),
     [
         (mlp, "right in float64, but not as it would be timed"),
-        *slow((gpt2, "is 2 times what it should be")),
+        *slow(
+            (gpt2, r"the first update of \['blocks'\]\[0\].* is (wrong|2 times what it should be)")
+        ),
     ],
 )
 def test_a_wrong_step_is_caught_by_a_truth_in_parts(session, as_timed):

@@ -336,6 +336,28 @@ def test_more_cores_than_its_share_are_found(arm, monkeypatch):
     assert "cores, and its share is 1" in greedy.why_untrusted()
 
 
+@pytest.mark.parametrize(("told_ms", "lies"), [(2, True), (20, False)])
+def test_spans_too_short_for_their_cpu_time_are_a_lie_on_the_busiest_host(
+    arm, monkeypatch, told_ms, lies
+):
+    """The threads waited for a core all the time that is missing, as far as anyone knows."""
+    busy, seconds, waits = arm("foreign_good"), count(0, 0.03), count(0, 10**9)
+    busy.asking_ns = 0
+    answer = {"ns": told_ms * 1_000_000, "loss": 1.0}
+
+    def asked(spans):
+        time.sleep(0.03)
+        return [(30_000_000, [answer]) if steps else (50_000, []) for steps, _ in spans]
+
+    monkeypatch.setattr(busy, "_asked", asked)
+    monkeypatch.setattr(busy.children, "waited_ns", lambda: next(waits))
+    monkeypatch.setattr(busy.children, "cpu_s", lambda: next(seconds))
+    monkeypatch.setattr(foreign_arm, "IDLE_SHARE", 1e9)
+    for _ in range(foreign_arm.FEWEST_SPANS):
+        busy.run(1)
+    assert ("clock shows, 0.024 s for 0.36 s of CPU time" in busy.why_untrusted()) == lies
+
+
 def test_what_a_child_starts_ends_with_it(arm):
     leaving = arm("foreign_good", more=(
         "\nimport subprocess\nsubprocess.Popen(['sleep', '3600'])\n"

@@ -188,10 +188,7 @@ class Children:
         return total
 
     def waited_ns(self) -> int:
-        """Nanoseconds that the processes' main threads and the worker's have waited for a core.
-
-        0 where the system does not count them.
-        """
+        """Nanoseconds that their main threads and the worker's waited for a core; 0 if unknown."""
         total = 0
         for name in ("self", *(str(process.pid) for process in self._processes)):
             with contextlib.suppress(OSError, ValueError, IndexError):

@@ -37,12 +37,13 @@ trip: a thread that has slept as long as a span wakes up later than between empt
 IDLE_SHARE = 0.05
 """Mean share of a core that a child's threads may use while other arms are timed."""
 
-SPARE_CORES = 0.5
-"""Cores that a child may use beyond one per thread: they allow for a thread that launches work, as
-the worker has one, and for the resolution of the system's counters."""
+SPARE_CORES, EXCESS_S = 0.5, 0.25
+"""Cores beyond one per thread, and CPU seconds, that a child may use in all its turns: they allow
+for a thread that launches work, and for the resolution of the system's counters. If it used more
+than fits even into the spans that it reports, it lies, however busy the host."""
 
 MEASURED_S = 1.0
-"""Seconds below which shares of a core mean nothing, because CPU time is counted in ticks."""
+"""Seconds below which a share of a core means nothing, because CPU time is counted in ticks."""
 
 
 class Loss(float):
@@ -82,6 +83,8 @@ class ForeignArm(Arm):
     """Nanoseconds of each recent span: by the worker's clock, the part of it that the slowest child
     does not report, its part of the time that threads waited for a core in the turn, and the round
     trip of the empty request right after."""
+    _told_ns: int = 0
+    """Nanoseconds of all spans as the children report them, and of the requests for them."""
     _busy: np.ndarray = field(default_factory=lambda: np.zeros(2))
     """Seconds within spans, and the children's CPU seconds in them."""
     _idle: np.ndarray = field(default_factory=lambda: np.zeros(2))
@@ -121,6 +124,7 @@ class ForeignArm(Arm):
         of_each = [[max(0, int(answer["ns"])) for answer in answers] for _, answers in asked]
         told, longest = [*map(max, of_each)], max(map(sum, zip(*of_each, strict=True)))
         most = sum(took for took, _ in asked)
+        self._told_ns += longest + self.asking_ns * (len(asked) + 1)
         for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
             self._spans.append((took, took - own, waited * took // most, empty))
             self.steps += steps
@@ -175,19 +179,16 @@ class ForeignArm(Arm):
         """Describe how the processes broke the rules of the rounds; empty if they did not."""
         busy_s, busy_cpu_s = self._busy
         idle_s, idle_cpu_s = self._idle
+        cores, told_s = self.cores + SPARE_CORES, self._told_ns / 1e9
+        too_short = "its process reports spans that are shorter than the worker's clock shows, "
         if self._lies():
-            return (
-                "its process reports spans that are shorter than the worker's clock shows, even "
-                f"without the {self.asking_ns / 1e3:.0f} us that a request costs"
-            )
+            return f"{too_short}even without the {self.asking_ns / 1e3:.0f} us that a request costs"
         if idle_s > MEASURED_S and idle_cpu_s > IDLE_SHARE * idle_s:
-            return (
-                f"its threads used {percent(idle_cpu_s / idle_s)} of a core while other arms were "
-                "timed"
-            )
-        if busy_s > MEASURED_S and busy_cpu_s > (self.cores + SPARE_CORES) * busy_s:
-            return (
-                f"it used {busy_cpu_s / busy_s:.1f} cores, and its share is {self.cores}: one for "
-                "each device"
-            )
+            used = percent(idle_cpu_s / idle_s)
+            return f"its threads used {used} of a core while other arms were timed"
+        if busy_cpu_s > cores * busy_s + EXCESS_S:
+            used = f"it used {busy_cpu_s / busy_s:.1f} cores"
+            return f"{used}, and its share is {self.cores}: one for each device"
+        if busy_cpu_s > cores * told_s + EXCESS_S:
+            return f"{too_short}{told_s:.2g} s for {busy_cpu_s:.2g} s of CPU time"
         return ""
