@@ -8,12 +8,11 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import pandas as pd
 
 from bench.analyse.comparisons import Comparison
 from bench.records.cells import Block
@@ -232,17 +231,3 @@ def pair_of(
     if not math.isfinite(timed) or timed == 1:
         return None
     return attribute(traces[cell["cell"]], traces[other["cell"]]), timed
-
-
-def steps_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """Return one row per traced step and device, and whether the step counts."""
-    return pd.DataFrame(
-        {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
-        for row in traces
-        for step in row["steps"]
-    )
-
-
-def operations_frame(traces: Iterable[TraceRow]) -> pd.DataFrame:
-    """Return one row per operation of a cell."""
-    return pd.DataFrame({"cell": row["cell"], **op} for row in traces for op in row["ops"])

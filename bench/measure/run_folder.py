@@ -141,7 +141,11 @@ def describe_run(
         "preset": plan.preset,
         "config": {
             **plan.config,
-            "options": _portable_options(options),
+            "options": {
+                name: [_portable(word) for word in value] if name.endswith("_path") else value
+                for name, value in options.to_json().items()
+                if name not in ("dry_run", "distributed", "checkpoint_dir")
+            },
             **({} if gate is None else {"regress": gate}),
         },
         **cast("Devices", {k: v for k, v in catalogue.items() if k in Devices.__annotations__}),
@@ -204,11 +208,3 @@ def _portable(word: str) -> str:
         here = Path(value).is_relative_to(Path.cwd())
         value = str(Path(value).relative_to(Path.cwd())) if here else Path(value).name
     return f"{option}{equals}{value}"
-
-
-def _portable_options(options: Options) -> dict[str, Any]:
-    return {
-        name: [_portable(word) for word in value] if name.endswith("_path") else value
-        for name, value in options.to_json().items()
-        if name not in ("dry_run", "distributed", "checkpoint_dir")
-    }

@@ -13,7 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median, quantiles
+from statistics import median
+
+import numpy as np
 
 from bench.records import numbers
 from bench.records.arms import TWIN
@@ -29,14 +31,16 @@ UNCACHED = 1 << 30
 
 LATE_S = 1.0
 """Seconds by which the supervisor may notice the start of the rounds late, on a busy host."""
-FEWEST_TURNS = 8
-"""Fewest turns of an arm for a comparison of its gaps with those of others."""
+FEWEST_TURNS, FEWEST_OTHERS = 8, 4
+"""Fewest turns of an arm, and of all others, for a comparison of its gaps with theirs."""
 GAP_SHARE = 0.25
 """Share of its turn by which an arm's gap may exceed that of other arms."""
 GAP_S = 5e-3
 """Excess that is always allowed: turns may be very short, and a busy host adds milliseconds."""
 
 Rows = Sequence[SampleRow]
+Turns = Mapping[tuple[str, bool], list[tuple[float, float]]]
+"""Seconds of turns and of their gaps, by arm and by whether they were checked."""
 
 FACTOR = 1.5
 """A winner is suspicious if it surely is more than this many times as fast as the next arm."""
@@ -87,31 +91,47 @@ def _spans_s(row: SampleRow) -> float:
 
 
 def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
-    """Compare the spans of each arm's turns with the time until the next turn began."""
-    turns = defaultdict[str, dict[bool, list[tuple[float, float]]]](lambda: {False: [], True: []})
+    """Compare the spans of each arm's turns with the time until the next turn began.
+
+    Only turns of a kind are compared, because a spot check takes time after the spans.
+    """
+    turns = defaultdict[tuple[str, bool], list[tuple[float, float]]](list)
     for row, following in pairwise(samples):
         arm = row["arm"]
         plain = arm == TWIN or (arm in cells and "foreign" not in cells[arm])
         if plain and row["round"] == following["round"]:
             turn_s = following["at"] - row["at"]
-            turns[arm][bool(row.get("checked"))].append((turn_s, turn_s - _spans_s(row)))
-    typical, lasted = {}, {}
-    for arm, own in turns.items():
-        # Checks take time too, but a short run has too few turns without them.
-        counted = own[False] if len(own[False]) >= FEWEST_TURNS else own[False] + own[True]
-        if len(counted) >= FEWEST_TURNS:
-            lasted[arm], typical[arm] = map(median, zip(*counted, strict=True))
+            turns[arm, bool(row.get("checked"))].append((turn_s, turn_s - _spans_s(row)))
     found = {}
-    for arm, gap_s in typical.items():
-        others = [other for name, other in typical.items() if name != arm]
-        turn_s, allowed_s = lasted[arm], max(GAP_S, GAP_SHARE * lasted[arm])
-        if gap_s < -allowed_s or (others and gap_s - median(others) > allowed_s):
+    for arm in {arm for arm, _ in turns}:
+        counted, excesses, most = turns[arm, False], _excesses(turns, arm, False), 0.5
+        if len(counted) < FEWEST_TURNS:  # checks differ in length, so most turns have to be late
+            counted = counted + turns[arm, True]
+            excesses, most = excesses + _excesses(turns, arm, True), 0.25
+        if len(counted) < FEWEST_TURNS:
+            continue
+        turn_s, gap_s = map(median, zip(*counted, strict=True))
+        allowed_s = max(GAP_S, GAP_SHARE * turn_s)
+        late = len(excesses) >= FEWEST_TURNS and np.quantile(excesses, most) > allowed_s
+        if late or gap_s < -allowed_s:
             than = "longer" if gap_s < 0 else "shorter"
             found[arm] = (
                 f"its spans are {than} than its turns: of {numbers.si(turn_s, 's')}, they account "
                 f"for {numbers.si(turn_s - gap_s, 's')}"
             )
     return found
+
+
+def _excesses(turns: Turns, arm: str, checked: bool) -> list[float]:
+    """Return how much longer an arm's gaps are than those of the others, as far as known."""
+    others = [
+        gap_s
+        for (name, kind), those in turns.items()
+        if name != arm and kind == checked
+        for _, gap_s in those
+    ]
+    gaps = [gap_s for _, gap_s in turns[arm, checked]]
+    return [gap_s - median(others) for gap_s in gaps] if len(others) >= FEWEST_OTHERS else []
 
 
 def _too_fast(
@@ -203,7 +223,7 @@ def suspicious_winner(
         why.append("its file changes settings of the whole process")
     if not why:
         return None
-    high = quantiles(ratios, n=4, method="inclusive")[-1]
+    high = float(np.quantile(ratios, 0.75))
     return Suspicion(winner, beside, "; ".join(why), ratio, high)
 
 

@@ -142,13 +142,12 @@ def _roots() -> list[Path]:
     """Return the folders from which a worker imports, except installed packages."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [Path.cwd(), ROOT, *(Path(entry).resolve() for entry in inherited if entry)]
-    folders = list(dict.fromkeys(folders))
-    return [one for one in folders if one == ROOT or not _has_installed(one)]
-
-
-def _has_installed(folder: Path) -> bool:
-    """Whether packages are installed in a folder, by default or by `pip install --target`."""
-    return bool(_INSTALLED & set(folder.parts)) or any(folder.glob("*.dist-info"))
+    return [
+        one
+        for one in dict.fromkeys(folders)
+        # Packages are also installed by `pip install --target`.
+        if one == ROOT or not (_INSTALLED & set(one.parts) or any(one.glob("*.dist-info")))
+    ]
 
 
 def _counterpart(root: Path, base: BaseFile) -> Path:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.analyse import causes, cell_table, loss_curves
+from bench.analyse import cell_table, loss_curves
 from bench.analyse.cell_table import Tables
 from bench.present import (
     markdown,
@@ -57,8 +57,14 @@ def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
     frames = {"cells": found.cells, "samples": run.samples, "blocks": blocks}
     if found.traces:
         traces = found.traces.values()
-        frames["trace_steps"] = causes.steps_frame(traces)
-        frames["trace_operations"] = causes.operations_frame(traces)
+        frames["trace_steps"] = pd.DataFrame(
+            {"cell": row["cell"], **step, "counted": step["step"] in row["counted"]}
+            for row in traces
+            for step in row["steps"]
+        )
+        frames["trace_operations"] = pd.DataFrame(
+            {"cell": row["cell"], **operation} for row in traces for operation in row["ops"]
+        )
         frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
     phases = phase_tables.find(found, found.comparisons)
     frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}

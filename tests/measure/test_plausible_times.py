@@ -72,6 +72,19 @@ def test_checks_take_no_part_in_the_comparison():
     assert set(refused(rows)) == {"b"}
 
 
+@pytest.mark.parametrize("liar", ["", "b"])
+def test_in_a_short_run_a_check_is_compared_with_checks(liar):
+    """In later launches few arms are left, and most turns of some are checked."""
+    rows = taken(rounds=10, factors={liar: 0.1})
+    extra = 0.0
+    for row in rows:
+        row["at"] += extra
+        if row["round"] % 3 < (2 if row["arm"] == "b" else 1):
+            row["checked"] = True
+            extra += SPAN_S
+    assert set(refused(rows)) == set(liar)
+
+
 def test_spans_of_other_processes_are_not_compared_with_turns():
     assert refused(taken(factors={"b": 0.1}), b={"foreign": {}}) == {}
 

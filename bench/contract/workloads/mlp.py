@@ -5,7 +5,6 @@ It fits a planted linear map under mean squared error, as `linear` does.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,15 +54,11 @@ class MLP(nnx.Module):
                 self.layers.append(nnx.Linear(wide, columns, **dtypes.of_layer(rngs)))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        call = rematerialized(_layer_and_relu, self.remat)
+        call = rematerialized(lambda layer, x: nnx.relu(layer(x)), self.remat)
         *hidden, last = self.layers
         for layer in hidden:
             x = call(layer, x)
         return last(x)
-
-
-def _layer_and_relu(layer: Any, x: jax.Array) -> jax.Array:
-    return nnx.relu(layer(x))
 
 
 def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:

@@ -25,8 +25,9 @@ FILE = "right.jsonl"
 CONVICTED = ("wrong", "implausible")
 LONGEST_RUN_S = 3600.0
 """Seconds without output after which a run is killed; a run takes some minutes."""
-SMALL = ("--batch-sizes", "16", "--launches", "2", "--rounds", "6", "--seconds", "0.5")
-"""Options of every run. Two launches measure all arms, even those that the first has settled."""
+SMALL = ("--batch-sizes", "16", "--launches", "8", "--rounds", "6", "--seconds", "0.5")
+"""Options of every run. The first two launches measure all arms, the later ones those that are not
+settled: few arms, in longer turns, of which most are checked."""
 FOREIGN = sorted(path.stem for path in (ROOT / "implementations/foreign").glob("[!_]*.py"))
 RUNS = (
     ("--workloads", "mlp-tiny", "--meshes", "data=1", "data=2", "fsdp=2", "data=1,model=2"),
@@ -34,8 +35,9 @@ RUNS = (
     ("--workloads", "gpt2-tiny", "--meshes", "data=2", "data=1,context=2", "data=1,model=2"),
     ("--workloads", "gpt2-nano", "--meshes", "data=1,pipe=2", "--microbatches", "2"),
     ("--workloads", "moe-tiny", "--meshes", "data=1,expert=2"),
-    ("--workloads", "mlp-tiny", "--meshes", "data=1", "data=2", "--implementations", *FOREIGN),
-)
+    ("--workloads", "mlp-tiny", "--meshes", "data=1", "data=2", "--implementations", *FOREIGN,
+     "--launches", "2"),
+)  # fmt: skip
 """Further options of the runs, in turn; together they need every implementation. Those of PyTorch
 are unsupported where it is not installed."""
 
