@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -119,7 +119,7 @@ class Engine:
         Raises BadInput if another process has created the run's folder meanwhile, or if a measured
         file has changed. Earlier launches are stored.
         """
-        self._pass_on_notes(monitor)
+        self.pass_on_notes(monitor.note)
         # It takes a second to load, so it is loaded while no worker waits for an answer.
         import_module("bench.analyse.ratio_intervals")
         with temporary_folder() as programs, self._checked_out(selected):
@@ -170,9 +170,10 @@ class Engine:
         store.write_manifest(run.directory, {**run.manifest, "config": config})
         self._lock(run.directory)  # the file that was locked is gone
 
-    def _pass_on_notes(self, monitor: Monitor) -> None:
+    def pass_on_notes(self, note: Callable[[str], None]) -> None:
+        """Pass on remarks for the user, each once."""
         while self._notes:
-            monitor.note(f"{self.directory}: {self._notes.pop(0)}")
+            note(f"{self.directory}: {self._notes.pop(0)}")
 
     def _create(self) -> Path:
         gate = None
@@ -193,7 +194,7 @@ class Engine:
         """Measure and store one launch of a block, whose launches share a folder of programs."""
         self._refuse_changed_files(block, arms)
         directory = self.directory or self._create()
-        self._pass_on_notes(monitor)
+        self.pass_on_notes(monitor.note)
         state, looks = self.schedule.blocks[block.name], LaunchLooks(self.schedule, block)
         number = state.next_launch
         monitor.begin(block, number, arms)

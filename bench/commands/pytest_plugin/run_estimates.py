@@ -92,9 +92,9 @@ def print_plan(
         training = f"; training every cell for {steps} comes on top"
     cells = sum(map(len, running.values()))
     unsupported = sum(map(len, selected.values())) - cells
-    cells_are = f"{cells}{f' and {unsupported} unsupported' * (unsupported > 0)}"
+    without = f" and {unsupported} unsupported" * (unsupported > 0)
     summary = (
-        f"blocks: {len(selected)}, cells: {cells_are}, {launches} up to "
+        f"blocks: {len(selected)}, cells: {cells}{without}, {launches} up to "
         f"{plan.worker['rounds']} rounds, baseline {plan.baseline}: {time}{training}"
     )
     for line, style in (*lines, (summary, "")):

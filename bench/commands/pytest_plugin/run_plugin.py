@@ -161,6 +161,7 @@ class Front:
         """With --dry-run, print what would run instead of running it."""
         if self._measures or self.config.option.collectonly:
             return None
+        self.engine.pass_on_notes(self._say)
         if self._selected:
             print_plan(self.console, self.engine.plan, self._selected, self._estimates)
         return True
