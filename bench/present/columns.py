@@ -8,9 +8,9 @@ generic code can sort, filter and search every table.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from bench.records import numbers
@@ -56,7 +56,7 @@ class Figure:
 
 def missing(value: Any) -> bool:
     """Return whether there is no value: None, NaN or infinity."""
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
+    return value is None or (isinstance(value, float) and not isfinite(value))
 
 
 def where_known(key: str, text: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
@@ -96,8 +96,11 @@ def ratio_figure(ratio: Ratio | None, *notes: str) -> Figure | None:
 
 def shortened(values: Iterable[Any], digits: int = DIGITS) -> list[Any]:
     """Return values for JSON: numbers rounded to significant digits, None where there is none."""
-    known = (None if missing(value) else value for value in values)
-    return [float(f"{one:.{digits}g}") if isinstance(one, float) else one for one in known]
+    spec = f".{digits}g"  # made once: a large page has a million numbers
+    return [
+        one if not isinstance(one, float) else float(format(one, spec)) if isfinite(one) else None
+        for one in values
+    ]
 
 
 @dataclass(frozen=True)
@@ -198,8 +201,7 @@ class Table:
     @property
     def left(self) -> list[bool]:
         """Whether each column of a text is left-aligned (words) or right-aligned (numbers)."""
-        texts = ("text", "command", "status")
-        return [column.format in texts for column in self.shown("text")]
+        return [one.format in ("text", "command", "status") for one in self.shown("text")]
 
     @property
     def body(self) -> list[list[Figure]]:
