@@ -222,7 +222,8 @@ def test_a_right_step_passes_with_its_state(gates, mesh, statistics, implementat
     assert [int(leaf) for leaf in counts if leaf.dtype == jnp.uint32] == [3 * microbatches]
 
 
-@pytest.mark.parametrize("statistics", [LOCAL, *slow(SYNCHRONIZED)])
+@pytest.mark.slow
+@pytest.mark.parametrize("statistics", [LOCAL, SYNCHRONIZED])
 def test_statistics_of_a_whole_batch_are_wrong_for_microbatches(gates, statistics):
     with pytest.raises(WrongStepError, match=r"gradients|loss|model state"):
         gates(statistics, microbatches=2).prove_exact(Module())

@@ -45,7 +45,6 @@ from implementations import (
     python_loop,
     zero1,
 )
-from tests.slow import slow
 
 AFTER = 8
 """Calls of a step that are right; all of them before the rounds."""
@@ -667,9 +666,10 @@ def test_an_average_of_the_parameters_is_not_taken_for_their_momentum(mesh, prob
     jax.tree.map(np.testing.assert_array_equal, found, jax.device_get(state[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "shape"),
-    [(jit_spmd, "data=2"), *slow((pipeline_gpipe, "data=1,pipe=2"))],
+    [(jit_spmd, "data=2"), (pipeline_gpipe, "data=1,pipe=2")],
 )
 def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     implementation, shape

@@ -261,6 +261,7 @@ def test_an_approximate_step_is_proved_timed_and_marked_and_an_exact_one_like_it
     assert block["baseline"] == "jit_spmd", "the first that is exact"
 
 
+@pytest.mark.slow
 def test_an_isolated_file_changes_its_own_process_alone(tmp_path):
     """What makes a file wrong beside others neither helps nor harms where it is alone."""
     sets = "jax.config.update('jax_default_matmul_precision', 'float32')\n"
@@ -363,8 +364,10 @@ def build(problem, mesh):
     ("does", "reason"),
     [
         ("jax.clear_caches()", "it clears jax's caches"),
-        *slow(("jax.monitoring.clear_event_listeners()", "it removes the listeners")),
-        ("sys.stdout.close(); sys.stderr.close()", ""),
+        *slow(
+            ("jax.monitoring.clear_event_listeners()", "it removes the listeners"),
+            ("sys.stdout.close(); sys.stderr.close()", ""),
+        ),
     ],
 )
 def test_who_spoils_the_process_is_alone_to_blame(tmp_path, does, reason):
