@@ -13,9 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
-
-import numpy as np
+from statistics import median, quantiles
 
 from bench.records import numbers
 from bench.records.arms import TWIN
@@ -104,15 +102,15 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
             turns[arm, bool(row.get("checked"))].append((turn_s, turn_s - _spans_s(row)))
     found = {}
     for arm in {arm for arm, _ in turns}:
-        counted, excesses, most = turns[arm, False], _excesses(turns, arm, False), 0.5
+        counted, excesses, quartile = turns[arm, False], _excesses(turns, arm, False), 1
         if len(counted) < FEWEST_TURNS:  # checks differ in length, so most turns have to be late
             counted = counted + turns[arm, True]
-            excesses, most = excesses + _excesses(turns, arm, True), 0.25
+            excesses, quartile = excesses + _excesses(turns, arm, True), 0
         if len(counted) < FEWEST_TURNS:
             continue
         turn_s, gap_s = map(median, zip(*counted, strict=True))
         allowed_s = max(GAP_S, GAP_SHARE * turn_s)
-        late = len(excesses) >= FEWEST_TURNS and np.quantile(excesses, most) > allowed_s
+        late = len(excesses) >= FEWEST_TURNS and quantiles(excesses, n=4)[quartile] > allowed_s
         if late or gap_s < -allowed_s:
             than = "longer" if gap_s < 0 else "shorter"
             found[arm] = (
@@ -223,7 +221,7 @@ def suspicious_winner(
         why.append("its file changes settings of the whole process")
     if not why:
         return None
-    high = float(np.quantile(ratios, 0.75))
+    high = quantiles(ratios, n=4, method="inclusive")[-1]
     return Suspicion(winner, beside, "; ".join(why), ratio, high)
 
 
