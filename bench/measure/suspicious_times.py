@@ -89,10 +89,7 @@ def _spans_s(row: SampleRow) -> float:
 
 
 def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
-    """Compare the spans of each arm's turns with the time until the next turn began.
-
-    Only turns of a kind are compared, because a spot check takes time after the spans.
-    """
+    """Compare the spans of each arm's turns with the time until the next turn began."""
     turns = defaultdict[tuple[str, bool], list[tuple[float, float]]](list)
     for row, following in pairwise(samples):
         arm = row["arm"]
@@ -121,7 +118,7 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
 
 
 def _excesses(turns: Turns, arm: str, checked: bool) -> list[float]:
-    """Return how much longer an arm's gaps are than those of the others, as far as known."""
+    """Return how much longer an arm's gaps are than others' of the same kind: checks take time."""
     others = [
         gap_s
         for (name, kind), those in turns.items()

@@ -26,6 +26,12 @@ DEVICES = (1, 2, 4, 8, 16, 32, 64, 128)
 ROUNDS = 16
 _STARTED_AT = "2026-01-01T00:00:00+00:00"
 _QUIET = HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None)
+_MANIFEST: Manifest = {
+    "schema": SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
+    "preset": "full", "config": {"margin": 0.02, "options": {}},
+    "platform": "cpu", "device_kind": "cpu", "device_count": 1, "device_memory_bytes": None,
+    "host": {"usable_cores": 8}, "versions": {}, "environment": {}, "git": {},
+}  # fmt: skip
 
 
 def blocks(cells: int) -> list[Block]:
@@ -39,7 +45,7 @@ def blocks(cells: int) -> list[Block]:
 
 def write(reports: Path, cells: int) -> tuple[Path, int]:
     """Store a run of at least this many cells; return its folder and the number of cells."""
-    directory = store.create(reports, _manifest())
+    directory = store.create(reports, _MANIFEST)
     rng, own = np.random.default_rng(0), blocks(cells)
     for number, block in enumerate(own):
         attempt = f"{number:08}"
@@ -107,13 +113,4 @@ def _cell(block: Block, attempt: str, arm: str) -> CellRow:
         },
         "model_flops": 1e9, "unit": "samples", "units_per_step": block.batch,
         "interleaved": True, "bubble": 0.0,
-    }  # fmt: skip
-
-
-def _manifest() -> Manifest:
-    return {
-        "schema": SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
-        "preset": "full", "config": {"margin": 0.02, "options": {}},
-        "platform": "cpu", "device_kind": "cpu", "device_count": 1, "device_memory_bytes": None,
-        "host": {"usable_cores": 8}, "versions": {}, "environment": {}, "git": {},
     }  # fmt: skip

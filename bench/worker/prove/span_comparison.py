@@ -6,6 +6,7 @@ from math import inf, isnan
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import Flat, flat, snapshot
 from bench.worker.prove.failures import FEW
+from bench.worker.prove.gate import Gate
 from bench.worker.prove.held_state import moments
 from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import (
@@ -42,9 +43,7 @@ class Comparison:
         before, after = kept.before.held, kept.after.held
         start, ours = map(snapshot, (before.params, after.params))
         theirs = snapshot(right.params[-1]) if ends is None else ends
-        truth = self._expected.truth
-        first = distance(truth.first, truth.start)  # root mean square of its first update
-        floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * first)
+        floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
         self._size = distance(theirs, start)
         self._moving = self._size != 0
         self._strays = not self._moving and not distance(ours, start) <= floor
@@ -141,6 +140,12 @@ def nearby_check(kept: Kept, other: Kept, right: Stepped) -> ProofCheck | None:
 
 
 @cache
+def _first_update(gate: Gate) -> float:
+    """Root mean square of the reference's first update."""
+    truth = gate.expected(AS_TIMED).truth
+    return distance(truth.first, truth.start)
+
+
 def _beyond(error: float, floor: float) -> float:
     """Return by how much an error exceeds a floor: infinitely if it is NaN."""
     return inf if isnan(error) else max(0.0, error - floor)
