@@ -88,6 +88,8 @@ class BlockRounds:
         approximate = self.approximate | twin
         self.checks = SpotChecks(gate, job["rounds"], job["seconds"], approximate)
         session.threads.begin()
+        for arm in session.arms:
+            arm.begin_rounds()
         try:
             with CompilationLog() as self.log:
                 self.checks.begin(session.arms, self.begin_turn)

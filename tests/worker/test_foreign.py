@@ -221,7 +221,6 @@ def build(problem):
 def test_reading_a_state_is_no_work_between_turns(arm, monkeypatch):
     reading, seconds = arm("foreign_good"), count()
     monkeypatch.setattr(reading.children, "cpu_s", lambda: float(next(seconds)))
-    monkeypatch.setattr(foreign_arm, "MEASURED_S", 0.0)
     reading.run(1)
     idle = reading._idle[1]
     reading.train_step.params(reading.state)
@@ -321,8 +320,25 @@ def test_threads_that_work_on_between_turns_are_found(arm, monkeypatch):
     monkeypatch.setattr(arm_checks, "SETTLE_S", 0.0)
     with pytest.raises(WrongStepError, match="its threads still used"):
         check_completion(spinning)
-    monkeypatch.setattr(foreign_arm, "MEASURED_S", 0.0)
-    assert "while other arms were timed" in spinning.why_untrusted()
+
+
+@pytest.mark.parametrize(
+    ("turns", "between_s", "busy"), [(6, 0.009, False), (6, 0.1, True), (60, 0.03, True)]
+)
+def test_threads_that_work_in_other_arms_turns_are_found(arm, monkeypatch, turns, between_s, busy):
+    """OpenMP's threads spin for some milliseconds after each turn; others compile for a minute."""
+    foreign, used_s, clock_s = arm("foreign_good"), [0.0], [0.0]
+    monkeypatch.setattr(foreign.children, "cpu_s", lambda: used_s[0])
+    monkeypatch.setattr(foreign_arm.time, "monotonic", lambda: clock_s[0])
+    foreign.run(1)
+    clock_s[0] += 60.0
+    foreign.begin_rounds()
+    for _ in range(turns):
+        foreign.run(1)
+        used_s[0] += between_s
+        clock_s[0] += 0.15
+    foreign.run(1)
+    assert ("of a core while other arms were timed" in foreign.why_untrusted()) == busy
 
 
 def test_more_cores_than_its_share_are_found(arm, monkeypatch):
@@ -330,7 +346,6 @@ def test_more_cores_than_its_share_are_found(arm, monkeypatch):
     seconds = count(0, 10)
     monkeypatch.setattr(greedy.children, "cpu_s", lambda: next(seconds))
     monkeypatch.setattr(foreign_arm, "IDLE_SHARE", 1e9)
-    monkeypatch.setattr(foreign_arm, "MEASURED_S", 0.0)
     for _ in range(3):
         greedy.run(2)
     assert "cores, and its share is 1" in greedy.why_untrusted()

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -60,6 +60,7 @@ def _timed() -> bool:
         return bool(file.read(64).strip(b"\0 ").partition(b" ")[2])
 
 
+@cache
 def _spin() -> None:
     """Leave a thread running that works while other arms are timed."""
     block = np.ones(1 << 16)  # summed without Python's lock
@@ -77,13 +78,9 @@ IN_ROUNDS: dict[str, Callable[[], object]] = {
     "foreign_sleep": threading.Event().wait,
     "foreign_lie": _lie,
     "foreign_print": lambda: os.write(3, b"printed\n"),  # the channel, beneath the helper
+    "foreign_spin": _spin,
 }
 """Faults in the timed steps."""
-
-IN_BUILD: dict[str, Callable[[], object]] = {
-    "foreign_spin": _spin,
-    "foreign_leave": lambda: subprocess.Popen(["sleep", "3600"], start_new_session=True),  # noqa: S607
-}
 
 RESULTS: dict[str, Callable[[Step], dict[str, np.ndarray]]] = {
     "foreign_shapes": lambda step: {"kernel": step.kernel.ravel(), "bias": step.bias},
@@ -94,14 +91,15 @@ RESULTS: dict[str, Callable[[Step], dict[str, np.ndarray]]] = {
 def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]]:
     """Return `build` and `why_unsupported` of an implementation.
 
-    `name` is a key of IN_ROUNDS, IN_BUILD or RESULTS; or `foreign_import`, which needs a package
-    that does not exist. Any other name gives a correct implementation.
+    `name` is a key of IN_ROUNDS or RESULTS; or `foreign_leave`, which leaves a process; or
+    `foreign_import`, whose package does not exist. Any other gives a correct implementation.
     """
     if name == "foreign_import":
         import_module("no_such_package")
 
     def build(problem: Any) -> Step:
-        IN_BUILD.get(name, int)()
+        if name == "foreign_leave":
+            subprocess.Popen(["sleep", "3600"], start_new_session=True)  # noqa: S607
         step = Step(problem, IN_ROUNDS.get(name, int))
         if name in RESULTS:
             step.params = partial(RESULTS[name], step)  # type: ignore[method-assign]

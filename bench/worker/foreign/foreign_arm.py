@@ -34,16 +34,11 @@ TRUSTED_SHARE = 0.02
 """Share of a span by which a child's clock may differ from the worker's, in addition to a round
 trip: a thread that has slept as long as a span wakes up later than between empty requests."""
 
-IDLE_SHARE = 0.05
-"""Mean share of a core that a child's threads may use while other arms are timed."""
-
-SPARE_CORES, EXCESS_S = 0.5, 0.25
-"""Cores beyond one per thread, and CPU seconds, that a child may use in all its turns: they allow
-for a thread that launches work, and for the resolution of the system's counters. If it used more
-than fits even into the spans that it reports, it lies, however busy the host."""
-
-MEASURED_S = 1.0
-"""Seconds below which a share of a core means nothing, because CPU time is counted in ticks."""
+IDLE_SHARE, SPARE_CORES, EXCESS_S = 0.05, 0.5, 0.25
+"""Mean share of a core that a child's threads may use while other arms are timed, and cores beyond
+one per thread in its own turns, for a thread that launches work. Both allow EXCESS_S CPU seconds
+more, because OpenMP's threads spin for some milliseconds after their work. A child that used more
+than fits into the spans that it reports lies, however busy the host."""
 
 
 class Loss(float):
@@ -88,13 +83,17 @@ class ForeignArm(Arm):
     _busy: np.ndarray = field(default_factory=lambda: np.zeros(2))
     """Seconds within spans, and the children's CPU seconds in them."""
     _idle: np.ndarray = field(default_factory=lambda: np.zeros(2))
-    """Seconds between spans, and the children's CPU seconds in them."""
+    """Seconds between spans of the rounds, and the children's CPU seconds in them."""
     _last: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self.children.find_counted()
         round_trips = [self._asked([(0, False)])[0][0] for _ in range(ASKED)]
         self.asking_ns = int(statistics.median(round_trips))
+
+    def begin_rounds(self) -> None:
+        """Begin to count: what threads do while other arms compile is longer, and disturbs none."""
+        self._idle, self._last = np.zeros(2), None
 
     def _asked(self, spans: Sequence[tuple[int, bool]]) -> list[tuple[int, list[dict[str, Any]]]]:
         """Request spans; return for each the nanoseconds by the worker's clock, and the answers."""
@@ -146,10 +145,9 @@ class ForeignArm(Arm):
 
         def reading(state: Any) -> Any:
             self._note(self._idle)
-            try:
-                return read(state)
-            finally:
-                self._note(np.zeros(2))
+            found = read(state)
+            self._note(np.zeros(2))
+            return found
 
         return reading
 
@@ -183,7 +181,7 @@ class ForeignArm(Arm):
         too_short = "its process reports spans that are shorter than the worker's clock shows, "
         if self._lies():
             return f"{too_short}even without the {self.asking_ns / 1e3:.0f} us that a request costs"
-        if idle_s > MEASURED_S and idle_cpu_s > IDLE_SHARE * idle_s:
+        if idle_cpu_s > IDLE_SHARE * idle_s + EXCESS_S:
             used = percent(idle_cpu_s / idle_s)
             return f"its threads used {used} of a core while other arms were timed"
         if busy_cpu_s > cores * busy_s + EXCESS_S:

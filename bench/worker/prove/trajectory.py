@@ -230,14 +230,13 @@ def check_waitable(state: Any, loss: Any) -> None:
     """
     if not isinstance(loss, jax.Array):
         raise WrongStepError(
-            f"the loss is a {type(loss).__name__}, not a jax.Array: it cannot be waited for"
+            f"the loss is a {type(loss).__name__}, not a jax.Array: return it without converting it"
         )
     for path, leaf in leaves_by_path(state).items():
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex | str):
             raise WrongStepError(
                 f"the state holds a {type(leaf).__name__} at {path or 'its root'}: it cannot be "
-                "waited for (a class of your own can be registered by "
-                "jax.tree_util.register_dataclass)"
+                "waited for (jax.tree_util.register_dataclass registers a class of your own)"
             )
 
 

@@ -106,6 +106,9 @@ class Arm:
         self.rebuilds_state = is_rebuilt(before, self.state)
         return self
 
+    def begin_rounds(self) -> None:
+        """Forget what the arm's own processes did so far; an arm in the worker has none."""
+
     def children_cpu_s(self) -> float:
         """CPU seconds of the arm's own processes so far; an arm in the worker has none."""
         return 0.0
