@@ -92,6 +92,7 @@ def run_job(
         session.row["ceilings"] = measure_ceilings(session.mesh, precision)
         session.end_lap("ceilings")
 
+    session.start_children()
     gate = make_gate(session, workload)
     # Held from here on: what the workload's file has replaced affects all arms equally.
     session.functions, session.settings = HeldFunctions(session.problem), ProcessSettings()
@@ -172,7 +173,7 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
         if name not in session.cells:  # the failure was in another process
             session.fail(name, error.status, error.reason)
         with suppress(Exception):  # its own processes must not run beside other arms
-            cast("Any", session.implementation(name)).close()
+            cast("Any", session.foreign_module(name)).spare.close()
         return
     session.admit(*proved)
 

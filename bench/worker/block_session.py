@@ -6,7 +6,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +19,7 @@ from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
 from bench.worker.file_loader import BaseModules, implementation_files, load
 from bench.worker.file_threads import FileThreads
-from bench.worker.foreign.foreign_module import ForeignModule, isolated_module
+from bench.worker.foreign.foreign_module import ForeignModule, foreign_module
 from bench.worker.process_guard import HeldFunctions, ProcessSettings
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
@@ -151,16 +151,25 @@ class BlockSession:
 
     def implementation_file(self, name: str) -> Path:
         """Return the file of an implementation."""
-        base = self.job["base_files"].get(name)
-        if base:
+        if base := self.job["base_files"].get(name):
             return Path(base["path"])
         return implementation_files(self.job["implementation_paths"])[name]
 
+    def start_children(self) -> None:
+        """Start the processes of foreign arms, which import their packages in the meantime."""
+        for name in () if self.mesh.is_multi_process else self.job["implementations"]:
+            with suppress(Exception):  # the proof tells what is wrong
+                if module := self.foreign_module(name):
+                    module.children(self.mesh)
+
+    def foreign_module(self, name: str) -> ForeignModule | None:
+        """Return the module of an implementation with its own processes; None of any other."""
+        isolated = name in self.job["isolated"]
+        return foreign_module(self.implementation_file(name).resolve(), isolated=isolated)
+
     def implementation(self, name: str) -> Implementation:
         """Import an implementation's file, unless it runs in a process of its own."""
-        file = self.implementation_file(name)
-        isolated = name in self.job["isolated"]
-        module = isolated_module(file.resolve()) if isolated else load(file)
+        module = self.foreign_module(name) or load(self.implementation_file(name))
         self.functions.hold_contract(module)
         if isinstance(module, ForeignModule):
             self.foreign.add(name)
@@ -197,8 +206,7 @@ class BlockSession:
 
     def modules_of(self, name: str) -> AbstractContextManager[object]:
         """Return a context in which an implementation imports its own revision's modules."""
-        base = self.job["base_files"].get(name)
-        if base is None:
+        if (base := self.job["base_files"].get(name)) is None:
             return nullcontext()
         modules = BaseModules(Path(base["worktree"]), Path(base["repository"]))
         return self._checkouts.setdefault(base["worktree"], modules)

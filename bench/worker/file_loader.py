@@ -37,8 +37,8 @@ def load(path: Path) -> ModuleType:
 
     An implementation that another file has imported, and perhaps changed, is imported anew.
     """
-    if (module := foreign_module(path.resolve())) is not None:
-        return module
+    if foreign := foreign_module(path.resolve(), isolated=False):
+        return foreign
     if path.parent.resolve() == Path(bench.contract.workloads.__path__[0]).resolve():
         return importlib.import_module(f"{bench.contract.workloads.__name__}.{path.stem}")
     if path.parent.resolve() == Path(implementations.__path__[0]).resolve():

@@ -27,7 +27,7 @@ from bench.worker.block_rounds import warm_arm
 from bench.worker.file_loader import load
 from bench.worker.foreign import foreign_arm
 from bench.worker.foreign.children import Children
-from bench.worker.foreign.foreign_module import foreign_module, isolated_module, traits_of
+from bench.worker.foreign.foreign_module import foreign_module, traits_of
 from bench.worker.problems import load_workload, make_mesh, make_problem, with_options
 from bench.worker.prove import arm_checks
 from bench.worker.prove.arm_checks import check_completion
@@ -74,7 +74,8 @@ def planted(tmp_path):
 
     yield plant
     for module in modules:
-        module.close()
+        if module.spare:
+            module.spare.close()
 
 
 @pytest.fixture
@@ -409,9 +410,9 @@ def test_any_program_may_answer(tmp_path):
     program = 'import sys\nfor line in sys.stdin: print(\'{"reason": "only on Mars"}\', flush=True)'
     path = tmp_path / "rover.py"
     path.write_text(f"FOREIGN = {{'command': [{sys.executable!r}, '-c', {program!r}]}}\n")
-    module = foreign_module(path)
+    module = foreign_module(path, isolated=False)
     assert module.why_unsupported(problem_of("fp32"), ONE) == "only on Mars"
-    module.close()
+    module.spare.close()
 
 
 @pytest.mark.slow
@@ -458,17 +459,17 @@ def test_an_isolated_step_carries_model_state():
     # The process gets these averages and this key, and does not draw its own.
     state = jax.tree.map(lambda x: x + 1 if x.dtype == np.float32 else x, drawn.draw_state())
     problem, batch = replace(drawn, start_state=state), drawn.batch(0)
-    module = isolated_module(ROOT / "implementations/jit_spmd.py")
+    module = foreign_module(ROOT / "implementations/jit_spmd.py", isolated=True)
     assert why_unsupported(module, problem, ONE) == ""
     left = []
     for step in (module.build(problem, ONE), jit_spmd.build(problem, ONE)):
         after, _ = step.step(step.state, step.place(batch))
         left.append(flat(step.model_state(after)))
-    module.close()
+    module.spare.close()
     assert state_errors(*left, flat(state)) == pytest.approx(dict.fromkeys(left[0], 0), abs=1e-4)
-    stateless = isolated_module(ROOT / "implementations/fsdp_shard_map.py")
+    stateless = foreign_module(ROOT / "implementations/fsdp_shard_map.py", isolated=True)
     assert why_unsupported(stateless, problem, ONE).startswith("it carries no model state, and")
-    stateless.close()
+    stateless.spare.close()
 
 
 def test_the_manuals_example_passes_the_gate(gate, tmp_path):
@@ -478,7 +479,7 @@ def test_the_manuals_example_passes_the_gate(gate, tmp_path):
     module = load(tmp_path / "least_squares.py")
     gate.prove_exact(module)
     assert gate.prove_rounding(module)["update_error"] < 1e-5
-    module.close()
+    module.spare.close()
 
 
 def test_processes_are_as_many_as_the_mesh_needs(planted):

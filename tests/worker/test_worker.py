@@ -16,9 +16,11 @@ import pytest
 from bench.measure.environment import worker_environment
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
 from bench.records.host import cores
+from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings
 from bench.records.step_programs import expanded
 from bench.worker.block_session import BlockSession
+from bench.worker.problems import make_mesh
 from bench.worker.trace.profiler import PASSES
 from implementations import local_steps
 from tests.slow import slow
@@ -397,6 +399,25 @@ def test_a_child_that_a_step_has_forked_is_no_second_worker(tmp_path, monkeypatc
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
         session.put_back("")
+
+
+def test_processes_of_foreign_arms_start_before_the_reference_is_computed(tmp_path):
+    """A faulty file starts none, and the proof tells why."""
+    command = [sys.executable, "-c", "input()"]
+    (tmp_path / "other.py").write_text(f"FOREIGN = {{'command': {command}}}")
+    (tmp_path / "faulty.py").write_text("FOREIGN = 7")
+    paths = [str(tmp_path / "other.py"), str(tmp_path / "faulty.py")]
+    names = ["faulty", "jit_spmd", "other"]
+    job = JOB | {"implementations": names, "implementation_paths": paths}
+    session = BlockSession(job, print, tmp_path)
+    session.mesh = make_mesh(MeshShape.parse("data=2"))
+    session.start_children()
+    started = session.foreign_module("other").spare
+    assert (len(started), started.threads) == (1, 2)
+    started.close()
+    assert session.foreign_module("jit_spmd") is None
+    with pytest.raises(ValueError, match="must be a literal dict"):
+        session.foreign_module("faulty")
 
 
 @pytest.mark.slow

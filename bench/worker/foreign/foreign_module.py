@@ -78,18 +78,14 @@ def traits_of(path: Path) -> Traits | None:
 
 
 @cache
-def foreign_module(path: Path) -> ModuleType | None:
-    """Make the module of a foreign file; None if it is not foreign. For errors see `traits_of`."""
+def foreign_module(path: Path, *, isolated: bool) -> "ForeignModule | None":
+    """Make the module of a foreign or isolated file; None of others. For errors see `traits_of`."""
+    if isolated:
+        command = [sys.executable, "-m", JAX_CHILD, str(path)]
+        return ForeignModule(path, Traits(command=command, isolated=True))
     if (traits := traits_of(path)) is None:
         return None
     return ForeignModule(path, traits, ast.get_docstring(ast.parse(path.read_bytes())))
-
-
-@cache
-def isolated_module(path: Path) -> ModuleType:
-    """Make the module of a JAX implementation whose step runs in a process of its own."""
-    command = [sys.executable, "-m", JAX_CHILD, str(path)]
-    return ForeignModule(path, Traits(command=command, isolated=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,11 +139,6 @@ class ForeignModule(ModuleType):
         """Whether the figures of the compiled programs are stored, so that a build needs none."""
         self.spare: Children | None = None
         """Processes that no arm has taken over: building a step there replaces the previous one."""
-
-    def close(self) -> None:
-        """End the spare processes."""
-        if self.spare is not None:
-            self.spare.close()
 
     def children(self, mesh: Mesh) -> Children:
         """Return the spare processes, started as this mesh needs them."""
