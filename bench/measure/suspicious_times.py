@@ -31,29 +31,25 @@ LATE_S = 1.0
 """Seconds by which the supervisor may notice the start of the rounds late, on a busy host."""
 FEWEST_TURNS, FEWEST_OTHERS = 8, 4
 """Fewest turns of an arm, and of all others, for a comparison of its gaps with theirs."""
-GAP_SHARE = 0.25
-"""Share of its turn by which an arm's gap may exceed that of other arms."""
-GAP_S = 5e-3
-"""Excess that is always allowed: turns may be very short, and a busy host adds milliseconds."""
+GAP_SHARE, GAP_S = 0.25, 5e-3
+"""Share of its turn by which an arm's gap may exceed that of other arms, and the excess that is
+always allowed: turns may be very short, and a busy host adds milliseconds."""
 
 Rows = Sequence[SampleRow]
 Turns = Mapping[tuple[str, bool], list[tuple[float, float]]]
 """Seconds of turns and of their gaps, by arm and by whether they were checked."""
 
-FACTOR = 1.5
-"""A winner is suspicious if it surely is more than this many times as fast as the next arm."""
-NEAR = 1.5
-"""It is suspicious as well if it takes less than this multiple of what the ceilings allow."""
-ODDS = 1.5
-"""Its times are at odds if the ratio in processes of their own surely is larger by this factor."""
-ODDS_ALONE = 2.0
-"""The same for the step time of an arm without others: the host's speed may have changed."""
-ERROR = 0.01
-"""Largest probability that chance alone would make something sure, by the sign test."""
-FEWEST = 7
-"""Fewest rounds in which anything can be sure."""
-ROUNDS = 24
-"""Most rounds of the second measurement; on a loaded machine, twelve often leave it open."""
+FACTOR, NEAR = 1.5, 1.5
+"""A winner is suspicious if it surely is more than FACTOR times as fast as the next arm, or if it
+takes less than NEAR times what the ceilings allow."""
+ODDS, ODDS_ALONE, DISPATCH_S = 1.5, 2.0, 20e-6
+"""Its times are at odds if the ratio in processes of their own surely is larger by the first factor
+(without another arm, the step time by the second: the host's speed may have changed), and steps by
+this time: which thread runs a step of microseconds may differ between processes."""
+ERROR, FEWEST, ROUNDS = 0.01, 7, 24
+"""Largest probability that chance alone would make something sure, by the sign test; the fewest
+rounds in which anything can be; and the most of the second measurement, of which twelve often leave
+it open on a loaded machine."""
 
 
 def reasons_against(
@@ -234,7 +230,8 @@ def compared(
         why=suspicion.why, beside=beside, ratio=suspicion.ratio, isolated_ratio=None, reason=""
     )
     ended = [cells[one] for one in (name, beside) if one in cells and cells[one]["status"] != "ok"]
-    ratios = _ratios(step_times(samples, name), step_times(samples, beside) if beside else None)
+    others = step_times(samples, beside) if beside else None
+    ratios = _ratios(step_times(samples, name), others)
     if ended or not ratios:
         row = ended[0] if ended else None
         said = f"{row['implementation']} is {row['status']}: {row['reason']}" if row else ""
@@ -242,13 +239,14 @@ def compared(
         wrong = row and row["implementation"] == name and row["status"] in {"wrong", "implausible"}
         return found, f"in a process of its own, {said}" if wrong else ""
     found["isolated_ratio"] = now = median(ratios)
-    odds = ODDS if beside else ODDS_ALONE
-    if not _surely([each > odds * suspicion.high for each in ratios]):
+    least = suspicion.high * (ODDS if others else ODDS_ALONE)
+    least += DISPATCH_S / (median(others.values()) if others else 1.0)
+    if not _surely([each > least for each in ratios]):
         return found, ""
-    if beside:
-        took = [f"{100 * each:.3g} % of the time of {beside}" for each in (suspicion.ratio, now)]
-    else:
-        took = [numbers.si(each, "s") for each in (suspicion.ratio, now)]
+    took = [
+        f"{100 * each:.3g} % of the time of {beside}" if beside else numbers.si(each, "s")
+        for each in (suspicion.ratio, now)
+    ]
     return found, (
         f"its times depend on the process that it shares with the clock: a step took {took[0]} "
         f"there, and {took[1]} in a process of its own"

@@ -98,6 +98,7 @@ def test_a_winner_that_is_not(seconds, more) -> None:
             1.0,
             "10 % of the time of shipped there, and 100 % of the time of shipped in a process",
         ),
+        ({SHIPPED: 160e-6, USER: 13e-6}, {SHIPPED: 160e-6, USER: 26e-6}, 26 / 160, ""),
         ({USER: LEAST_S}, {USER: 1.8 * LEAST_S}, 1.8 * LEAST_S, ""),
         ({USER: LEAST_S}, {USER: 9 * LEAST_S}, 9 * LEAST_S, "took 1.00 ms there, and 9.00 ms in"),
     ],

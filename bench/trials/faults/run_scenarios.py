@@ -25,8 +25,9 @@ ALL = (*GOOD, LATER)
 
 
 def planted(
-    file: str, status: str, reason: str, *words: str, code: int = 1, beside: Sequence[str] = GOOD
-) -> Trial:
+    file: str, status: str, reason: str, *words: str, code: int = 1, beside: Sequence[str] = GOOD,
+    batch: int = 8,
+) -> Trial:  # fmt: skip
     """Measure the planted implementation `file` beside good ones, which must be ok.
 
     The run has the options `words`, and must end with `code`. The planted cell must have this
@@ -34,10 +35,10 @@ def planted(
     """
 
     def trial(lab: Lab, outcome: Outcome) -> None:
-        ended = lab.measure(file, words=words).wait()
+        ended = lab.measure(file, words=("--batch-sizes", str(batch), *words)).wait()
         outcome.check_end(ended, code)
-        outcome.check_cell(lab.cells().get(f"8/{file}"), status, reason)
-        outcome.check_others(lab, (8,), beside)
+        outcome.check_cell(lab.cells().get(f"{batch}/{file}"), status, reason)
+        outcome.check_others(lab, (batch,), beside)
         outcome.check_files(lab, file)
 
     return trial
