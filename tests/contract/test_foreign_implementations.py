@@ -44,7 +44,8 @@ def problem_of(case, precision):
 @pytest.fixture(params=NAMES)
 def module(request):
     yield (found := load(implementation_files([])[request.param]))
-    found.close()
+    if found.spare:
+        found.spare.close()
 
 
 @pytest.fixture(scope="module")
