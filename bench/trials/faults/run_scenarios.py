@@ -30,8 +30,8 @@ def planted(
 ) -> Trial:  # fmt: skip
     """Measure the planted implementation `file` beside good ones, which must be ok.
 
-    The run has the options `words`, and must end with `code`. The planted cell must have this
-    status, and a reason that matches this pattern.
+    The run has this global batch and the options `words`, and must end with `code`. The planted
+    cell must have this status, and a reason that matches this pattern.
     """
 
     def trial(lab: Lab, outcome: Outcome) -> None:
