@@ -89,8 +89,7 @@ class DistributedConfig(BaseModel):
     """Address at which the other processes reach the main process."""
     master_port: Port = 29500
     mesh_shape: Sizes = None
-    """Sizes of an explicit mesh, outermost axis first; None derives the mesh from the fields
-    below."""
+    """Sizes of an explicit mesh, outermost axis first; None derives it from the fields below."""
     mesh_axis_names: Names = None
     tensor_parallel_size: Count = Field(default_factory=lambda known: _axis_size(known, "model"))
     """Devices over which the widths of layers are sharded."""

@@ -12,8 +12,8 @@ from typing import Any
 from bench.records.mesh import MeshShape
 from bench.records.statuses import MARGIN
 
-EXACT, APPROXIMATE = "exact", "approximate"
-"""Names that `--implementations` takes for all implementations of a class."""
+EXACT, OTHERS = "exact", ("approximate", "foreign")
+"""Classes that `--implementations` takes; OTHERS are also the keys of a catalogue's entries."""
 
 Entry = Mapping[str, Any]
 """An implementation of a catalogue: see bench.records.messages.ImplementationEntry."""
@@ -114,18 +114,15 @@ def placed(
 def is_exact(entry: Entry) -> bool:
     """Whether a run measures this implementation unless its options name others.
 
-    Foreign ones need packages and start processes that few runs want; approximate ones are another
-    step.
+    Foreign ones need packages and processes that few runs want; approximate ones differ.
     """
-    return not entry.keys() & {"foreign", "approximate"}
+    return not entry.keys() & set(OTHERS)
 
 
 def expanded(names: Iterable[str], entries: Mapping[str, Entry]) -> list[str]:
     """Replace the names of classes by those of their implementations."""
-    classes = {
-        EXACT: [name for name, entry in entries.items() if is_exact(entry)],
-        APPROXIMATE: [name for name, entry in entries.items() if "approximate" in entry],
-    }
+    classes = {kind: [own for own, entry in entries.items() if kind in entry] for kind in OTHERS}
+    classes[EXACT] = [own for own, entry in entries.items() if is_exact(entry)]
     return [own for name in names for own in classes.get(name, [name])]
 
 

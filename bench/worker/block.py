@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -172,8 +171,8 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
     except EndedError as error:
         if name not in session.cells:  # the failure was in another process
             session.fail(name, error.status, error.reason)
-        with suppress(Exception):  # its own processes must not run beside other arms
-            cast("Any", session.foreign_module(name)).spare.close()
+        if module := session.foreign.get(name):
+            module.close()  # its processes must not run beside other arms
         return
     session.admit(*proved)
 

@@ -82,7 +82,7 @@ class BlockSession:
         """How each implementation's step differs from the problem's; empty if it is exact."""
         self.reasons: dict[str, str] = {}
         """Reasons against implementations that have replaced functions of the process."""
-        self.foreign: set[str] = set()
+        self.foreign: dict[str, ForeignModule] = {}
         """Implementations that run in processes of their own, which are watched otherwise."""
         self._process = os.getpid()
         self._lap_began = time.monotonic()
@@ -172,7 +172,7 @@ class BlockSession:
         module = self.foreign_module(name) or load(self.implementation_file(name))
         self.functions.hold_contract(module)
         if isinstance(module, ForeignModule):
-            self.foreign.add(name)
+            self.foreign[name] = module
             module.known_figures = self.job["launch"] > 0 and name in self.job["proved"]
         return cast("Implementation", module)
 

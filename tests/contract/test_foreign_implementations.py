@@ -44,8 +44,7 @@ def problem_of(case, precision):
 @pytest.fixture(params=NAMES)
 def module(request):
     yield (found := load(implementation_files([])[request.param]))
-    if found.spare:
-        found.spare.close()
+    found.close()
 
 
 @pytest.fixture(scope="module")

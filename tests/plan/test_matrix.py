@@ -248,7 +248,8 @@ def test_steps_in_other_frameworks_run_only_if_they_are_named() -> None:
     found["implementations"][1]["foreign"] = {"torch": ""}
     name = found["implementations"][1]["name"]
     assert name not in make_plan(Options(), found).implementations
-    assert make_plan(Options(implementations=(name,)), found).implementations == (name,)
+    for named in (name, "foreign"):
+        assert make_plan(Options(implementations=(named,)), found).implementations == (name,)
 
 
 def test_a_selected_file_that_cannot_be_imported_is_a_fault() -> None:

@@ -74,8 +74,7 @@ def planted(tmp_path):
 
     yield plant
     for module in modules:
-        if module.spare:
-            module.spare.close()
+        module.close()
 
 
 @pytest.fixture
@@ -412,7 +411,7 @@ def test_any_program_may_answer(tmp_path):
     path.write_text(f"FOREIGN = {{'command': [{sys.executable!r}, '-c', {program!r}]}}\n")
     module = foreign_module(path, isolated=False)
     assert module.why_unsupported(problem_of("fp32"), ONE) == "only on Mars"
-    module.spare.close()
+    module.close()
 
 
 @pytest.mark.slow
@@ -465,11 +464,11 @@ def test_an_isolated_step_carries_model_state():
     for step in (module.build(problem, ONE), jit_spmd.build(problem, ONE)):
         after, _ = step.step(step.state, step.place(batch))
         left.append(flat(step.model_state(after)))
-    module.spare.close()
+    module.close()
     assert state_errors(*left, flat(state)) == pytest.approx(dict.fromkeys(left[0], 0), abs=1e-4)
     stateless = foreign_module(ROOT / "implementations/fsdp_shard_map.py", isolated=True)
     assert why_unsupported(stateless, problem, ONE).startswith("it carries no model state, and")
-    stateless.spare.close()
+    stateless.close()
 
 
 def test_the_manuals_example_passes_the_gate(gate, tmp_path):
@@ -479,7 +478,7 @@ def test_the_manuals_example_passes_the_gate(gate, tmp_path):
     module = load(tmp_path / "least_squares.py")
     gate.prove_exact(module)
     assert gate.prove_rounding(module)["update_error"] < 1e-5
-    module.spare.close()
+    module.close()
 
 
 def test_processes_are_as_many_as_the_mesh_needs(planted):

@@ -145,13 +145,18 @@ class ForeignModule(ModuleType):
         processes = mesh.size if self.FOREIGN.get("per_device") else 1
         threads = mesh.size // processes
         if self.spare and (len(self.spare), self.spare.threads) != (processes, threads):
-            self.spare.close()
+            self.close()
         if self.spare is None or self.spare.closed:
             helper = [sys.executable, bench.contract.foreign.__file__, str(self.__file__)]
             helper += self.FOREIGN.get("packages", [])
             command = self.FOREIGN.get("command", helper)
             self.spare = Children(command, processes, threads, self.FOREIGN.get("variables"))
         return self.spare
+
+    def close(self) -> None:
+        """End the spare processes."""
+        if self.spare:
+            self.spare.close()
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
         """Return the reason that the processes give; None if they support the problem."""

@@ -250,8 +250,7 @@ def measure(
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds; docs/design/measuring.md explains the turns.
 
-    Arms that have left the rounds return in every REENTRY-th, so that a later drift of their times
-    shows.
+    Arms that have left the rounds return in every REENTRY-th, so that a later drift shows.
 
     Args:
       arms: warm arms with distinct names.
