@@ -274,7 +274,7 @@ class _Planner:
                 if error := entries[name]["error"]:
                     self.faults.append(f"implementation {name} ({entries[name]['path']}): {error}")
             elif name not in outside:  # a fault of the path itself is reported already
-                self.unknown("implementation", name, entries)
+                self.unknown("implementation", name, [*entries, *presets.CLASSES])
         chosen = chosen or _unique(expanded(preset.implementations, entries))
         return [name for name in chosen if name in entries]
 

@@ -13,7 +13,8 @@ from bench.records.mesh import MeshShape
 from bench.records.statuses import MARGIN
 
 EXACT, OTHERS = "exact", ("approximate", "foreign")
-"""Classes that `--implementations` takes; OTHERS are also the keys of a catalogue's entries."""
+CLASSES = EXACT, *OTHERS
+"""Classes of implementations. OTHERS are also keys of their entries in a catalogue."""
 
 Entry = Mapping[str, Any]
 """An implementation of a catalogue: see bench.records.messages.ImplementationEntry."""

@@ -270,7 +270,7 @@ def test_all_faults_are_reported_at_once() -> None:
     found = faults(
         preset="quik",
         workloads=("mpl", "gpt2-nan"),
-        implementations=("jit_smd",),
+        implementations=("jit_smd", "foriegn"),
         meshes=("dta=2", "data=16"),
         batch_sizes=("x",),
         precision=("fp23",),
@@ -287,6 +287,7 @@ def test_all_faults_are_reported_at_once() -> None:
         "--workloads: unknown 'mpl'; did you mean mlp",
         "--workloads: gpt2 has no size 'nan'; did you mean nano",
         "--implementations: unknown 'jit_smd'; did you mean jit_spmd?",
+        "--implementations: unknown 'foriegn'; did you mean foreign?",
         "unknown axis 'dta'",
         "did you mean data?",
         "data=16 needs 16 devices, there are 8; --devices 16 allows it",
@@ -301,7 +302,7 @@ def test_all_faults_are_reported_at_once() -> None:
         "--devices: '1.5'",
     ):
         assert sum(part in fault for fault in found) == 1, part
-    assert len(found) == 15
+    assert len(found) == 16
 
 
 def test_quick_has_no_more_virtual_devices_than_cores() -> None:
