@@ -68,8 +68,8 @@ def run(launches: int, limit_s: float, folder: Path) -> Iterator[RightRun]:
     for number in itertools.count():
         if done >= launches or time.monotonic() - began > limit_s:
             return
-        pattern = patterns[number % len(patterns)]
-        options = RUNS[number % len(RUNS)]
+        again, place = divmod(number, len(RUNS))
+        pattern, options = patterns[(again + place) % len(patterns)], RUNS[place]
         words = ("run", *SMALL, *options, "--run", str(number))
         with load(pattern, number):
             ended = ask(
