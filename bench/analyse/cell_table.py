@@ -57,7 +57,6 @@ class Tables:
     timeline: pd.DataFrame
     """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[Damage] = ()
-    """Stored data that cannot be read."""
     losses: Sequence[LossRow] = ()
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)

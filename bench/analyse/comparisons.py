@@ -53,7 +53,6 @@ class Comparison:
     process: Spreads
     """Spreads between its launches, as assumed or measured."""
     margin: float
-    """Relative difference of step times that is negligible."""
     claims: dict[str, Claim]
     """The claim about each arm but the baseline, against the baseline."""
     input_claims: dict[str, Claim]
@@ -63,7 +62,6 @@ class Comparison:
     ablated: dict[str, Ratio]
     """Time of each ablated arm over that of its implementation's whole step."""
     waits: dict[str, Waits]
-    """Waiting times for input of the arms with input."""
     ranked: list[dict[str, Any]]
     """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, in which shared
     noise cancels, or by step time where there is no ratio. Approximate ones follow the exact."""

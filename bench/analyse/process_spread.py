@@ -58,7 +58,6 @@ class Spreads:
     one_process: ProcessSpread = PROCESS
     two_processes: ProcessSpread = TWO_PROCESSES
     apart: frozenset[str] = frozenset()
-    """Arms with processes of their own."""
 
     def between(self, arm: str, other: str) -> ProcessSpread:
         """Return the spread of the ratio of two arms."""

@@ -108,7 +108,6 @@ class Compared:
     contents: dict[str, list[Difference]]
     """The files that differ, by the implementation or workload that they belong to."""
     margin: float
-    """Relative difference of step times that is negligible."""
     blocks: list[tuple[Comparison, Comparison]]
     """Blocks that both runs have, in the report's order."""
     changes: list[Change]

@@ -19,7 +19,6 @@ class Order(TypedDict):
     """Devices of each process."""
     processes: int
     variables: dict[str, str]
-    """Environment variables of the block's variant."""
     coordinator: str
     """`host:port` for jax.distributed.initialize; empty if there is one process."""
 

@@ -44,11 +44,9 @@ class BlockState:
     """The stored results of a block."""
 
     launches: set[int] = field(default_factory=set)
-    """Numbers of the stored launches."""
     samples: list[SampleRow] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     cells: list[CellRow] = field(default_factory=list)
-    """Cell rows of all launches."""
     seconds: float = 0.0
     """Wall time of the last launch."""
     ceilings: Ceilings | None = None

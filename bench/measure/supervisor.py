@@ -23,7 +23,7 @@ from bench.records.arms import TWIN, implementation_of
 from bench.records.cells import Block, Cell
 from bench.records.git_files import shipped_implementations
 from bench.records.host import load_average
-from bench.records.messages import Job, LookEvent, PhaseEvent, WorkerSettings
+from bench.records.messages import UNFINISHED, Job, LookEvent, PhaseEvent, WorkerSettings
 from bench.records.rows import BlockRow, Ceilings, CellRow, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
 from bench.records.step_programs import ProgramFigures
@@ -45,9 +45,7 @@ class Settings:
     worker: WorkerSettings
     """The part of every job that is the same throughout the run."""
     timeout_s: float | None = None
-    """Limit on the time of one worker."""
     silence_s: float = SILENCE_S
-    """Limit on the time in which a worker shows no progress."""
     variants: Mapping[str, Variant] = field(default_factory=dict)
     hosts: Hosts = field(default_factory=Hosts)
     unsupported: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -322,18 +320,21 @@ class _BlockRun:
 
         At least the baseline's twin was in memory beside each of them, except while the reference
         was computed, which would not fit for a lone cell either. A file that was not shipped may
-        have broken another one in the rounds, or have ended the process in its turn.
+        have broken another one in the rounds, or have ended the process in its turn. A thread of
+        such a file looks like late work of every arm.
         """
         if report.phase in _BEFORE_ARMS:
             return set()
         crashed = {name for name, row in failed.items() if row["status"] == "crashed"}
-        users = self.users_among(pending) if crashed and report.phase == "measure" else set()
+        late = {name for name, row in failed.items() if row["reason"].startswith(UNFINISHED)}
+        broken = late | (crashed if report.phase == "measure" else set())
+        users = self.users_among(pending) if broken else set()
         return {
             name
             for name, row in failed.items()
             if row["status"] == "oom"
             or row["reason"].startswith(FORGED)
-            or (name in crashed and users - {name})
+            or (name in broken and users - {name})
         }
 
     def _spoilers(

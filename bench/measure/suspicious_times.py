@@ -8,10 +8,10 @@ of its own, in which it can reach neither. Both have the same costs there, so th
 as before.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from statistics import median, quantiles
 
@@ -31,9 +31,10 @@ LATE_S = 1.0
 """Seconds by which the supervisor may notice the start of the rounds late, on a busy host."""
 FEWEST_TURNS, FEWEST_OTHERS = 8, 4
 """Fewest turns of an arm, and of all others, for a comparison of its gaps with theirs."""
-GAP_SHARE, GAP_S = 0.25, 5e-3
-"""Share of its turn by which an arm's gap may exceed that of other arms, and the excess that is
-always allowed: turns may be very short, and a busy host adds milliseconds."""
+GAP_SHARE, GAP_S, GAP_ERROR = 0.25, 5e-3, 1e-4
+"""Share of its turn by which an arm's gap may exceed that of other arms; the excess that is always
+allowed: turns may be very short, and a busy host adds milliseconds; and the largest probability
+that its gaps do so more often than those of other arms by chance."""
 
 Rows = Sequence[SampleRow]
 Turns = Mapping[tuple[str, bool], list[tuple[float, float]]]
@@ -95,16 +96,21 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
             turns[arm, bool(row.get("checked"))].append((turn_s, turn_s - _spans_s(row)))
     found = {}
     for arm in {arm for arm, _ in turns}:
-        counted, excesses, quartile = turns[arm, False], _excesses(turns, arm, False), 1
-        if len(counted) < FEWEST_TURNS:  # checks differ in length, so most turns have to be late
-            counted = counted + turns[arm, True]
-            excesses, quartile = excesses + _excesses(turns, arm, True), 0
+        # Checks take time and differ in length: where they count, most turns have to be late.
+        many = len(turns[arm, False]) >= FEWEST_TURNS
+        kinds, most = ([False], 0.5) if many else ([False, True], 0.75)
+        counted = [turn for kind in kinds for turn in turns[arm, kind]]
         if len(counted) < FEWEST_TURNS:
             continue
         turn_s, gap_s = map(median, zip(*counted, strict=True))
         allowed_s = max(GAP_S, GAP_SHARE * turn_s)
-        late = len(excesses) >= FEWEST_TURNS and quantiles(excesses, n=4)[quartile] > allowed_s
-        if late or gap_s < -allowed_s:
+        late, others = list[bool](), list[bool]()
+        for kind in kinds:
+            own, beside = _late(turns, arm, kind, allowed_s)
+            late, others = late + own, others + beside
+        usual = (sum(others) + 1) / (len(others) + 2)
+        often = len(late) >= FEWEST_TURNS and sum(late) > most * len(late)
+        if (often and _surely(late, usual, GAP_ERROR)) or gap_s < -allowed_s:
             than = "longer" if gap_s < 0 else "shorter"
             found[arm] = (
                 f"its spans are {than} than its turns: of {numbers.si(turn_s, 's')}, they account "
@@ -113,16 +119,16 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
     return found
 
 
-def _excesses(turns: Turns, arm: str, checked: bool) -> list[float]:
-    """Return how much longer an arm's gaps are than others' of the same kind: checks take time."""
-    others = [
-        gap_s
-        for (name, kind), those in turns.items()
-        if name != arm and kind == checked
-        for _, gap_s in those
-    ]
-    gaps = [gap_s for _, gap_s in turns[arm, checked]]
-    return [gap_s - median(others) for gap_s in gaps] if len(others) >= FEWEST_OTHERS else []
+def _late(turns: Turns, arm: str, kind: bool, allowed_s: float) -> tuple[list[bool], list[bool]]:
+    """Say of each turn of this kind, the arm's and others', whether its gap is too long."""
+    gaps = [(name, gap_s) for (name, checked), each in turns.items() if checked == kind
+            for _, gap_s in each]  # fmt: skip
+    others = [gap_s for name, gap_s in gaps if name != arm]
+    if len(others) < FEWEST_OTHERS:
+        return [], []
+    limit_s = median(others) + allowed_s
+    own = [gap_s > limit_s for name, gap_s in gaps if name == arm]
+    return own, [gap_s > limit_s for gap_s in others]
 
 
 def _too_fast(
@@ -269,7 +275,7 @@ def _ratios(own: Mapping[int, float], others: Mapping[int, float] | None) -> lis
     return [own[number] / others[number] for number in own.keys() & others.keys()]
 
 
-def _surely(signs: Sequence[bool]) -> bool:
-    """Return whether a sign test shows that most are true; never with too few signs."""
-    trues, count = sum(signs), len(signs)
-    return sum(math.comb(count, n) for n in range(trues, count + 1)) <= ERROR * (1 << count)
+def _surely(signs: Sequence[bool], chance: float = 0.5, error: float = ERROR) -> bool:
+    """Return whether a binomial test shows that signs are true more often than by this chance."""
+    above = import_module("scipy.special").bdtrc  # not at the top: a dry run loads no numpy
+    return bool(above(sum(signs) - 1, len(signs), chance) <= error)

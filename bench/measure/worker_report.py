@@ -36,9 +36,7 @@ class WorkerReport:
     """The events of a worker so far, and how it ended."""
 
     timeout_s: float | None
-    """Limit on the time of the whole launch."""
     silence_s: float
-    """Limit on the time without an event."""
     processes: int
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))

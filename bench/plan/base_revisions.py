@@ -105,7 +105,6 @@ class Origin:
     """The file and the repository of an implementation."""
 
     path: Path
-    """The resolved path."""
     repository: Repository
 
 

@@ -51,7 +51,6 @@ class Plan:
     margin_reason: str = ""
     """Why the margin was chosen; empty if an option names it."""
     approximate: tuple[str, ...] = ()
-    """Those of the implementations whose steps are approximate."""
     allow_undecided: int = 0
     """Comparisons of a gate that may stay undecided."""
     passes: int = 0

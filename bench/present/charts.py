@@ -97,7 +97,6 @@ class Chart:
     """The words of one kind of chart."""
 
     heading: str
-    """Heading of its section on the page."""
     title: str = ""
     note: str = ""
     """How to read it. `{margin}` is replaced by the margin of the verdicts."""

@@ -69,7 +69,6 @@ class Search:
     limit: float
     """Bytes."""
     known: dict[int, float] = field(default_factory=dict)
-    """Bytes by batch, where they are known."""
     fitted: list[bool] = field(default_factory=list)
     """Whether each guess fitted, in order."""
 

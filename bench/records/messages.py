@@ -25,6 +25,9 @@ JAX_CHILD = "bench.worker.foreign.jax_child"
 PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
 """Optional packages by the option that needs each, which is also the name of the extra."""
 
+UNFINISHED = "the step returns before its work is done"
+"""Begins the reason against a step whose process works on: another file's thread may do that."""
+
 FIRST_LOOK = 16
 
 

@@ -12,6 +12,7 @@ from bench.records.arms import TWIN, implementation_of, is_ablated
 from bench.records.current_arm import TurnWriter
 from bench.records.host import host_id
 from bench.records.messages import Job, LookEvent, is_look
+from bench.records.numbers import count
 from bench.records.rows import SampleRow, Turn
 from bench.records.step_programs import identity
 from bench.worker import process_exchange
@@ -230,7 +231,7 @@ class BlockRounds:
         if TWIN in reasons:
             reasons.setdefault(baseline, reasons[TWIN])
         for name, programs in compiled.items():
-            reasons[name] = f"compiled {programs} programs while it was timed"
+            reasons[name] = f"compiled {count(programs, 'program')} while it was timed"
         reasons = {n: why for own in process_exchange.gather(reasons) for n, why in own.items()}
         for name, reason in reasons.items():
             if name in self.names:

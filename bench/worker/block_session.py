@@ -106,9 +106,9 @@ class BlockSession:
         self._lap_began = now
 
     def send_rows(self) -> None:
-        """Send the block's row so far, and the rows of ok cells that are new or changed."""
+        """Send the block's row so far, and the rows of cells that are new or changed."""
         for name, row in self.cells.items():
-            if row["status"] == "ok" and self._sent.get(name) != row:
+            if self._sent.get(name) != row:
                 self._sent[name] = row.copy()
                 self.emit(RowEvent(event="cell", row=row))
         self.emit(RowEvent(event="block", row=self.row))
@@ -118,7 +118,7 @@ class BlockSession:
         row = self.cell_row(name, status, reason)
         if "threads_s" in (before := self.cells.get(name, row)):
             row["threads_s"] = before["threads_s"]
-        self.cells[name] = row
+        self.cells[name], self._sent[name] = row, row.copy()
         self.emit(RowEvent(event="cell", row=row))
 
     def cell_row(self, name: str, status: Status, reason: str) -> CellRow:

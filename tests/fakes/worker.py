@@ -24,6 +24,7 @@ from pathlib import Path
 
 from bench.records.cells import Block
 from bench.records.current_arm import TurnWriter
+from bench.records.messages import UNFINISHED
 from bench.records.rows import block_fields
 
 BEHAVIOUR = json.loads(os.environ.get("FAKE_WORKER", "{}"))
@@ -113,6 +114,8 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
             return "wrong", "gradients 2 times too large"
         case "busy":
             return "wrong", "its threads used 2 s of CPU time"
+        case "late":
+            return "wrong", f"{UNFINISHED}: its threads still used 2 s of CPU time"
         case "unsupported":
             return "unsupported", "needs an axis named model"
         case "oom":

@@ -85,6 +85,18 @@ def test_in_a_short_run_a_check_is_compared_with_checks(liar):
     assert set(refused(rows)) == set(liar)
 
 
+@pytest.mark.parametrize(("liar", "rounds"), [("", 12), ("", 2000), ("b", 32)])
+def test_a_host_that_delays_many_turns_convicts_no_arm(liar, rounds):
+    """A third of all turns is late; by chance, most of one arm's few turns are."""
+    rows = taken(rounds=rounds, factors={liar: 0.1})
+    extra = 0.0
+    for number, row in enumerate(rows):
+        row["at"] += extra
+        unlucky = rounds == 12 and row["arm"] == "b" and row["round"] < 6
+        extra += SPAN_S if unlucky or number % 3 == 0 else 0.0
+    assert set(refused(rows)) == set(liar)
+
+
 def test_spans_of_other_processes_are_not_compared_with_turns():
     assert refused(taken(factors={"b": 0.1}), b={"foreign": {}}) == {}
 

@@ -419,6 +419,16 @@ def test_arms_beside_busy_threads_are_measured_again_without_them(bench: Bench) 
     assert {row["attempt"] for row in attempt.samples} == {bench.jobs[1]["attempt"]}
 
 
+def test_a_users_file_that_works_late_beside_another_is_measured_alone(bench: Bench) -> None:
+    """The other one's thread looks like late work of both."""
+    files = ["/tmp/B.py", "/tmp/C.py"]
+    behaviour = {"equal": True, "C": "late", "beside": {"C": {"B": "late"}}}
+    bench.run(behaviour, implementation_paths=files)
+    assert bench.statuses == {"A": "ok", "B": "ok", "C": "wrong"}
+    assert [job["implementations"] for job in bench.jobs] == [ARMS, ["B"], ["C"]]
+    assert [job["alone"] for job in bench.jobs] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("how", "status"), [("wrong", "wrong"), ("segv", "crashed"), ("forge", "crashed")]
 )

@@ -93,7 +93,6 @@ class Answer:
 
     out: str
     tail: Sequence[str]
-    """The last lines of its stderr, without empty ones."""
     code: int | None
     """Exit code, negative for a signal; None if the child took too long and was killed."""
 

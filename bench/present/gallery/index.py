@@ -48,7 +48,6 @@ class Entry:
     """On which hardware, and when."""
     facts: list[str] = field(default_factory=list)
     timed: int = 0
-    """Cells with a time."""
     page: str = "report.html"
     markdown: str = "report.md"
     picture: str = ""

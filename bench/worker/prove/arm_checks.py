@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
+from bench.records.messages import UNFINISHED
 from bench.records.numbers import count
 from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
@@ -42,7 +43,7 @@ would hide late work. CPU time counts rather than wall time, because on a busy h
 wait long, but use a few milliseconds of CPU time at most."""
 
 REPEATS = 3
-SETTLE_S = 30.0
+SETTLE_S = 5.0
 GLANCE_S = (0.01, 0.02)
 """Seconds of the pause before a glance, and of the glance."""
 
@@ -74,14 +75,11 @@ def check_completion(arm: Arm) -> None:
         if not any(late):
             return
     settle(arm)
-    raise WrongStepError(f"the step returns before its work is done: {next(filter(None, late))}")
+    raise WrongStepError(f"{UNFINISHED}: {next(filter(None, late))}")
 
 
 def settle(arm: Arm) -> None:
-    """Wait until the process is idle, so that one arm's late work does not count against the next.
-
-    After SETTLE_S this gives up; the next arms then run beside that work and are likely refused.
-    """
+    """Wait for SETTLE_S at most until the process is idle, so that late work disturbs no arm."""
     for _ in watch(arm, SETTLE_S, SETTLED_TIMES):
         pass
 

@@ -53,7 +53,7 @@ def named_update(kept: Kept, right: Stepped, wrong: list[str]) -> str:
     factor = float(update @ whole / (whole @ whole))
     far = abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT)
     if far or explains(factor * whole, update, whole):
-        return f"the update is about {factor:.2g} times what it should be"
+        return f"the update is about {factor:.3g} times what it should be"
     return _delayed(kept)
 
 

@@ -200,8 +200,8 @@ class SpotChecks:
         watched.repeats = self.rounds
 
         def convict(why: str) -> None:
-            steps = f"steps {arm.steps - in_turn + 1} to {arm.steps}, in round {number + 1}"
-            self.reasons[arm.name] = f"{steps}: {why}"
+            steps = _named(arm.steps - in_turn + 1, in_turn)
+            self.reasons[arm.name] = f"{steps}, in round {number + 1}: {why}"
 
         return repetition(arm, in_turn, convict)
 
@@ -254,8 +254,8 @@ class SpotChecks:
             if any(process_exchange.gather(watched.suspected > 0)):
                 watched.due.insert(0, 0)
             if why:
-                last = kept.first_step + kept.steps - 1
-                self.reasons[name] = f"steps {kept.first_step} to {last}, {kept.where}: {why}"
+                steps = _named(kept.first_step, kept.steps)
+                self.reasons[name] = f"{steps}, {kept.where}: {why}"
         turn_of("")
         cost_s = sum(kept.took_s for kept in self._kept) + time.monotonic() - began
         if not self._planned:
@@ -375,6 +375,10 @@ class SpotChecks:
         if not distance(end, start) and self._owed.moves(now, 1):
             return "the parameters do not change"
         return ""
+
+
+def _named(first: int, steps: int) -> str:
+    return f"step {first}" if steps == 1 else f"steps {first} to {first + steps - 1}"
 
 
 def _moves(before: Params, after: Params) -> bool:
