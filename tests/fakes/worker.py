@@ -39,6 +39,11 @@ for name, behaviour in BEHAVIOUR.get("beside", {}).items():
         BEHAVIOUR |= behaviour
 COMMON = block_fields(Block.of(JOB), JOB["attempt"], JOB["launch"])
 BLOCK = COMMON["block"]
+WRONG = {
+    "wrong": "gradients 2 times too large",
+    "busy": "its threads used 2 s of CPU time",
+    "late": f"{UNFINISHED}: its threads still used 2 s of CPU time",
+}
 
 
 def say(**event) -> None:
@@ -110,12 +115,8 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
             print(json.dumps({"event": "samples", "rows": [1]}), flush=True)
         case "forge all":
             say(event="samples", rows=[1])
-        case "wrong":
-            return "wrong", "gradients 2 times too large"
-        case "busy":
-            return "wrong", "its threads used 2 s of CPU time"
-        case "late":
-            return "wrong", f"{UNFINISHED}: its threads still used 2 s of CPU time"
+        case "wrong" | "busy" | "late":
+            return "wrong", WRONG[behaviour]
         case "unsupported":
             return "unsupported", "needs an axis named model"
         case "oom":

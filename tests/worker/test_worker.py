@@ -17,6 +17,7 @@ from bench.measure.environment import worker_environment
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
 from bench.records.host import cores
 from bench.records.mesh import MeshShape
+from bench.records.messages import UNFINISHED
 from bench.records.rows import Ceilings
 from bench.records.step_programs import expanded
 from bench.worker.block_session import BlockSession
@@ -221,7 +222,7 @@ def test_every_cell_ends_once_with_its_reason(events):
         assert ends[late][0] == "wrong"
         assert "returns before its work is done" in ends[late][1]
     assert ends["restless"][0] == "wrong"
-    assert re.search(r"compiled [1-9]\d* programs while it was timed", ends["restless"][1])
+    assert re.search(r"compiled [1-9]\d* programs? while it was timed", ends["restless"][1])
     for name, what in (
         ("clockmaker", "time.perf_counter"),
         ("poisoner", "json.encoder.JSONEncoder"),
@@ -391,6 +392,33 @@ def test_who_spoils_the_process_is_alone_to_blame(tmp_path, does, reason):
         assert done.returncode == 0, done.stderr
         assert [row["status"] for row in ends.values()] == ["ok", "ok"]
         assert "jax_config" not in ends["spoiler"]
+
+
+@pytest.mark.slow
+def test_a_thread_that_never_rests_ends_the_worker_after_its_file(tmp_path):
+    """It would disturb all other arms, which a fresh worker measures."""
+    (tmp_path / "spins.py").write_text(
+        "import threading\n"
+        "from implementations import jit_spmd\n"
+        "from implementations.jit_spmd import why_unsupported\n"
+        "def spin():\n"
+        "    while True: sum(range(1000))\n"
+        "def build(problem, mesh):\n"
+        "    threading.Thread(target=spin, daemon=True).start()\n"
+        "    return jit_spmd.build(problem, mesh)\n"
+    )
+    done = run_worker(
+        JOB | {
+            "implementations": ["jit_spmd", "spins"],
+            "implementation_paths": [str(tmp_path / "spins.py")],
+            "proved": {"jit_spmd": {}, "spins": {}},  # quicker
+        }
+    )  # fmt: skip
+    assert done.returncode == 1
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    (row,) = [event["row"] for event in events if event["event"] == "cell"]
+    assert (row["implementation"], row["status"]) == ("spins", "wrong")
+    assert row["reason"].startswith(UNFINISHED)
 
 
 def test_a_child_that_a_step_has_forked_is_no_second_worker(tmp_path, monkeypatch):
