@@ -96,7 +96,7 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
             turns[arm, bool(row.get("checked"))].append((turn_s, turn_s - _spans_s(row)))
     found = {}
     for arm in {arm for arm, _ in turns}:
-        # Checks take time and differ in length: where they count, most turns have to be late.
+        # Checks differ in length: where they count, three in four turns have to be late.
         many = len(turns[arm, False]) >= FEWEST_TURNS
         kinds, most = ([False], 0.5) if many else ([False, True], 0.75)
         counted = [turn for kind in kinds for turn in turns[arm, kind]]
