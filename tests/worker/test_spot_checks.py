@@ -48,6 +48,7 @@ from implementations import (
 
 AFTER = 8
 """Calls of a step that are right; all of them before the rounds."""
+TWICE = r"the update is about (1\.9[5-9]|2|2\.0[1-5]) times what it should be"
 
 
 def checked(gate, built, problem, rounds=3, seconds=1.0, approximate=(), steps=4, *, last=False):
@@ -303,18 +304,18 @@ def reset_moments(right, copy, problem, mesh):
         (half, "the update is that of 1 of 2 parts of the batch; the loss is that of 1 of 2"),
         (half_when_timed, "the update is that of 1 of 2 parts of the batch"),
         (cached_loss, "it was not recomputed"),
-        (longer, "the update is about 1.2 times what it should be"),
+        (longer, r"the update is about 1\.2[45] times what it should be"),
         (delayed, "the gradients are those of the step before"),
         (reused, "the gradients are those of the step before"),
         (in_a_thread, "the optimizer.s .*count goes|the parameters do not change|left out"),
-        (with_a_counter, "the update is about 2 times what it should be"),
+        (with_a_counter, TWICE),
         (reset_moments, "the update is"),
     ],
 )
 def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diagnosis):
     why, _ = checked(gate, changed(change)(problem, mesh), problem)
     assert re.search(diagnosis, why), why
-    assert re.match(r"steps \d+ to \d+, (in round \d|after the last round): ", why)
+    assert re.match(r"steps? \d+( to \d+)?, (in round \d|after the last round): ", why)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +326,7 @@ def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diag
         (dodging, "the parameters do not change"),
         (half, "the update is that of 1 of 2 parts of the batch; the loss is that of 1 of 2"),
         (cached_loss, "it was not recomputed"),
-        (longer, "the update is about 1.2 times what it should be"),
+        (longer, r"the update is about 1\.2[45] times what it should be"),
     ],
 )
 def test_a_short_turn_is_checked_as_a_whole(gate, mesh, problem, change, diagnosis):
@@ -500,7 +501,7 @@ def test_updates_that_a_counter_hides_are_counted_between_two_checks(gate, mesh,
 def test_a_program_that_counts_to_50_turns_wrong_in_the_midst_of_the_rounds(gate, mesh, problem):
     change = partial(with_a_counter, after=50)
     why, check = checked(gate, changed(change)(problem, mesh), problem, rounds=16, steps=2)
-    assert "the update is about 2 times what it should be" in why
+    assert re.search(TWICE, why), why
     assert int(re.match(r"steps \d+ to (\d+), ", why)[1]) > 50
     assert check["update_error"] < check["update_tolerance"], "the check in round 1 has passed"
 
