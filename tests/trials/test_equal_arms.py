@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.analyse.process_spread import PROCESS
 from bench.records.arms import TWIN
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
@@ -32,7 +33,7 @@ def samples(
         for process in range(processes):
             host = 0.1 * np.cumsum(chance.standard_normal((rounds, 1)), axis=0) / rounds**0.5
             own = noise * chance.standard_t(4, (rounds, len(arms)))
-            own += 0.0014 * chance.standard_normal(len(arms))
+            own += PROCESS.sd / 2**0.5 * chance.standard_normal(len(arms))
             times = 1e7 * np.exp(host + own) * (1.0 if truth is None else np.array(truth))
             orders = np.array([chance.permutation(len(arms)) for _ in range(rounds)])
             previous = np.roll(orders.ravel(), 1)

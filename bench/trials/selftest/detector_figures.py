@@ -62,7 +62,7 @@ class Figures:
 
 
 def compute(
-    rows: Sequence[Row], samples: pd.DataFrame, seconds: float, count: int = 100
+    rows: Sequence[Row], samples: pd.DataFrame, seconds: float, count: int = 300
 ) -> Figures:
     """Return all figures of the stored rows and samples.
 
