@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import jax
@@ -32,6 +31,7 @@ from bench.records.host import cores, load_average, usable_cores
 from bench.records.mesh import AXES, MeshShape
 from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, SampleRow
+from bench.records.temporary_folders import temporary_folder
 from bench.worker.answer.available import installed
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
@@ -146,8 +146,7 @@ def compare(
     schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
     session.agreement = agreement
     looks, asked = LaunchLooks(schedule, session.block), cast("list[LookEvent]", session.asked)
-    with TemporaryDirectory(prefix="lockstep-") as programs:
-        session.programs = Path(programs)
+    with temporary_folder() as session.programs:
         for arm in session.chance.sample(list(steps), len(steps)):
             _admit(session, agreement, arm, Given(steps[arm], state, batch))
         samples: list[SampleRow] = []
@@ -331,7 +330,7 @@ def _stored(
         "loosened": sorted(p for p, most in proof.allowed.items() if most > proof.update_tolerance),
     }
     rows = samples, cells, [block]
-    with TemporaryDirectory(prefix="lockstep-") as folder:
-        directory = store.create(Path(folder), manifest)
+    with temporary_folder() as folder:
+        directory = store.create(folder, manifest)
         store.add_launch(directory, *rows)
         return Results(store.load(directory), rows)

@@ -42,7 +42,6 @@ class Side:
     seconds: float = 0.0
     """Per traced step."""
     ops: tuple[str, ...] = ()
-    """HLO instructions."""
     transposes: bool = False
     """Whether any of them changes an array's layout."""
 

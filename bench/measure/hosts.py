@@ -1,6 +1,7 @@
 """The hosts of a run, and the start of worker processes on them."""
 
 import json
+from pathlib import Path
 from typing import TypedDict
 
 from bench.measure.environment import worker_cores, worker_environment
@@ -59,6 +60,8 @@ def start_process(order: StartOrder, hear: Hear) -> LocalProcess:
     place, neighbours = order["place"], order["neighbours"]
     environment = worker_environment(platform, devices, processes)
     job = order["job"]
+    if programs := job.get("program_cache"):  # what a killed process leaves goes with the run's
+        environment["TMPDIR"] = str(Path(programs).parent)
     if processes > 1:
         own = Place(rank=order["rank"], processes=processes, coordinator=order["coordinator"])
         if platform != "cpu" and neighbours > 1:

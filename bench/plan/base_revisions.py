@@ -113,7 +113,6 @@ class Bases:
     """The comparisons of a gate: implementations and their bases."""
 
     revision: str
-    """The revision as typed."""
     origins: Mapping[str, Origin]
     """By name, the compared implementations that exist at the base."""
     new: tuple[str, ...]

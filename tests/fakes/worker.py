@@ -19,6 +19,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -91,6 +92,9 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
             print(f"last words of {arm}", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGSEGV)
         case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "litter":
+            tempfile.mkdtemp(prefix="left-")
             os.kill(os.getpid(), signal.SIGKILL)
         case "exhausted":
             sys.exit("jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: allocating 3 GiB")

@@ -209,6 +209,14 @@ def test_who_killed_it_is_read_from_the_kernels_counters(
     assert told in bench.cells["B"]["reason"]
 
 
+def test_what_a_killed_worker_leaves_is_removed_with_the_folder_of_the_run(bench: Bench) -> None:
+    folder = bench.folder / "run"
+    folder.mkdir()
+    bench.run({"B": "litter"}, program_cache=str(folder / "block"))
+    assert list(folder.glob("left-*"))
+    assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}
+
+
 def test_who_has_the_turn_is_blamed_for_a_death_in_the_rounds(bench: Bench) -> None:
     bench.run({"turn": "B", "measure": "segv"})
     assert bench.statuses == {"A": "ok", "B": "crashed", "C": "ok"}

@@ -57,7 +57,6 @@ class Observed:
     shards: int
     """Number of parts that the mesh splits a batch into."""
     rate: float
-    """Learning rate."""
     ours: Trajectory
     truth: Trajectory
     gradients: Callable[..., Any]
