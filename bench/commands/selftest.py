@@ -47,7 +47,7 @@ def selftest(
 ) -> None:
     """Measure the false alarms, detection and coverage of Lockstep and of other tools.
 
-    This takes about 25 minutes with all tools. Nothing else should run on the machine.
+    This takes about 30 minutes with all tools. Nothing else should run on the machine.
 
     Args:
       processes: Worker processes for real train steps under each load; half as many spin.
@@ -111,8 +111,8 @@ def _build(folder: Path) -> None:
     # Drawing libraries take seconds to load: import them only now, when nobody is waiting.
     from bench.trials.selftest.selftest_page import build
 
+    typer.echo("judging parts of the samples, which takes some minutes")
     page, figures = build(folder)
     for target in figures.targets:
-        word = "met   " if target.met else "MISSED"
-        typer.echo(f"{word}  {target.promise}: {target.measured}")
+        typer.echo(f"{'met   ' if target.met else 'MISSED'}  {target.promise}: {target.measured}")
     typer.echo(f"self-test: {page.as_posix()}")
