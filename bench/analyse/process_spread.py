@@ -30,8 +30,8 @@ class ProcessSpread:
 
 
 PROCESS = ProcessSpread(0.0035, 11)
-"""The prior, until runs with several launches measure the spread: in 64 processes of self-tests, the
-even and the odd rounds of equal copies of a train step agreed on differences of this size."""
+"""The prior, until runs with several launches measure the spread: in 64 processes of self-tests,
+the even and the odd rounds of equal copies of a step agreed on differences of this size."""
 
 TWO_PROCESSES = ProcessSpread(0.026, 11)
 """The prior for two arms, at least one of which has a process of its own: docs/design/verdicts.md
