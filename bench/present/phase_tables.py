@@ -111,16 +111,12 @@ def ablations(rows: Rows) -> Table:
             for column in (
                 Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high")),
                 Column(
-                    f"{part}_traced",
-                    "In the trace",
-                    title.lower(),
-                    "percent",
+                    f"{part}_traced", "In the trace", title.lower(), "percent", optional=True,
                     span=(f"{part}_traced_low", f"{part}_traced_high"),
-                    optional=True,
                 ),
             )
         ),
-    )
+    )  # fmt: skip
     fact = (
         "The share of a part is the time that a step without it saves, in turns with the whole "
         "step. Shares need not add up, because parts may overlap."

@@ -18,7 +18,7 @@ from bench.present.plots.vega_plot import Plot, compose
 from bench.records.paths import as_typed
 
 PANELS = 36
-"""Limit on the panels of all plots of a report: one takes about 0.1 s in all its formats."""
+"""Limit on the panels of all plots of a report: each takes some 0.06 s in all its formats."""
 
 FEWEST, MOST = 3, 5
 """Bounds of a plot's panels: the more subjects share PANELS, the fewer each plot has."""

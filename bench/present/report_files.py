@@ -35,8 +35,6 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     """
     directory = run.directory
     found = found or cell_table.build(run)
-    for name, frame in _frames(run, found).items():
-        frames.write(frame, directory, name)
     drawn = print_plots.draw(found, every=all_plots, machine=run_environment.hardware(run.manifest))
     predicted = predicted_curves.find(directory)
     plots = directory / "plots"
@@ -46,6 +44,8 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     picture = placing_table.picture(found, run_environment.question(run.manifest), about)
 
     with drawing([*places, *([(picture, directory)] if picture else [])]):
+        for name, frame in _frames(run, found).items():
+            frames.write(frame, directory, name)
         text = markdown.content(found, run.manifest, drawn, predicted)
         files.write(directory / "report.md", markdown.render(text))
         files.write(directory / "report.html", page.html(found, run.manifest, predicted))

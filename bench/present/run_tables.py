@@ -104,15 +104,10 @@ def largest(rows: Sequence[MaxBatchRow]) -> Table:
         ),
         Column("mesh", "Mesh", filter=True),
         Column("batch", "Batch", "global", "count", detail=_refuted),
-        Column(
-            "status", "Status", filter=True, long=True, detail=lambda row: row["reason"],
-        ),
+        Column("status", "Status", filter=True, long=True, detail=lambda row: row["reason"]),
         Column("predicted_bytes", "A device holds", "as planned", "bytes"),
         Column("peak_bytes", "Held", "as measured", "bytes", optional=True),
-        Column(
-            "limit_bytes", "May hold", "", "bytes", long=True,
-            detail=lambda row: row["limit_is"],
-        ),
+        Column("limit_bytes", "May hold", "", "bytes", long=True, detail=itemgetter("limit_is")),
         Column(
             "next_batch", "Too large", "planned or run", "count",
             detail=lambda row: "" if missing(row["next_bytes"]) else

@@ -449,8 +449,8 @@ def test_intervals_that_go_on_beyond_the_axis_end_in_arrows(mlp: Page) -> None:
     shown = {(item["type"], item.get("name")) for item in items}
     assert ("symbol", "python_loop") in shown
     arrows = {item["text"] for item in items if item.get("name") == "nnx_jit" and "text" in item}
-    assert arrows == {"\N{BLACK LEFT-POINTING SMALL TRIANGLE}",
-                      "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"}  # fmt: skip
+    assert arrows == {"\N{BLACK LEFT-POINTING POINTER}",
+                      "\N{BLACK RIGHT-POINTING POINTER}"}  # fmt: skip
     assert ("symbol", "nnx_jit") in shown
 
 

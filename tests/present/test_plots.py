@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +22,7 @@ from bench.analyse import causes, cell_table, scaling_curves
 from bench.present import charts, placing_table, print_plots
 from bench.present.plots import kinds, vega_plot
 from bench.present.plots.vega_plot import Plot
-from bench.records import store
+from bench.records import numbers, store
 from bench.records.paths import ROOT
 
 if TYPE_CHECKING:
@@ -120,7 +124,7 @@ def test_every_ratio_is_on_its_axis_which_is_logarithmic_from_twice_on(
     drawn = vega_plot.compose("ratios", spec, "", "").svg
     (points,) = re.findall(r"mark-symbol role-mark.*?</g>", drawn)
     assert points.count("<path") == len(ratios)
-    assert not re.findall("[\u25b8\u25c2]<", drawn)
+    assert not re.findall("[\u25ba\u25c4]<", drawn)
 
 
 def test_an_axis_of_attempts_has_whole_numbers() -> None:
@@ -337,6 +341,46 @@ def test_a_plot_is_written_for_screens_and_papers(drawn: Figures, tmp_path: Path
     dataclasses.replace(other, slug=plot.slug).write(tmp_path)
     assert paper.read_bytes().startswith(b"%PDF-")
     assert not paper.read_bytes().endswith(b"kept")
+
+
+PICTURES = """
+from bench.present.plots import vega_plot
+{first}
+text = '<text y="9" font-family="{{}}">g</text>'
+svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="99" height="20">{{text}}</svg>'
+known, unknown = (
+    vega_plot.vl_convert.svg_to_png(svg.format(name)) for name in ("DejaVu Sans Mono", "none")
+)
+print(known == unknown)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fontconfig names the fonts of Linux alone")
+@pytest.mark.parametrize(
+    ("first", "same"), [("", "False"), ("vega_plot.load_bundled_fonts()", "True")]
+)
+def test_only_bundled_fonts_are_used(tmp_path: Path, first: str, same: str) -> None:
+    config = tmp_path / "fonts.conf"
+    config.write_text(f"<fontconfig><dir>{mpl.get_data_path()}</dir></fontconfig>")
+    environment = {**os.environ, "FONTCONFIG_FILE": str(config), "PYTHONPATH": str(ROOT)}
+    program = PICTURES.format(first=first) + "import os; print(os.environ['FONTCONFIG_FILE'])"
+    out = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment)
+    assert out.split() == [same, str(config)]
+
+
+def test_the_bundled_font_has_every_character_of_plots() -> None:
+    def picture(character: str) -> bytes:
+        text = f'<text y="20" font-family="Liberation Sans">{character}</text>'
+        svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="30" height="30">{text}</svg>'
+        return bytes(vega_plot.vl_convert.svg_to_png(svg))
+
+    vega_plot.load_bundled_fonts()
+    written = json.dumps(charts.SPECS, ensure_ascii=False)
+    special = {one for one in written if not one.isascii()}
+    special |= {numbers.MISSING, numbers.TIMES, numbers.MINUS, numbers.INFINITY, numbers.NARROW}
+    special |= {"\N{MIDDLE DOT}", "\N{MICRO SIGN}", "\N{BROKEN BAR}"}
+    assert len(special) > 8
+    assert not {one for one in special if picture(one) == picture("\ue000")}
 
 
 def test_what_has_no_value_is_left_out_of_a_specification() -> None:

@@ -38,9 +38,7 @@ def read_counters(root: Path = Path("/")) -> Counters:
 def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
     """Return whether a counter rose between two readings; None if there is no counter."""
     both = before.keys() & after.keys()
-    if not both:
-        return None
-    return any(after[name] > before[name] for name in both)
+    return any(after[name] > before[name] for name in both) if both else None
 
 
 def _group_files(root: Path) -> list[Path]:

@@ -30,7 +30,6 @@ KINDS = {
 }
 """Sections of the index."""
 
-
 _PUBLISHED = re.compile(r"_\d{4}-\d\d-\d\d(_\d+)?$")
 """The end of a name that `publish` gives to a folder."""
 
@@ -69,12 +68,8 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     names = {*(everything if tracked is None else tracked), *also}
     entries = [entry for name in sorted(names) for entry in _entries(reports / name)]
     if tracked is None:  # a run, and the folder that `publish` made of it, are one
-        copied = {(one.started, one.made) for one in entries if _PUBLISHED.search(one.folder)}
-        entries = [
-            one
-            for one in entries
-            if _PUBLISHED.search(one.folder) or (one.started, one.made) not in copied
-        ]
+        entries.sort(key=lambda one: bool(_PUBLISHED.search(one.folder)))
+        entries = [*{(one.started, one.made): one for one in entries}.values()]
     entries.sort(key=lambda entry: entry.started, reverse=True)
     kinds = list(KINDS)
     return sorted(entries, key=lambda one: (kinds.index(one.kind), one.dirty, -one.timed))

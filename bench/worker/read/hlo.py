@@ -207,9 +207,7 @@ def moves_elements(instruction: Any) -> bool:
 def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
     """Return sizes and layout of an instruction's result; None for a tuple."""
     found = _LAYOUT.match(instruction.to_string().partition(" = ")[2])
-    if not found:
-        return None
-    return integers(found[1]), integers(found[2])
+    return (integers(found[1]), integers(found[2])) if found else None
 
 
 def short_path(path: str) -> str:
