@@ -336,9 +336,8 @@ def _of_code(compared: Compared) -> dict[str, str]:
         said["Other contents"] = (
             f"The files of {listing(compared.contents)} are not the same in A and B.{rest}"
         )
-    kinds = {difference.kind for difference in compared.differences}
-    named = {"machine": "machine", "versions": "versions", "environment": "environment variables"}
-    if other := [words for kind, words in named.items() if kind in kinds]:
+    kinds = {each.kind for each in compared.differences} & {"machine", "versions", "environment"}
+    if other := [words for kind, words in _KINDS.items() if kind in kinds]:
         said["More than the code differs"] = (
             f"A change may come from the {listing(other)} instead of the code. This holds for "
             "changes against the baseline too, because what slows one implementation need not slow "

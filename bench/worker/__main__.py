@@ -1,5 +1,6 @@
 """`python -m bench.worker`: reads a job from stdin and writes events to stdout."""
 
+import os
 import sys
 from contextlib import nullcontext
 from json import JSONDecoder, JSONEncoder
@@ -18,9 +19,10 @@ _encode, _decode = JSONEncoder().encode, JSONDecoder().decode
 
 def main(events: TextIO) -> None:
     """Run one job, and write its events."""
+    read = os.fdopen(os.dup(sys.stdin.fileno()), closefd=False).readline  # files may close stdin
 
     def receive() -> Any:
-        return _decode(sys.stdin.readline())
+        return _decode(read())
 
     job: Job = receive()
 

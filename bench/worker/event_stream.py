@@ -28,7 +28,8 @@ def run(main: Callable[[TextIO], None]) -> NoReturn:
         traceback.print_exc()
     # All events are written. A thread of a user's file would keep the process alive, and a library
     # that crashes during unloading would look like a failure.
-    sys.stderr.flush()
+    with contextlib.suppress(Exception):  # a file may have closed it
+        sys.stderr.flush()
     os._exit(code)
 
 

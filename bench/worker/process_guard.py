@@ -276,11 +276,12 @@ class ProcessSettings:
         """Undo all changes since the snapshot, so that no file affects other arms.
 
         The names of the settings and variables that had changed are returned. Output streams that
-        are closed are opened again, without a word, because that affects no time.
+        are closed or gone are opened again, without a word, because that affects no time.
         """
         faulthandler.cancel_dump_traceback_later()  # it could end the process in another's turn
         for name in ("stdout", "stderr"):
-            if getattr(getattr(sys, name), "closed", False):
+            stream = getattr(sys, name, None)
+            if stream is None or getattr(stream, "closed", False):
                 setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
         now = jax.config.values
         changed = {name for name in self._config.keys() & now if now[name] != self._config[name]}

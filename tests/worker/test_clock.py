@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time import clock, span_end
 from bench.worker.time.clock import FEWEST_TURNS, Arm, measure, steps_per_span
@@ -283,3 +283,26 @@ def test_what_flattening_a_state_takes_is_outside_of_the_spans(monkeypatch):
     lazy = Arm("lazy", step, Lazy(jnp.zeros(4)), None)
     lazy.run_spans([(1, False), (4, False), (1, True)])
     assert lazy.turns_ns == [(1000, 1000, 6000, 1500)]
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [(None, "cannot unpack"), ((1, 2, 3), "too many values"), ((1,), "not enough values")],
+)
+def test_a_later_step_that_returns_no_pair_is_wrong(returned, words):
+    arm = Arm("one", lambda _state, _batch: returned, None, None)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        arm.run(1)
+    status, reason = failure(caught.value)
+    assert status == "wrong"
+    assert reason.startswith("a later step does not return the pair (state, loss): ")
+    assert words in reason
+
+
+def test_an_error_of_the_step_itself_is_a_crash():
+    def step(_state, _batch):
+        raise ValueError("too many values to unpack")
+
+    with pytest.raises(ValueError, match="too many") as caught:
+        Arm("one", step, None, None).run(1)
+    assert failure(caught.value)[0] == "crashed"

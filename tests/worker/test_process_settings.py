@@ -177,3 +177,7 @@ def test_closed_streams_are_opened_again(monkeypatch):
     stream.close()
     assert settings.put_back() == set()
     assert sys.stdout.write("") == sys.stderr.write("") == 0
+    sys.stderr = None
+    del sys.stdout
+    assert settings.put_back() == set()
+    assert sys.stdout.write("") == sys.stderr.write("") == 0

@@ -370,6 +370,7 @@ def build(problem, mesh):
         *slow(
             ("jax.monitoring.clear_event_listeners()", "it removes the listeners"),
             ("sys.stdout.close(); sys.stderr.close()", ""),
+            ("sys.stdout = sys.stderr = None; sys.stdin.close()", ""),
         ),
     ],
 )

@@ -30,9 +30,6 @@ KINDS = {
 }
 """Sections of the index."""
 
-_PUBLISHED = re.compile(r"_\d{4}-\d\d-\d\d(_\d+)?$")
-"""The end of a name that `publish` gives to a folder."""
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -67,8 +64,8 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     everything = (path.name for path in reports.iterdir() if path.is_dir())
     names = {*(everything if tracked is None else tracked), *also}
     entries = [entry for name in sorted(names) for entry in _entries(reports / name)]
-    if tracked is None:  # a run, and the folder that `publish` made of it, are one
-        entries.sort(key=lambda one: bool(_PUBLISHED.search(one.folder)))
+    if tracked is None:  # a run, and the dated folder that `publish` made of it, are one
+        entries.sort(key=lambda one: bool(re.search(r"_\d{4}-\d\d-\d\d(_\d+)?$", one.folder)))
         entries = [*{(one.started, one.made): one for one in entries}.values()]
     entries.sort(key=lambda entry: entry.started, reverse=True)
     kinds = list(KINDS)
