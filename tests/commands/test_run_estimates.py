@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from bench.commands.pytest_plugin import run_estimates
+from bench.commands.pytest_plugin import run_estimates, run_plugin
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 
@@ -51,3 +51,22 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
             "baseline a: about 26 s"
         ),
     ]
+
+
+def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it():
+    block = Block("mlp", "base", MeshShape.parse("pipe=2"), 8, StepOptions.parse("fp32"))
+    why = {"a": "needs the axis model", "b": "knows only data", "c": "knows only data"}
+    front = SimpleNamespace(
+        _selected={block: [*"abc"]},
+        _estimates=SimpleNamespace(running=lambda *_: []),
+        _say=(said := []).append,
+        engine=SimpleNamespace(
+            unsupported={block.name: why},
+            directory=None,
+            plan=None,
+            schedule=SimpleNamespace(missing_launches=lambda *_: 1),
+        ),
+    )
+    run_plugin.Front._tell_what_is_known(front)
+    each = "knows only data (2 cells); needs the axis model (1 cell)"
+    assert said == [f"{block.name}: no selected cell runs: {each}"]

@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +37,7 @@ from bench.records import files, store
 from bench.records.cells import Block
 from bench.records.files import NotStoredError, storing
 from bench.records.host import processor_name, usable_cores
-from bench.records.numbers import clock
+from bench.records.numbers import clock, count
 from bench.records.paths import REPORTS
 from bench.records.printable import shortened
 
@@ -190,17 +191,15 @@ class Front:
         for entry in self.engine.catalogue["implementations"]:
             if entry["error"] and entry["name"] in named:
                 name, path, error = entry["name"], entry["path"], shortened(entry["error"])
-                self._say(
-                    f"{name} ({path}) cannot be imported, its cells will end as crashed: {error}"
-                )
+                self._say(f"{name} ({path}) cannot be imported; its cells end as crashed: {error}")
 
     def _tell_what_is_known(self) -> None:
         """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
-        void = [b for b, arms in self._selected.items() if not self._estimates.running(b, arms)]
-        for block in void:
-            first = self._selected[block][0]
-            reason = shortened(self.engine.unsupported[block.name][first])
-            self._say(f"{block.name}: no selected cell runs there; {first}: {reason}")
+        for block, arms in self._selected.items():
+            if not self._estimates.running(block, arms):
+                reasons = Counter(self.engine.unsupported[block.name][arm] for arm in arms)
+                each = (f"{why} ({count(cells, 'cell')})" for why, cells in reasons.most_common())
+                self._say(f"{block.name}: no selected cell runs: {shortened('; '.join(each))}")
         run = self.engine.directory
         plan, schedule = self.engine.plan, self.engine.schedule
         left = any(schedule.missing_launches(*each) for each in self._selected.items())
