@@ -191,8 +191,7 @@ def checkpoints(rows: Rows) -> Table:
         "disk while they are written, and are dropped from the system's cache before they are "
         "read, where it allows."
     )
-    name = "checkpoints"
-    return Table("Checkpoints", columns, rows, [fact], name=name, cell=itemgetter("cell"))
+    return Table("Checkpoints", columns, rows, [fact], (), "checkpoints", itemgetter("cell"))
 
 
 def checkpoint_sentences(rows: Rows) -> list[str]:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bench.contract import Implementation, Problem, TrainStep, Workload
 from bench.records.cells import FULL, Block
 from bench.records.host import cores
-from bench.records.messages import GATE, UNFINISHED, Event, Job, Phase, SamplesEvent
+from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
 from bench.records.row_parts import Check, ProofCheck
 from bench.records.rows import CellRow
 from bench.records.step_programs import ProgramFigures, compressed
@@ -27,7 +27,7 @@ from bench.worker.phases.checkpoints import save_and_restore_cells
 from bench.worker.phases.training import train_cells
 from bench.worker.problems import drawn, load_workload, make_mesh, make_problem
 from bench.worker.process_guard import HeldFunctions, ProcessSettings
-from bench.worker.prove.arm_checks import is_late
+from bench.worker.prove.arm_checks import ENDLESS
 from bench.worker.prove.divided_gradients import float64_batch
 from bench.worker.prove.failures import (
     EndedError,
@@ -174,7 +174,7 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
             session.fail(name, error.status, error.reason)
         if module := session.foreign.get(name):
             module.close()  # its processes must not run beside other arms
-        if error.reason.startswith(UNFINISHED) and is_late():
+        if error.reason.endswith(ENDLESS):
             raise  # its work would disturb all other arms, which a fresh worker measures
         return
     session.admit(*proved)

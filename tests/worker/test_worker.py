@@ -22,6 +22,7 @@ from bench.records.rows import Ceilings
 from bench.records.step_programs import expanded
 from bench.worker.block_session import BlockSession
 from bench.worker.problems import make_mesh
+from bench.worker.prove.arm_checks import ENDLESS
 from bench.worker.trace.profiler import PASSES
 from implementations import local_steps
 from tests.slow import slow
@@ -399,13 +400,13 @@ def test_who_spoils_the_process_is_alone_to_blame(tmp_path, does, reason):
 def test_a_thread_that_never_rests_ends_the_worker_after_its_file(tmp_path):
     """It would disturb all other arms, which a fresh worker measures."""
     (tmp_path / "spins.py").write_text(
-        "import threading\n"
+        "import hashlib, threading\n"
         "from implementations import jit_spmd\n"
         "from implementations.jit_spmd import why_unsupported\n"
-        "def spin():\n"
-        "    while True: sum(range(1000))\n"
+        "def spin():  # hashing a long text releases Python's lock, so that all threads work\n"
+        "    while True: hashlib.sha256(bytes(1 << 20))\n"
         "def build(problem, mesh):\n"
-        "    threading.Thread(target=spin, daemon=True).start()\n"
+        "    for _ in range(4): threading.Thread(target=spin, daemon=True).start()\n"
         "    return jit_spmd.build(problem, mesh)\n"
     )
     done = run_worker(
@@ -420,6 +421,7 @@ def test_a_thread_that_never_rests_ends_the_worker_after_its_file(tmp_path):
     (row,) = [event["row"] for event in events if event["event"] == "cell"]
     assert (row["implementation"], row["status"]) == ("spins", "wrong")
     assert row["reason"].startswith(UNFINISHED)
+    assert row["reason"].endswith(ENDLESS)
 
 
 def test_a_child_that_a_step_has_forked_is_no_second_worker(tmp_path, monkeypatch):

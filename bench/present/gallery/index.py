@@ -68,8 +68,7 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
         entries.sort(key=lambda one: bool(re.search(r"_\d{4}-\d\d-\d\d(_\d+)?$", one.folder)))
         entries = [*{(one.started, one.made): one for one in entries}.values()]
     entries.sort(key=lambda entry: entry.started, reverse=True)
-    kinds = list(KINDS)
-    return sorted(entries, key=lambda one: (kinds.index(one.kind), one.dirty, -one.timed))
+    return sorted(entries, key=lambda one: ([*KINDS].index(one.kind), one.dirty, -one.timed))
 
 
 def _entries(folder: Path) -> Iterator[Entry]:

@@ -44,6 +44,7 @@ wait long, but use a few milliseconds of CPU time at most."""
 
 REPEATS = 3
 SETTLE_S = 5.0
+ENDLESS = f", and go on for {SETTLE_S:g} s or more"
 GLANCE_S = (0.01, 0.02)
 """Seconds of the pause before a glance, and of the glance."""
 
@@ -74,14 +75,16 @@ def check_completion(arm: Arm) -> None:
         late = process_exchange.gather(late_work(arm, steps, allowed_s))
         if not any(late):
             return
-    settle(arm)
-    raise WrongStepError(f"{UNFINISHED}: {next(filter(None, late))}")
+    more = ENDLESS if any(process_exchange.gather(settle(arm))) else ""
+    raise WrongStepError(f"{UNFINISHED}: {next(filter(None, late))}{more}")
 
 
-def settle(arm: Arm) -> None:
-    """Wait for SETTLE_S at most until the process is idle, so that late work disturbs no arm."""
+def settle(arm: Arm) -> bool:
+    """Wait until the process is idle, SETTLE_S at most; return whether it still works then."""
+    end = time.monotonic() + SETTLE_S
     for _ in watch(arm, SETTLE_S, SETTLED_TIMES):
         pass
+    return time.monotonic() >= end
 
 
 def watch(arm: Arm, seconds: float, times: int) -> Iterator[float]:
