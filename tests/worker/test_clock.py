@@ -300,9 +300,9 @@ def test_a_later_step_that_returns_no_pair_is_wrong(returned, words):
 
 
 def test_an_error_of_the_step_itself_is_a_crash():
-    def step(_state, _batch):
+    def launch(_state, _batch):  # named like the loop that calls it
         raise ValueError("too many values to unpack")
 
     with pytest.raises(ValueError, match="too many") as caught:
-        Arm("one", step, None, None).run(1)
+        Arm("one", launch, None, None).run(1)
     assert failure(caught.value)[0] == "crashed"

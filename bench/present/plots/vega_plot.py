@@ -91,8 +91,7 @@ def load_bundled_fonts() -> None:
     os.environ["FONTCONFIG_FILE"] = str(Path(__file__).with_name("fonts.conf"))
     vl_convert.svg_to_png('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>')
     del os.environ["FONTCONFIG_FILE"]
-    if own is not None:
-        os.environ["FONTCONFIG_FILE"] = own
+    os.environ |= {} if own is None else {"FONTCONFIG_FILE": own}
 
 
 @functools.cache
