@@ -152,7 +152,7 @@ def compare(
         samples: list[SampleRow] = []
         if session.arms:
             first_loss = float(agreement.truth.losses[0])
-            more = lambda: looks.going_on(asked[-1])  # noqa: E731 - it is one expression
+            more = lambda: looks.arms_to_continue(asked[-1])  # noqa: E731 - it is one expression
             samples = BlockRounds(session, more).run(first_loss)
     taken, _ = looks.finish(samples, 0)
     block = cast("BlockRow", {**session.row, "looks": taken, "load_after": load_average()})

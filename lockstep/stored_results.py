@@ -173,7 +173,7 @@ def _title(block: Comparison) -> str:
 
 
 def _row(cell: Mapping[Any, Any]) -> list[str]:
-    from bench.present.bounds import sure_of  # noqa: PLC0415
+    from bench.present.bounds import describe_verdict  # noqa: PLC0415
     from bench.present.columns import between, formatted  # noqa: PLC0415
 
     if cell["status"] != "ok":
@@ -183,7 +183,9 @@ def _row(cell: Mapping[Any, Any]) -> list[str]:
         low, high = cell["verdict_low"], cell["verdict_high"]
         ends = between(low, high, "ratio")
         apart = bool(ends) and not low <= 1 <= high and not cell["proved_same"]
-        verdict = f"{cell['verdict']}: {f'{ends} times as long' if apart else sure_of(cell)}"
+        verdict = (
+            f"{cell['verdict']}: {f'{ends} times as long' if apart else describe_verdict(cell)}"
+        )
     return [
         cell["implementation"],
         formatted(cell["step_s"], "s"),

@@ -2,7 +2,7 @@
 
 Arms under another version share the rounds of the present ones. Other options make blocks of their
 own, which are not measured side by side. But launches of all blocks are interleaved in random
-order, so their means may be compared: `ratio_intervals.apart`.
+order, so their means may be compared: `ratio_intervals.between_blocks`.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import Ratio, apart
+from bench.analyse.ratio_intervals import Ratio, between_blocks
 from bench.analyse.verdicts import ALPHA, Verdict, decide
 
 USUAL: dict[str, Any] = {"variant": "", "processes": 1, "remat": "", "scan_layers": False}
@@ -85,7 +85,7 @@ def _ratios(
 
 
 def _apart(one: Comparison, other: Comparison, arm: str) -> Ratio | None:
-    return apart(*(block.rounds.log_seconds(arm) for block in (one, other)))
+    return between_blocks(*(block.rounds.log_seconds(arm) for block in (one, other)))
 
 
 def idle_shares(comparisons: Sequence[Comparison]) -> dict[tuple[str, str], dict[str, float]]:

@@ -30,7 +30,7 @@ RESOLVED = -special.stdtrit(UNPAIRED_FREEDOM, 0.025) * math.sqrt(2) * UNPAIRED_S
 
 
 @dataclass(frozen=True)
-class Visit:
+class CellMeasurement:
     """The measurement of a cell in one run."""
 
     run: Run
@@ -59,11 +59,11 @@ class History:
     implementation: str
     baseline: str
     """That of the block's newest run."""
-    visits: list[Visit]
+    visits: list[CellMeasurement]
     """Oldest first, at least two."""
 
     @property
-    def rated(self) -> list[tuple[Visit, Ratio]]:
+    def rated(self) -> list[tuple[CellMeasurement, Ratio]]:
         """The measurements that have a ratio."""
         return [(visit, visit.ratio) for visit in self.visits if visit.ratio]
 
@@ -114,7 +114,7 @@ def _of_block(runs: Sequence[tuple[Run, Comparison]]) -> Iterator[History]:
     arms = dict.fromkeys(cell["implementation"] for _, b in reversed(runs) for cell in b.ranked)
     for arm in arms:
         visits = [
-            Visit(run, cell["step_s"], _ratio(block, arm, newest.baseline))
+            CellMeasurement(run, cell["step_s"], _ratio(block, arm, newest.baseline))
             for run, block in runs
             for cell in block.ranked
             if cell["implementation"] == arm

@@ -21,7 +21,7 @@ MOST_ERROR = 0.5
 
 
 @dataclass(frozen=True)
-class Used:
+class Usage:
     """The energy that an arm used over all of its turns."""
 
     joules: float
@@ -55,7 +55,7 @@ class Used:
         return chance + booked / (1 - booked) * abs(self.watts - self.block_watts) / self.watts
 
 
-def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str, str], Used]:
+def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str, str], Usage]:
     """Return the energy of every arm with counter readings, by block and arm."""
     counted = samples[samples["energy_seconds"].astype(float) > 0]
     if counted.empty:
@@ -75,13 +75,13 @@ def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str
     of_block = sums.groupby("block").sum()
     watts = (of_block["energy_joules"] / of_block["energy_seconds"]).to_dict()
     return {
-        (block, arm): Used(joules, seconds, int(turns), int(every), periods[block], watts[block])
+        (block, arm): Usage(joules, seconds, int(turns), int(every), periods[block], watts[block])
         for (block, arm), joules, seconds, turns, every in sums.itertuples(name=None)
     }
 
 
 def figures(
-    energy: Mapping[tuple[str, str], Used], cell: Mapping[str, Any], baseline: str
+    energy: Mapping[tuple[str, str], Usage], cell: Mapping[str, Any], baseline: str
 ) -> dict[str, float]:
     """Return a cell's columns of `Tables.cells` that are known and precise enough."""
     used = energy.get((cell["block"], cell["implementation"]))

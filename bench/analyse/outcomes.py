@@ -147,7 +147,7 @@ def _why(cell: Mapping[Any, Any]) -> str:
     return f"{cell['status']}: {cell['reason']}"
 
 
-class Fared(NamedTuple):
+class Ruling(NamedTuple):
     """The outcome of one challenger."""
 
     decision: Decision
@@ -179,7 +179,7 @@ class Fared(NamedTuple):
 
 def judge_attempts(
     run: Run, incumbent: str, challengers: Sequence[str], sharing: float
-) -> dict[str, Fared]:
+) -> dict[str, Ruling]:
     """Decide about each challenger of a run of one block, within the error that it may have.
 
     `sharing` is the number of comparisons that the error of the block's last look is divided among;
@@ -193,22 +193,22 @@ def judge_attempts(
     opponents = dict.fromkeys(challengers, incumbent)
     alpha = block.alpha / sharing
     claims = compare(block.rounds, opponents, alpha, block.margin, block.process, block.programs)
-    own, fared = cells[incumbent], dict[str, Fared]()
+    own, rulings = cells[incumbent], dict[str, Ruling]()
     for name in challengers:
         cell = failed.get(name, cells.get(name))
         if cell is None:
-            fared[name] = Fared("undecided", NOT_MEASURED)
+            rulings[name] = Ruling("undecided", NOT_MEASURED)
         elif cell["status"] != "ok":
-            fared[name] = Fared("discard", _why(cell))
+            rulings[name] = Ruling("discard", _why(cell))
         elif cell["approximate"] and not own["approximate"]:
-            fared[name] = Fared("discard", f"its step is approximate: {cell['approximate']}")
+            rulings[name] = Ruling("discard", f"its step is approximate: {cell['approximate']}")
         elif own["status"] != "ok" or name not in claims:
-            fared[name] = Fared("undecided", f"the incumbent fails, {_why(own)}")
+            rulings[name] = Ruling("undecided", f"the incumbent fails, {_why(own)}")
         else:
             claim, programs = claims[name], relation(cell, own)
             decision = _DECISIONS[claim.verdict.word]
-            fared[name] = Fared(decision, "", claim, programs, (cell, own))
-    return fared
+            rulings[name] = Ruling(decision, "", claim, programs, (cell, own))
+    return rulings
 
 
 def found(attempts: Sequence[Attempt]) -> list[bool]:

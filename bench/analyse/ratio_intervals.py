@@ -1,7 +1,7 @@
 """Ratios of step times with their confidence intervals.
 
-A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. Within a run, it is
-estimated round by round. `apart` and `unpaired` compare blocks and runs that share no round.
+A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. It is estimated round
+by round; only `between_blocks` and `between_runs` compare what shared no round.
 """
 
 import math
@@ -208,7 +208,7 @@ def estimate(series: Series, process: ProcessSpread = PROCESS) -> Ratio:
     )  # fmt: skip
 
 
-def unpaired(above: Series, below: Series) -> Ratio | None:
+def between_runs(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two runs, which never ran side by side.
 
     `above` and `below` are the log seconds per step of both, an array per worker with one value per
@@ -222,16 +222,16 @@ def unpaired(above: Series, below: Series) -> Ratio | None:
     reaches at least 16 % below and 19 % above the value.
     """
     if above and below:
-        return quotient(_of_its_hour(above), _of_its_hour(below), UNPAIRED_FREEDOM)
+        return quotient(_with_host_drift(above), _with_host_drift(below), UNPAIRED_FREEDOM)
     return None
 
 
-def apart(above: Series, below: Series) -> Ratio | None:
+def between_blocks(above: Series, below: Series) -> Ratio | None:
     """Return the ratio of step times of two blocks of one run, whose launches are interleaved.
 
-    The arguments and the result are as for `unpaired`. The processes of both blocks ran in random
-    order over the same period, so their differences, assumed to be UNPAIRED_SD and updated by their
-    own spread, average out over launches.
+    Arguments and result are as for `between_runs`. The processes of both blocks ran in random order
+    over the same period, so their differences, assumed to be UNPAIRED_SD and updated by their own
+    spread, average out over launches.
     """
     if above and below:
         return quotient(_mean_of_processes(above), _mean_of_processes(below), UNPAIRED_FREEDOM)
@@ -254,8 +254,8 @@ def _mean_of_processes(series: Series) -> Ratio:
     return Ratio(mean, error, freedom, rounds, count, paired=False)
 
 
-def _of_its_hour(series: Series) -> Ratio:
-    """Return a run's seconds per step, with the error that `unpaired` describes."""
+def _with_host_drift(series: Series) -> Ratio:
+    """Return a run's seconds per step, with the error that `between_runs` describes."""
     mean = _mean_of_processes(series)
     error = mean.error and max(UNPAIRED_SD, math.sqrt(mean.launches) * mean.error)
     return replace(mean, error=error, freedom=UNPAIRED_FREEDOM)

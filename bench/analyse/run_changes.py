@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import Ratio, columns, quotient, ratios, unpaired
+from bench.analyse.ratio_intervals import Ratio, between_runs, columns, quotient, ratios
 from bench.analyse.verdicts import ALPHA, Verdict, decide, margin_of
 from bench.records import numbers
 from bench.records.rows import Manifest
@@ -99,7 +99,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Compared:
+class RunComparison:
     """Comparison of run B with run A."""
 
     a: Run
@@ -127,7 +127,7 @@ class Compared:
         return self.a.manifest == self.b.manifest
 
 
-def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
+def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
     """Compare two runs; the margin defaults to the larger of the runs' own."""
     found_a, found_b = cell_table.build(a), cell_table.build(b)
     cells_a, cells_b = ({row["cell"]: row for row in found.rows} for found in (found_a, found_b))
@@ -148,7 +148,7 @@ def compare(a: Run, b: Run, margin: float | None = None) -> Compared:
     # Many implementations share files. Their own, which are named by words, come first.
     files = dict.fromkeys(chain.from_iterable(changed_files.values()))
     own_first = sorted(files, key=lambda file: " " not in file.name)
-    return Compared(
+    return RunComparison(
         a=a,
         b=b,
         differences=[*differences(a.manifest, b.manifest), *own_first],
@@ -178,7 +178,7 @@ def _change(
     a: Row, b: Row, block_a: Comparison, block_b: Comparison, alpha: float, margin: float
 ) -> Change:
     arm = a["implementation"]
-    step = unpaired(*(block.rounds.log_seconds(arm) for block in (block_b, block_a)))
+    step = between_runs(*(block.rounds.log_seconds(arm) for block in (block_b, block_a)))
     if step is None:
         raise ValueError(f"{a['cell']} is ok and has no samples")
     against = None

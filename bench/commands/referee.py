@@ -92,7 +92,7 @@ def referee(context: typer.Context) -> None:
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
     """Measure, judge, store and print; return the exit code."""
     from bench.analyse.alpha_spending import level
-    from bench.analyse.outcomes import Fared, found, judge_attempts, record
+    from bench.analyse.outcomes import Ruling, found, judge_attempts, record
     from bench.analyse.verdicts import ALPHA
     from bench.present import attempt_record
 
@@ -101,21 +101,21 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
     tested = [name for name, its in named if its != own]
     error = level(found(ledger.attempts), max(len(tested), 1))
     attempts = ledger.begin(own, named, error)
-    started, fared, programs = time.monotonic(), dict[str, Fared](), {}
+    started, rulings, programs = time.monotonic(), dict[str, Ruling](), {}
     if tested:
         (block,), engine.schedule.sharing = engine.plan.blocks, ALPHA / error
         engine.measure({block: [incumbent, *tested]}, _Monitor(engine, tested))
         stored = store.load(engine.directory or REPORTS)
-        fared = judge_attempts(stored, incumbent, tested, engine.schedule.sharing)
+        rulings = judge_attempts(stored, incumbent, tested, engine.schedule.sharing)
         programs = stored.programs
     seconds = round(time.monotonic() - started, 1)
     run_name = engine.directory.name if engine.directory else ""
     for one in attempts:
-        how = fared.get(one["name"]) or Fared("discard", IDENTICAL)
+        how = rulings.get(one["name"]) or Ruling("discard", IDENTICAL)
         ledger.end(one["number"], {**how.row, "seconds": seconds, "run": run_name})
     told = [
-        attempt_record.diagnosis(fared[one["name"]], one["name"], incumbent, programs)
-        if one["name"] in fared else []
+        attempt_record.diagnosis(rulings[one["name"]], one["name"], incumbent, programs)
+        if one["name"] in rulings else []
         for one in attempts
     ]  # fmt: skip
     page, curve = attempt_record.build(ledger), record(ledger.question, ledger.attempts)
@@ -130,7 +130,7 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
         typer.echo(attempt_record.summary(ledger))
         typer.echo(f"attempts: {page.as_posix()}")
     if any(incumbent in state.failed for state in engine.schedule.blocks.values()):
-        refuse(next(how.reason for how in fared.values()))
+        refuse(next(how.reason for how in rulings.values()))
     decisions = {one["decision"] for one in attempts if "decision" in one}
     return 0 if "keep" in decisions else UNDECIDED if "undecided" in decisions else DISCARD
 

@@ -30,10 +30,10 @@ COMMAND = (sys.executable, "-m", "bench.worker.answer.available")
 TIMEOUT_S = 300.0
 """Time limit that allows for the first initialization of an accelerator."""
 
-SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.asked_cells", "support")
+SUPPORT_COMMAND = (sys.executable, "-m", "bench.worker.answer.cell_requests", "support")
 SUPPORT_TIMEOUT_S = 120.0
 
-LAYOUT_COMMAND = (sys.executable, "-m", "bench.worker.answer.asked_cells", "inspect")
+LAYOUT_COMMAND = (sys.executable, "-m", "bench.worker.answer.cell_requests", "inspect")
 LAYOUT_TIMEOUT_S = 600.0
 
 _PARTS = {"workloads": "workload", "meshes": "mesh", "devices": "mesh", "batch_sizes": "batch",

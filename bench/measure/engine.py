@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.analyse.verdicts import Claim, margin_of
-from bench.measure import kept_cells, run_folder
+from bench.measure import proof_cache, run_folder
 from bench.measure.catalogue import Reasons
 from bench.measure.hosts import Hosts
 from bench.measure.launch_looks import LaunchLooks
@@ -110,8 +110,8 @@ class Engine:
         """Count the arms whose proof and programs a first launch would find in the user's cache."""
         if self.options.cold or self.bases is not None:
             return 0
-        keys = kept_cells.entry_keys(self._contents, block, arms)
-        return sum(user_cache.has(kept_cells.entry_name(keys[name])) for name in arms)
+        keys = proof_cache.entry_keys(self._contents, block, arms)
+        return sum(user_cache.has(proof_cache.entry_name(keys[name])) for name in arms)
 
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.
@@ -201,8 +201,8 @@ class Engine:
         began = time.monotonic()
         # Processes of a launcher may see other files.
         own = arms if not number and self.catalogue["processes"] == 1 else ()
-        keys = kept_cells.entry_keys(self._contents, block, own)
-        known = {} if self.options.cold else kept_cells.recall(keys, programs)
+        keys = proof_cache.entry_keys(self._contents, block, own)
+        known = {} if self.options.cold else proof_cache.recall(keys, programs)
         cached = {name: entry["figures"] for name, entry in known.items() if name in own}
         proved = {**cached, **state.proved(number)}
         try:
@@ -211,7 +211,7 @@ class Engine:
                 arms,
                 self._settings(directory, programs),
                 monitor.phase,
-                Launch(number, proved, looks.going_on, state.ceilings, state.isolated),
+                Launch(number, proved, looks.arms_to_continue, state.ceilings, state.isolated),
             )
         finally:
             if "checkpoint" in self.plan.worker["phases"]:
@@ -229,14 +229,14 @@ class Engine:
         blocks[0]["looks"] = taken
         state.ceilings = blocks[0]["ceilings"] or state.ceilings
         cells = [row for attempt in attempts for row in attempt.cells]
-        rows = [self._with_sources(block, kept_cells.completed(row, known)) for row in cells]
+        rows = [self._with_sources(block, proof_cache.completed(row, known)) for row in cells]
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
         with files.storing(directory, resume=directory.name):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
         state.cells += rows
         monitor.end(block, number, [row["status"] for row in rows], verdicts)
-        kept_cells.remember(rows, keys, known, programs, directory.name)
+        proof_cache.remember(rows, keys, known, programs, directory.name)
 
     def _with_sources(self, block: Block, row: CellRow) -> CellRow:
         cell, contents = Cell(block, row["implementation"]), self._contents

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.group import LocalProcess, Process, free_port
-from bench.measure.processes.guarded import Hear
+from bench.measure.processes.guarded import OnLine
 from bench.records.messages import Catalogue, Job, Place
 from bench.records.variants import Variant
 
@@ -45,16 +45,16 @@ class Hosts:
         """Return a free `host:port` for the coordinator of a launch."""
         return f"127.0.0.1:{free_port('127.0.0.1')}"
 
-    def start(self, order: Order, rank: int, hear: Hear) -> Process:
+    def start(self, order: Order, rank: int, on_line: OnLine) -> Process:
         """Start the launch's process of this rank, with cores of its own if possible."""
-        neighbours = order["processes"]
-        return start_process({**order, "rank": rank, "place": rank, "neighbours": neighbours}, hear)
+        every = order["processes"]
+        return start_process({**order, "rank": rank, "place": rank, "neighbours": every}, on_line)
 
     def close(self) -> None:
         """End the run on the other hosts."""
 
 
-def start_process(order: StartOrder, hear: Hear) -> LocalProcess:
+def start_process(order: StartOrder, on_line: OnLine) -> LocalProcess:
     """Start one of a launch's processes on this host."""
     platform, devices, processes = order["platform"], order["devices"], order["processes"]
     place, neighbours = order["place"], order["neighbours"]
@@ -69,7 +69,7 @@ def start_process(order: StartOrder, hear: Hear) -> LocalProcess:
         job = {**job, "place": own}
     return LocalProcess(
         json.dumps(job),
-        hear,
+        on_line,
         environment=Variant("", order["variables"]).applied(environment),
         cores=worker_cores(platform, devices, place, neighbours),
         shares_host=processes > 1,

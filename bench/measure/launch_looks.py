@@ -35,7 +35,7 @@ class LaunchLooks:
         self._shares: dict[str, float] = {}
         """Widths of the intervals of ablated arms' shares that are not narrow enough."""
 
-    def going_on(self, event: LookEvent) -> list[str]:
+    def arms_to_continue(self, event: LookEvent) -> list[str]:
         """List the arms that need more rounds, and the arms they are compared with.
 
         After the planned turns, only arms that EXTENSION would probably settle need more.

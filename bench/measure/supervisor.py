@@ -62,7 +62,7 @@ class Launch:
     number: int = 0
     proved: Mapping[str, ProgramFigures] = field(default_factory=dict)
     """As in a Job."""
-    going_on: Callable[[LookEvent], Sequence[str]] = lambda event: (
+    arms_to_continue: Callable[[LookEvent], Sequence[str]] = lambda event: (
         sorted({row["arm"] for row in event["rows"]}) if event["progress"] < 1 else []
     )
     """Chooses at every look the arms that need more rounds."""
@@ -119,7 +119,7 @@ class _Worker:
         )
         start = partial(settings.hosts.start, order)
         with Group(start, processes, self.report.attempt) as group:
-            end = group.follow(partial(self._hear, group), self.report.overdue)
+            end = group.follow(partial(self._on_event, group), self.report.overdue)
         self.report.finish(end, group, settings.worker["seconds"])
         if self.report.status == "ok":
             self._complete(names)
@@ -154,11 +154,11 @@ class _Worker:
             job["program_cache"] = settings.program_cache
         return job
 
-    def _hear(self, group: Group, rank: int, event: dict[str, Any]) -> None:
-        self.report.hear(rank, event)
+    def _on_event(self, group: Group, rank: int, event: dict[str, Any]) -> None:
+        self.report.on_event(rank, event)
         if rank == 0 and event["event"] == "look":
-            more = self.run.launch.going_on(cast("LookEvent", event))
-            group.processes[0].say(json.dumps(more))
+            more = self.run.launch.arms_to_continue(cast("LookEvent", event))
+            group.processes[0].send_line(json.dumps(more))
         elif rank == 0 and event["event"] == "phase":
             self.run.progress(cast("PhaseEvent", event))
 

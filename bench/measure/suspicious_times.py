@@ -73,7 +73,7 @@ def reasons_against(
             f"{numbers.si(rounds_s, 's')} passed outside of its process"
         )
         return dict.fromkeys(cells, reason)
-    found = _at_odds(samples, cells)
+    found = _why_gaps_are_long(samples, cells)
     if ceilings is not None:
         found |= _too_fast(block, cells, samples, ceilings)
     if TWIN in found:
@@ -85,7 +85,7 @@ def _spans_s(row: SampleRow) -> float:
     return (row["throughput_ns"] + row["latency_ns"] + row["wash_out_ns"]) / 1e9
 
 
-def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
+def _why_gaps_are_long(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
     """Compare the spans of each arm's turns with the time until the next turn began."""
     turns = defaultdict[tuple[str, bool], list[tuple[float, float]]](list)
     for row, following in pairwise(samples):
@@ -110,7 +110,7 @@ def _at_odds(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
             late, others = late + own, others + beside
         usual = (sum(others) + 1) / (len(others) + 2)
         often = len(late) >= FEWEST_TURNS and sum(late) > most * len(late)
-        if (often and _surely(late, usual, GAP_ERROR)) or gap_s < -allowed_s:
+        if (often and _is_significant(late, usual, GAP_ERROR)) or gap_s < -allowed_s:
             than = "longer" if gap_s < 0 else "shorter"
             found[arm] = (
                 f"its spans are {than} than its turns: of {numbers.si(turn_s, 's')}, they account "
@@ -205,7 +205,7 @@ def suspicious_winner(
     if len(ratios) < FEWEST:
         return None
     ratio, why = median(ratios), []
-    if beside and _surely([each < 1 / FACTOR for each in ratios]):
+    if beside and _is_significant([each < 1 / FACTOR for each in ratios]):
         why.append(f"it is {numbers.significant(1 / ratio)} times as fast as {beside}")
     least_s = least_times(block, cells, ceilings)[winner][0] if ceilings else 0.0
     if typical[winner] < NEAR * least_s:
@@ -247,7 +247,7 @@ def compared(
     found["isolated_ratio"] = now = median(ratios)
     least = suspicion.high * (ODDS if others else ODDS_ALONE)
     least += DISPATCH_S / (median(others.values()) if others else 1.0)
-    if not _surely([each > least for each in ratios]):
+    if not _is_significant([each > least for each in ratios]):
         return found, ""
     took = [
         f"{100 * each:.3g} % of the time of {beside}" if beside else numbers.si(each, "s")
@@ -275,7 +275,7 @@ def _ratios(own: Mapping[int, float], others: Mapping[int, float] | None) -> lis
     return [own[number] / others[number] for number in own.keys() & others.keys()]
 
 
-def _surely(signs: Sequence[bool], chance: float = 0.5, error: float = ERROR) -> bool:
+def _is_significant(signs: Sequence[bool], chance: float = 0.5, error: float = ERROR) -> bool:
     """Return whether a binomial test shows that signs are true more often than by this chance."""
     above = import_module("scipy.special").bdtrc  # not at the top: a dry run loads no numpy
     return bool(above(sum(signs) - 1, len(signs), chance) <= error)

@@ -61,7 +61,7 @@ class WorkerReport:
     _failed_alone: CellRow | None = None
     """A cell that failed in one process while the others waited for that process."""
 
-    def hear(self, rank: int, event: dict[str, Any]) -> None:
+    def on_event(self, rank: int, event: dict[str, Any]) -> None:
         """Record an event. Only rank 0's count, except that any process may report a failure."""
         if event["event"] == "cell" and event["row"]["status"] != "ok":
             name = event["row"]["implementation"]

@@ -32,7 +32,7 @@ class Repository:
         """Return a file's path in the repository, as git writes it."""
         return path.resolve().relative_to(self.root).as_posix()
 
-    def had(self, path: Path) -> bool:
+    def base_has(self, path: Path) -> bool:
         """Return whether the base has this file."""
         return self.relative(path) in self._listed(self.relative(path))
 
@@ -183,7 +183,7 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         try:
             if folder not in folders:
                 folders[folder] = find_repository(folder, revision)
-            if folders[folder].had(files[name]):
+            if folders[folder].base_has(files[name]):
                 origins[name] = Origin(files[name], folders[folder])
             else:
                 new.append(name)

@@ -49,7 +49,7 @@ CHECKPOINT_S = 3.0
 
 
 @dataclass
-class Past:
+class PastLaunches:
     """Totals over stored launches of a workload: counts, and the seconds of that many."""
 
     launches: int = 0
@@ -70,14 +70,14 @@ Key = tuple[str, bool]
 class History:
     """Stored launches."""
 
-    of: dict[Key, Past] = field(default_factory=dict)
+    of: dict[Key, PastLaunches] = field(default_factory=dict)
     pace: float = 1.0
     """By how much arms took longer on this machine than the constants say."""
 
     def arm_s(self, name: str, *, new: bool) -> float:
         """Return the seconds of an arm's proof and compilation."""
         for known in (new, not new):
-            past = self.of.get((name, known), Past())
+            past = self.of.get((name, known), PastLaunches())
             if past.arms:
                 return CACHED ** (known - new) * past.arms_s / past.arms
         return self.pace * _default_arm_s(name, new)
@@ -85,8 +85,8 @@ class History:
 
 def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
     """Read the newest stored runs on a platform, preferring those with this host's memory."""
-    here: dict[Key, Past] = {}
-    elsewhere: dict[Key, Past] = {}
+    here: dict[Key, PastLaunches] = {}
+    elsewhere: dict[Key, PastLaunches] = {}
     for run in store.newest(reports):
         with contextlib.suppress(KeyError):  # a run without these makes the estimate rougher
             if run.manifest["platform"] == platform:
@@ -98,7 +98,7 @@ def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
     return History(elsewhere | here, took / default if default else 1.0)
 
 
-def _past(run: store.Run) -> dict[Key, Past]:
+def _past(run: store.Run) -> dict[Key, PastLaunches]:
     arms, kept, apart = Counter[str](), Counter[str](), Counter[str]()
     for cell in run.cell_rows:
         kept[cell["attempt"]] += "compiled_in" in cell
@@ -107,13 +107,13 @@ def _past(run: store.Run) -> dict[Key, Past]:
         ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
         beside = sum(not reason for reason in ways.values())
         arms[cell["attempt"]] += (cell["status"] != "unsupported") * (1 + beside)
-    turns, found = run.turns, dict[Key, Past]()
+    turns, found = run.turns, dict[Key, PastLaunches]()
     for row in run.block_rows:
         if row["seconds"]:
             every, many = arms[row["attempt"]] + TWINS, apart[row["attempt"]]
             new = not row["launch"] and 2 * kept[row["attempt"]] < arms[row["attempt"]]
             key = f"{row['workload']}-{row['size']}", new
-            past, of = found.setdefault(key, Past()), defaultdict[str, float](float)
+            past, of = found.setdefault(key, PastLaunches()), defaultdict[str, float](float)
             for phase, seconds in row["seconds"].items():
                 of[STAGE_OF.get(phase, "after")] += seconds
             past.launches += 1
@@ -148,7 +148,7 @@ def launch_stages(
     new = 0.0 if launch or not arms else 1 - kept / arms
     arm_s = new * history.arm_s(name, new=True) + (1 - new) * history.arm_s(name, new=False)
     mostly = new > 0.5  # noqa: PLR2004
-    past = history.of.get((name, mostly)) or history.of.get((name, not mostly), Past())
+    past = history.of.get((name, mostly)) or history.of.get((name, not mostly), PastLaunches())
     # Arms with input, and ablated ones, are compiled, but not proved again.
     beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
     proved = (arms * (1 + CACHED * beside) + TWINS - apart) * arm_s

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.analyse.outcomes import Fared, record
+from bench.analyse.outcomes import Ruling, record
 from bench.present import bounds, program_sentences
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import WIDTH, Plot, compose, spec_of
@@ -14,13 +14,13 @@ from bench.records.step_programs import StepProgram
 
 
 def diagnosis(
-    fared: Fared, name: str, other: str, programs: Mapping[str, StepProgram]
+    ruling: Ruling, name: str, other: str, programs: Mapping[str, StepProgram]
 ) -> list[str]:
     """Explain the outcome of a challenger against another, from their programs by cell."""
-    if not fared.cells:
+    if not ruling.cells:
         return []
-    said = program_sentences.told(name, other, fared.relation)
-    return [said, *program_sentences.changes(fared.cells, "incumbent", programs)]
+    said = program_sentences.describe_relation(name, other, ruling.relation)
+    return [said, *program_sentences.changes(ruling.cells, "incumbent", programs)]
 
 
 def sentence(attempt: Attempt) -> str:

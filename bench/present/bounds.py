@@ -79,7 +79,7 @@ def sure(low: float, high: float) -> str:
     return f"{outward(near, math.floor)} to {outward(far)}"
 
 
-def sure_of(cell: Mapping[Any, Any]) -> str:
+def describe_verdict(cell: Mapping[Any, Any]) -> str:
     """Return what is sure of a cell with a verdict: as `sure`, or that its program is equal."""
     return EQUAL if cell["proved_same"] else sure(cell["verdict_low"], cell["verdict_high"])
 

@@ -8,7 +8,7 @@ from typing import Any
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
-from bench.present.bounds import share_of, sure_of
+from bench.present.bounds import describe_verdict, share_of
 from bench.present.columns import Column, Table, between, formatted, missing, where_known
 from bench.present.trace_tables import Reason
 from bench.records import numbers
@@ -169,7 +169,7 @@ COLUMNS = (
         detail=lambda cell: cell["reason"][:120],
     ),
     Column("verdict", "Verdict", filter=True,
-           detail=lambda c: sure_of(c) if c["verdict"] else "",
+           detail=lambda c: describe_verdict(c) if c["verdict"] else "",
            value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),
     Column(
         "behind_low", "Behind the fastest", "at least", "excess",

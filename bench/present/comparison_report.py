@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.analyse.run_changes import Change, Compared, Kind, Row, compare, compile_s
+from bench.analyse.run_changes import Change, Kind, Row, RunComparison, compare, compile_s
 from bench.present import terminal
 from bench.present.bounds import sure
 from bench.present.caveats import damage
@@ -82,7 +82,7 @@ CELLS = Column(
 )
 
 
-def blocks(compared: Compared) -> list[Table]:
+def blocks(compared: RunComparison) -> list[Table]:
     """Return a table for every block with cells that can be compared."""
     tables = []
     for one, other in compared.blocks:
@@ -106,7 +106,7 @@ def _floors(one: Comparison, other: Comparison) -> str:
     return f"Noise floor of the ratios to the baseline: {widths[0]} in A, {widths[1]} in B."
 
 
-def endings(compared: Compared) -> list[Group]:
+def endings(compared: RunComparison) -> list[Group]:
     """Group the cells that ended differently by how they ended."""
     groups: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for a, b in compared.ended:
@@ -114,7 +114,7 @@ def endings(compared: Compared) -> list[Group]:
     return [Group(a, b, len(cells), _lines(cells)) for (a, b), cells in groups.items()]
 
 
-def absences(compared: Compared) -> list[Group]:
+def unmatched(compared: RunComparison) -> list[Group]:
     """Group the cells of only one run by what the other lacks."""
     return [
         Group(run, absence, len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
@@ -143,7 +143,7 @@ SHOWN = 8
 """Blocks, or reasons, that a list on a terminal shows; the page shows all."""
 
 
-def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
+def build(a: Run, b: Run, output: Path, margin: float | None) -> RunComparison:
     """Compare run B with run A, and write `compare.html`, `.md` and `.csv` into a folder.
 
     `margin` is the relative difference of step times that is negligible; None for the runs' own.
@@ -156,7 +156,7 @@ def build(a: Run, b: Run, output: Path, margin: float | None) -> Compared:
     return compared
 
 
-def content(compared: Compared) -> dict[str, Any]:
+def content(compared: RunComparison) -> dict[str, Any]:
     """Return everything that the page shows, by the names that its template uses."""
     a, b = compared.a.manifest, compared.b.manifest
     facts = [
@@ -182,13 +182,13 @@ def content(compared: Compared) -> dict[str, Any]:
             "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
         ),
         "missing": Table(
-            "Cells of one run only, and what the other lacks", absent, absences(compared)
+            "Cells of one run only, and what the other lacks", absent, unmatched(compared)
         ),
         "command": f"{PROGRAM} compare {shlex.join(options)}",
     }
 
 
-def show(console: Console, compared: Compared) -> None:
+def show(console: Console, compared: RunComparison) -> None:
     """Print the differences between the runs, the changes and the tally.
 
     If nothing compares, the tally comes first. The lines fit on a terminal of 80 columns.
@@ -205,7 +205,7 @@ def show(console: Console, compared: Compared) -> None:
         console.print(Text("\nended differently", style="yellow"))
         _list(console, (f"A {group.a}", f"B {group.b}"))
         _list(console, group.cells)
-    if missing := absences(compared):
+    if missing := unmatched(compared):
         console.print(Text("\nin one run only", style="yellow"))
         _list(console, [f"{g.a}: {numbers.count(g.number, 'cell')}; {g.b}" for g in missing])
     for title, text in caveats(compared).items():
@@ -216,7 +216,7 @@ def show(console: Console, compared: Compared) -> None:
         console.print(Prose(basis(compared)))
 
 
-def _show_changes(console: Console, compared: Compared) -> None:
+def _show_changes(console: Console, compared: RunComparison) -> None:
     _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
     console.print(Prose(APART, "dim"))
     console.print(Text("\nB over A (95 %)", style="bold"))
@@ -264,7 +264,7 @@ APART = (
 """Why a comparison of two runs is less certain than a ratio within one."""
 
 
-def setting(compared: Compared) -> str:
+def setting(compared: RunComparison) -> str:
     """Return the differences between the runs, in a sentence for each kind."""
     if compared.same_run:
         return SAME_RUN
@@ -282,7 +282,7 @@ def setting(compared: Compared) -> str:
     )
 
 
-def tally(compared: Compared) -> str:
+def tally(compared: RunComparison) -> str:
     """Count cells by verdict, and those without a counterpart."""
     verdicts = counted((change.verdict.word for change in compared.changes), VERDICT_STYLES)
     cells = numbers.count(len(compared.changes), "cell")
@@ -302,7 +302,7 @@ def tally(compared: Compared) -> str:
     return " ".join(sentences)
 
 
-def basis(compared: Compared) -> str:
+def basis(compared: RunComparison) -> str:
     """Return the number of verdicts by what they are based on, and the margin."""
     counts = Counter[str](change.source for change in compared.changes)
     parts = [
@@ -317,7 +317,7 @@ def basis(compared: Compared) -> str:
     return f"Verdicts: {listing(parts)}; margin {margin}." if parts else ""
 
 
-def caveats(compared: Compared) -> dict[str, str]:
+def caveats(compared: RunComparison) -> dict[str, str]:
     """Return reasons in both runs' rows to read the changes with care."""
     said = {
         "Damaged files in A": damage(compared.a.damaged),
@@ -327,7 +327,7 @@ def caveats(compared: Compared) -> dict[str, str]:
     return {title: text for title, text in said.items() if text}
 
 
-def _of_code(compared: Compared) -> dict[str, str]:
+def _of_code(compared: RunComparison) -> dict[str, str]:
     said: dict[str, str] = {}
     if compared.contents:
         names = {f"implementation {change.implementation}" for change in compared.changes}
@@ -353,7 +353,7 @@ def _of_code(compared: Compared) -> dict[str, str]:
     return said
 
 
-def _of_changes(compared: Compared) -> dict[str, str]:
+def _of_changes(compared: RunComparison) -> dict[str, str]:
     changes, said = compared.changes, dict[str, str]()
     if any(change.source == "baseline" for change in changes):
         baselines = {(one.name, one.baseline) for one, _ in compared.blocks}

@@ -116,7 +116,7 @@ def show_programs(
 ) -> None:
     """Print the relation of two cells' programs, and their differences by source line."""
     found = relation(*programs)
-    console.print(Prose(program_sentences.told(*cells, found)))
+    console.print(Prose(program_sentences.describe_relation(*cells, found)))
     a, b = (unpacked(program["operations"]) for program in programs)
     if found == "same" or a == b:
         if found == "different":

@@ -60,7 +60,7 @@ def caveat(blocks: Iterable[Comparison]) -> str:
     )
 
 
-def told(a: str, b: str, found: Relation) -> str:
+def describe_relation(a: str, b: str, found: Relation) -> str:
     """Describe in a sentence how the programs of two cells are related."""
     return f"{a} and {b} {_TOLD[found]}."
 

@@ -198,10 +198,10 @@ def advice(own: Sequence[Summary]) -> list[str]:
         at = f" with {worst.among(own)}" if len(where) > 1 else ""
         avoid = _avoid(best, worst, at) if worst in where else ""
         said.append((best, places, max(reach[best]), avoid))
-    return [*_advised(said, own[0].wide), *approximate(own)]
+    return [*_advice_sentences(said, own[0].wide), *approximate(own)]
 
 
-def _advised(said: Sequence[tuple[str, str, float, str]], wide: float) -> Iterator[str]:
+def _advice_sentences(said: Sequence[tuple[str, str, float, str]], wide: float) -> Iterator[str]:
     """Yield a sentence for each best implementation; those that need no more words share one."""
     plain = [one for one in said if one[2] <= wide and not one[3]]
     for best, places, bound, avoid in (one for one in said if one not in plain or len(plain) == 1):

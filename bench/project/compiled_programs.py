@@ -75,7 +75,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Unread:
+class NoProgram:
     """A cell without an available program, and the reason."""
 
     cell: Cell
@@ -83,7 +83,7 @@ class Unread:
     lack: Lack = "failed"
 
 
-Read = Callable[[Sequence[Cell]], Sequence[Program | Unread]]
+Read = Callable[[Sequence[Cell]], Sequence[Program | NoProgram]]
 """A compiler of cells, such as `programs`."""
 
 
@@ -130,7 +130,7 @@ def programs(
     *,
     here: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Program | Unread]:
+) -> list[Program | NoProgram]:
     """Compile the steps of cells without running them; the results have the cells' order.
 
     `here` is to compile for this machine's own devices instead of virtual ones, of which a mesh may
@@ -169,7 +169,7 @@ def programs(
         # An accelerator's compiler needs the accelerators, so only one child runs.
         room = psutil.virtual_memory().available // ROOM if platform == "cpu" else 1
         _compile([*group], max(1, min(usable_cores(), room)), start, answered)
-    return [cast("Program | Unread", results[cell]) for cell in cells]
+    return [cast("Program | NoProgram", results[cell]) for cell in cells]
 
 
 def _compile(
@@ -204,18 +204,18 @@ def _compile(
 
 def _known(
     cell: Cell, catalogue: Catalogue, entry_name: Callable[[Cell], str]
-) -> Program | Unread | None:
+) -> Program | NoProgram | None:
     """Return what is known about a cell without compilation; None if it has to be compiled."""
     if reason := _why_not(cell, catalogue):
-        return Unread(cell, reason)
+        return NoProgram(cell, reason)
     try:
         answer = user_cache.read(entry_name(cell))
     except BadInput as error:
-        return Unread(cell, "; ".join(error.faults))
+        return NoProgram(cell, "; ".join(error.faults))
     return None if answer is None else _result(cell, json.loads(answer))
 
 
-def from_row(row: CellRow) -> Program | Unread:
+def from_row(row: CellRow) -> Program | NoProgram:
     """Return the program of a stored run's cell, from the figures stored with its measurement.
 
     Its state's size is that of its donated buffers, or else of all arguments including the batch.
@@ -223,13 +223,13 @@ def from_row(row: CellRow) -> Program | Unread:
     cell = Cell.of(row)
     mesh = cell.block.mesh
     if row["status"] != "ok":
-        return Unread(cell, f"{row['status']}: {row['reason']}")
+        return NoProgram(cell, f"{row['status']}: {row['reason']}")
     communication, memory, cost = row.get("communication"), row.get("memory"), row.get("cost")
     flops = max(row.get("traced_flops") or 0.0, row.get("product_flops") or 0.0)
     if communication is None or memory is None or cost is None or not flops:
-        return Unread(cell, "its stored row lacks figures of the compiled step")
+        return NoProgram(cell, "its stored row lacks figures of the compiled step")
     if mesh.size > 1 and not communication:
-        return Unread(cell, "its programs contain none of the communication between its devices")
+        return NoProgram(cell, "its programs contain none of the communication between its devices")
     return Program(
         cell,
         flops=flops / mesh.size,
@@ -267,7 +267,7 @@ def _why_not(cell: Cell, catalogue: Catalogue) -> str:
     return ""
 
 
-def _result(cell: Cell, answer: CompiledAnswer) -> Program | Unread:
+def _result(cell: Cell, answer: CompiledAnswer) -> Program | NoProgram:
     if answer["row"] is None:
-        return Unread(cell, answer["reason"], answer["lack"])
+        return NoProgram(cell, answer["reason"], answer["lack"])
     return Program(cell, **answer["row"], read="compiled")

@@ -18,7 +18,7 @@ from bench.plan.content_keys import Contents, digest
 from bench.plan.option_values import BadInput
 from bench.present.terminal import activity
 from bench.project import compiled_programs
-from bench.project.compiled_programs import Program, Read, Unread
+from bench.project.compiled_programs import NoProgram, Program, Read
 from bench.records.cells import Cell
 from bench.records.largest_batches import MaxBatchRow, key, key_of
 from bench.records.mesh import MeshShape
@@ -35,7 +35,7 @@ RESOLUTION = 16
 GROWTH = 16
 """Largest factor between a guess and the batches compiled before, as distant lines mislead."""
 
-COMMAND = (sys.executable, "-m", "bench.worker.answer.asked_cells", "fit")
+COMMAND = (sys.executable, "-m", "bench.worker.answer.cell_requests", "fit")
 TIMEOUT_S = 900.0
 
 
@@ -145,7 +145,7 @@ def search_here(
     rounds = Counter[MeshShape]()
     done = 0
 
-    def read(cells: Sequence[Cell]) -> list[Program | Unread]:
+    def read(cells: Sequence[Cell]) -> list[Program | NoProgram]:
         mesh = cells[0].block.mesh
         rounds[mesh] += 1
         batches = ", ".join(map(str, sorted({cell.block.batch for cell in cells})))
@@ -186,7 +186,7 @@ def largest(
         programs = read(cells) if cells else []
         searches = []
         for (line, search, batch), program in zip(guesses, programs, strict=True):
-            if isinstance(program, Unread) and program.lack != "oom":
+            if isinstance(program, NoProgram) and program.lack != "oom":
                 yield _row(line, search, limit, status="not predicted", reason=program.reason)
                 continue
             search.add(batch, program.memory_bytes if isinstance(program, Program) else math.inf)

@@ -16,7 +16,7 @@ from bench.present import terminal
 from bench.present.columns import Column, Figure, Table
 from bench.present.rendering import write_pages
 from bench.project import prediction_tables
-from bench.project.compiled_programs import Read, Unread
+from bench.project.compiled_programs import NoProgram, Read
 from bench.project.hardware import Hardware
 from bench.project.prediction_tables import BOUND, INTERVAL, MFU, STEP
 from bench.project.published_results import elsewhere
@@ -94,7 +94,7 @@ def rank(
     ranked = []
     for cell, program in zip(cells, read(cells), strict=True):
         name = f"{cell.implementation} on {cell.block.mesh}"
-        if isinstance(program, Unread):
+        if isinstance(program, NoProgram):
             reasons = unsupported if program.lack == "unsupported" else refused
             reasons[program.reason].append(name)
             continue
@@ -108,7 +108,7 @@ def rank(
     return Plan(title, sheet, ranked, dict(unsupported), dict(refused))
 
 
-def _struck(column: Column) -> Column:
+def _struck_through(column: Column) -> Column:
     """Return the column with the values of rows that may not fit struck out."""
 
     def figure(one: Prediction) -> Figure:
@@ -130,7 +130,7 @@ def build(plan: Plan, folder: Path) -> Path:
     """Write plan.html, .md, .csv and .parquet; return the page. Raises OSError if it cannot."""
     folder.mkdir(parents=True, exist_ok=True)
     frames.write(plan.frame(), folder, "plan")
-    columns = (MESH, _struck(IMPLEMENTATION), STEP, INTERVAL, MFU, BOUND, MEMORY)
+    columns = (MESH, _struck_through(IMPLEMENTATION), STEP, INTERVAL, MFU, BOUND, MEMORY)
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)
     return write_pages(folder, "plan", plan=plan, table=table, rests=rests)

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
-from bench.project.compiled_programs import Program, Read, Unread
+from bench.project.compiled_programs import NoProgram, Program, Read
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
@@ -183,7 +183,7 @@ def along(
     # Compiling a few small meshes is less work than compiling a formula's.
     few = len(chips) <= len(LADDER) and max(chips) <= LADDER[-1]
     ladders = {curve: [] if few or not cells[curve] else curve.ladder() for curve in curves}
-    known: dict[Cell, Program | Unread] = {}
+    known: dict[Cell, Program | NoProgram] = {}
 
     def compile_all(wanted: Iterable[Cell]) -> None:
         if missing := [cell for cell in dict.fromkeys(wanted) if cell not in known]:
@@ -211,7 +211,7 @@ def along(
             return "the mesh or the batch does not divide"
         if cell in known or isinstance(formula, str):
             found = known[cell]
-            return found.reason if isinstance(found, Unread) else found
+            return found.reason if isinstance(found, NoProgram) else found
         try:
             return formula.at(cell)
         except ValueError as error:
@@ -220,10 +220,10 @@ def along(
     return {curve: {count: program(curve, count) for count in chips} for curve in curves}, formulae
 
 
-def _formula(curve: Curve, compiled: Sequence[Program | Unread]) -> Formula | str:
-    unread = [one.reason for one in compiled if isinstance(one, Unread)]
+def _formula(curve: Curve, compiled: Sequence[Program | NoProgram]) -> Formula | str:
+    missing = [one.reason for one in compiled if isinstance(one, NoProgram)]
     try:
-        return unread[0] if unread else fit(curve, cast("Sequence[Program]", compiled))
+        return missing[0] if missing else fit(curve, cast("Sequence[Program]", compiled))
     except ValueError as error:
         return str(error)
 

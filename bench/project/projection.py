@@ -18,7 +18,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.selection import everything
 from bench.project import program_formulae, published_results
 from bench.project.calibration import Calibrated, Trial, calibrate
-from bench.project.compiled_programs import Program, Read, Unread, from_row
+from bench.project.compiled_programs import NoProgram, Program, Read, from_row
 from bench.project.hardware import Hardware, HardwareError, hardware
 from bench.project.machines import of_ceilings, place
 from bench.project.program_formulae import Curve, Formula, Scaling, step_elsewhere
@@ -151,7 +151,7 @@ class Projection:
     points: list[Point]
     formulae: dict[Curve, Formula | str]
     """The formulae of curves, or the reasons why they have none."""
-    unread: list[Unread]
+    missing: list[NoProgram]
     """Cells of the run whose programs are not available."""
 
     def frame(self) -> pd.DataFrame:
@@ -185,24 +185,24 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         raise BadInput(faults)
     observations = defaultdict[str, list[Trial]](list)
     programs: list[Program] = []
-    unread: list[Unread] = []
+    missing: list[NoProgram] = []
     for row in rows:
         program = from_row(row)
-        if isinstance(program, Unread):
-            unread.append(program)
+        if isinstance(program, NoProgram):
+            missing.append(program)
             continue
         if request.select(row["cell"]):
             programs.append(program)
         if row["block"] not in ceilings:
             reason = "the run failed to measure its machine's ceilings"
-            unread.append(Unread(program.cell, reason))
+            missing.append(NoProgram(program.cell, reason))
             continue
         try:
             step = work(program, of_ceilings(ceilings[row["block"]], program.mesh))
             observed = Trial(step, times[row["cell"]], str(program.mesh))
             observations[program.cell.block.subject].append(observed)
         except HardwareError as error:
-            unread.append(Unread(program.cell, str(error)))
+            missing.append(NoProgram(program.cell, str(error)))
     curves = list(dict.fromkeys(_curves(programs, request)))
     by_chips, formulae = program_formulae.along(curves, request.chips, read)
     return Projection(
@@ -210,7 +210,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         here={subject: calibrate(steps) for subject, steps in observations.items()},
         points=_with_efficiency([*_points(request.hardware, by_chips)]),
         formulae=formulae,
-        unread=unread,
+        missing=missing,
     )
 
 

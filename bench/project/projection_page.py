@@ -196,7 +196,7 @@ def build(
         PAGE.stem,
         projection=projection,
         here=tables.cross_validation(projection),
-        unread=[f"{one.cell.name}: {one.reason}" for one in projection.unread],
+        missing=[f"{one.cell.name}: {one.reason}" for one in projection.missing],
         sections=[
             {
                 "title": chart.title,

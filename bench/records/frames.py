@@ -23,7 +23,7 @@ _NESTED = {"host": HostSlot, "energy": Energy, "boards": BoardSlot, "input": Inp
 """Keys of a sample whose entries become columns of their own, such as `host_steal_s`."""
 
 
-def of_samples(texts: Iterable[bytes]) -> pd.DataFrame:
+def samples_frame(texts: Iterable[bytes]) -> pd.DataFrame:
     """Read samples from lines of JSON, with Arrow because there may be very many."""
     columns = []
     for key in SampleRow.__annotations__:  # inherited ones first

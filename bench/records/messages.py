@@ -59,7 +59,7 @@ class Place(TypedDict):
     """Indices of the host's accelerators that it uses; all if absent."""
 
 
-class Meeting(TypedDict):
+class Rendezvous(TypedDict):
     """The answer of `python -m bench.worker.answer.rendezvous`."""
 
     rank: int
@@ -352,7 +352,7 @@ class SupportRequest(FilePaths):
 
 
 class SupportAnswer(TypedDict):
-    """The answer of `python -m bench.worker.answer.asked_cells support`."""
+    """The answer of `python -m bench.worker.answer.cell_requests support`."""
 
     unsupported: dict[str, dict[str, str]]
     """Known reasons, by block and implementation, why it cannot run there; empty if it can."""

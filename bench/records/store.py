@@ -84,7 +84,7 @@ class Run:
         """
         from bench.records import frames  # noqa: PLC0415 (its libraries take a second to load)
 
-        frame = frames.of_samples([launch.samples for launch in self.launches])
+        frame = frames.samples_frame([launch.samples for launch in self.launches])
         for launch in self.launches:  # there may be very many
             launch.samples = b""
         return frame

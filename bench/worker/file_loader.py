@@ -130,13 +130,13 @@ def modules_of(repository: Path) -> dict[str, ModuleType]:
         # getattr would make some modules import others.
         names = getattr(module, "__dict__", {})
         place = names.get("__file__") or next(iter(names.get("__path__") or ()), None)
-        if name != "__main__" and isinstance(place, str) and _lies_in(place, repository):
+        if name != "__main__" and isinstance(place, str) and _is_inside(place, repository):
             modules[name] = module
     return modules
 
 
 @cache
-def _lies_in(place: str, repository: Path) -> bool:
+def _is_inside(place: str, repository: Path) -> bool:
     return is_of(Path(place).resolve(), repository)
 
 

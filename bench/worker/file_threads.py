@@ -58,7 +58,7 @@ class FileThreads:
         present: set[Worker] = {*threading.enumerate(), *self._processes()}
         for worker in present - self._known:
             self._known.add(worker)
-            if name and not _is_nobodys(worker):
+            if name and not _is_not_of_a_file(worker):
                 self._owners[worker], self._used_ns[worker] = name, 0
         for worker, owner in self._owners.items():
             before, now = self._used_ns[worker], _cpu_ns(worker)
@@ -105,7 +105,7 @@ def _children_of(pid: int) -> list[int]:
     return [int(word) for word in text.split()]
 
 
-def _is_nobodys(thread: Worker) -> bool:
+def _is_not_of_a_file(thread: Worker) -> bool:
     """Whether a thread is the harness's, or a native one that calls back into Python.
 
     What a thread says of itself, such as its target's module, may be forged. Its stack tells.

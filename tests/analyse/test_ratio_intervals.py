@@ -232,7 +232,7 @@ def test_unpaired_intervals_cover_a_drift_between_runs(launches: int, others: in
     above, below = (drifted(rng, UNPAIRED_SD, AGREEING, trials, n) for n in (launches, others))
     covered = wrong = 0
     for one, other in zip(above, below, strict=True):
-        found = ratio_intervals.unpaired(list(one), list(other))
+        found = ratio_intervals.between_runs(list(one), list(other))
         assert found is not None
         assert not found.paired
         low, high = ends(found)
@@ -248,7 +248,7 @@ def test_unpaired_verdicts_bear_a_host_that_drifts_three_times_as_much() -> None
     above, below = (drifted(rng, 3 * UNPAIRED_SD, AGREEING, 300, 3) for _ in range(2))
     wrong = 0
     for one, other in zip(above, below, strict=True):
-        found = ratio_intervals.unpaired(list(one), list(other))
+        found = ratio_intervals.between_runs(list(one), list(other))
         assert found is not None
         low, high = ends(found, 0.01 / 30)
         wrong += not low <= 1 <= high
@@ -261,7 +261,7 @@ def test_launches_make_an_unpaired_interval_wider_and_never_narrower() -> None:
     for name, world in (("agree", AGREEING), ("disagree", World(0.3, 0.01, 0.0, 30))):
         for launches in (1, 12):
             (one,), (other,) = (drifted(rng, 0.0, world, 1, launches) for _ in range(2))
-            found = ratio_intervals.unpaired(list(one), list(other))
+            found = ratio_intervals.between_runs(list(one), list(other))
             assert found is not None
             errors[name, launches] = found.error
     least = math.sqrt(2) * UNPAIRED_SD
@@ -273,7 +273,7 @@ def test_launches_make_an_unpaired_interval_wider_and_never_narrower() -> None:
 def test_a_large_unpaired_difference_is_found() -> None:
     rng = np.random.default_rng(8)
     (one,), (other,) = (drifted(rng, UNPAIRED_SD, AGREEING, 1, 3) for _ in range(2))
-    found = ratio_intervals.unpaired([series + math.log(3) for series in one], list(other))
+    found = ratio_intervals.between_runs([series + math.log(3) for series in one], list(other))
     assert found is not None
     assert ends(found, 0.01 / 30)[0] > 1
     assert found.value == pytest.approx(3, rel=0.2)
@@ -288,12 +288,12 @@ def test_blocks_of_one_run_are_compared_by_their_launches(launches: int, drift: 
     trials, covered, widths = 300, 0, []
     for _ in range(trials):
         (one,), (other,) = (drifted(rng, 0.0, each, 1, launches) for _ in range(2))
-        found = ratio_intervals.apart(list(one), list(other))
-        between_runs = ratio_intervals.unpaired(list(one), list(other))
+        found = ratio_intervals.between_blocks(list(one), list(other))
+        apart_in_time = ratio_intervals.between_runs(list(one), list(other))
         assert found is not None
-        assert between_runs is not None
+        assert apart_in_time is not None
         assert not found.paired
-        assert found.error < between_runs.error
+        assert found.error < apart_in_time.error
         low, high = ends(found)
         covered += low <= 1 <= high
         widths.append(math.log(high / low) / 2)
@@ -304,9 +304,9 @@ def test_blocks_of_one_run_are_compared_by_their_launches(launches: int, drift: 
 
 def test_what_has_no_samples_or_few_is_unpaired_without_an_interval() -> None:
     series = [np.zeros(16)]
-    assert ratio_intervals.unpaired(series, []) is None
-    assert ratio_intervals.unpaired([], series) is None
-    found = ratio_intervals.unpaired([np.full(5, math.log(2))], series)
+    assert ratio_intervals.between_runs(series, []) is None
+    assert ratio_intervals.between_runs([], series) is None
+    found = ratio_intervals.between_runs([np.full(5, math.log(2))], series)
     assert found is not None
     assert (found.value, found.interval()) == (pytest.approx(2), None)
 

@@ -44,8 +44,8 @@ def test_a_proof_outweighs_times_and_the_contradiction_is_told(tmp_path: Path) -
         "nnx_jit": "slower", "renamed": "same", "other": "slower", "tuned": "same",
     }  # fmt: skip
     cells = {row["implementation"]: row for row in found.rows}
-    assert bounds.sure_of(cells["renamed"]) == "the program is equal"
-    assert bounds.sure_of(cells["tuned"]).startswith("within ")
+    assert bounds.describe_verdict(cells["renamed"]) == "the program is equal"
+    assert bounds.describe_verdict(cells["tuned"]).startswith("within ")
     (block,) = found.comparisons
     assert block.claims["renamed"].ratio.value == pytest.approx(1.1, abs=0.01)
     (said,) = program_sentences.facts(block)

@@ -67,6 +67,6 @@ def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it
             schedule=SimpleNamespace(missing_launches=lambda *_: 1),
         ),
     )
-    run_plugin.Front._tell_what_is_known(front)
+    run_plugin.Front._report_impossible_blocks(front)
     each = "knows only data (2 cells); needs the axis model (1 cell)"
     assert said == [f"{block.name}: no selected cell runs: {each}"]

@@ -22,11 +22,11 @@ def run(*acts: list[list], limit_s: float = FAR_OFF) -> tuple[End, list[tuple[in
     """Start a process for each list of acts, and follow them to the end."""
     heard: list[tuple[int, dict]] = []
 
-    def start(rank: int, hear) -> LocalProcess:
+    def start(rank: int, on_line) -> LocalProcess:
         job = json.dumps({"attempt": "7", "place": {"rank": rank}, "acts": acts})
         cores = worker_cores("cpu", 1, rank, len(acts))
         return LocalProcess(
-            job, hear, environment=os.environ, cores=cores, shares_host=len(acts) > 1
+            job, on_line, environment=os.environ, cores=cores, shares_host=len(acts) > 1
         )
 
     began = time.monotonic()

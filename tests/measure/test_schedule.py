@@ -49,7 +49,7 @@ TRUTH = {"python_loop": 1.0, TWIN: 1.0, "jit_spmd": 1.5, "pmap": 1.005}
 def test_what_is_decided_leaves_and_the_others_keep_whom_they_are_compared_with() -> None:
     made = schedule()
     looks = LaunchLooks(made, made.plan.blocks[0])
-    assert looks.going_on(look(rows(0, 16, TRUTH), 0.5)) == ["python_loop", TWIN, "pmap"]
+    assert looks.arms_to_continue(look(rows(0, 16, TRUTH), 0.5)) == ["python_loop", TWIN, "pmap"]
     taken, claims = looks.finish(rows(0, 16, TRUTH), 0)
     assert taken[0]["settled"] == ["jit_spmd"]
     assert claims["jit_spmd"].verdict.word == "slower"
@@ -61,10 +61,10 @@ def test_those_that_may_be_the_fastest_stay_until_they_are_alike() -> None:
     truth = {"python_loop": 1.0, TWIN: 1.0, "jit_spmd": 0.7, "pmap": 0.705}
     made = schedule(margin="2")
     looks = LaunchLooks(made, made.plan.blocks[0])
-    assert looks.going_on(look(rows(0, 16, truth), 0.5)) == list(truth)
+    assert looks.arms_to_continue(look(rows(0, 16, truth), 0.5)) == list(truth)
     made = schedule(margin="20")
     looks = LaunchLooks(made, made.plan.blocks[0])
-    assert looks.going_on(look(rows(0, 16, truth), 0.5)) == []
+    assert looks.arms_to_continue(look(rows(0, 16, truth), 0.5)) == []
 
 
 def test_arms_with_one_program_are_measured_once() -> None:
@@ -78,15 +78,16 @@ def test_arms_with_one_program_are_measured_once() -> None:
         "fsdp_spmd": 0.705,
     }  # fmt: skip
     programs = {"python_loop": "a", "pmap": "a", "jit_spmd": "b", "nnx_jit": "b", "fsdp_spmd": "c"}
-    assert LaunchLooks(made, made.plan.blocks[0]).going_on(look(rows(0, 16, truth), 0.5)) == [
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    assert looks.arms_to_continue(look(rows(0, 16, truth), 0.5)) == [
         "python_loop", TWIN, "pmap", "jit_spmd", "nnx_jit", "fsdp_spmd",
     ]  # fmt: skip
     made = Schedule(plan)
     looks = LaunchLooks(made, made.plan.blocks[0])
-    going_on = looks.going_on({**look(rows(0, 16, truth), 0.5), "programs": programs})
-    assert going_on[:2] == ["python_loop", TWIN]
-    assert len({"jit_spmd", "nnx_jit"} & set(going_on)) == 1
-    assert "pmap" not in going_on
+    arms = looks.arms_to_continue({**look(rows(0, 16, truth), 0.5), "programs": programs})
+    assert arms[:2] == ["python_loop", TWIN]
+    assert len({"jit_spmd", "nnx_jit"} & set(arms)) == 1
+    assert "pmap" not in arms
     _, claims = looks.finish(rows(0, 16, truth), 0)
     assert claims["pmap"].verdict.word == "same"
     assert made.blocks[made.plan.blocks[0].name].programs == programs, "for later launches"
@@ -95,7 +96,7 @@ def test_arms_with_one_program_are_measured_once() -> None:
 def test_all_is_over_when_nothing_is_open() -> None:
     made = schedule()
     looks = LaunchLooks(made, made.plan.blocks[0])
-    assert looks.going_on(look(rows(0, 16, {**TRUTH, "pmap": 1.3}), 0.5)) == []
+    assert looks.arms_to_continue(look(rows(0, 16, {**TRUTH, "pmap": 1.3}), 0.5)) == []
 
 
 @pytest.mark.parametrize(("pmap", "goes_on"), [(1.02, True), (1.005, False)])
@@ -105,16 +106,16 @@ def test_planned_turns_are_exceeded_only_where_that_probably_decides(
     made = schedule(margin="2")
     looks = LaunchLooks(made, made.plan.blocks[0])
     samples = rows(0, 32, {**TRUTH, "pmap": pmap})
-    assert bool(looks.going_on(look(samples, 1.0))) == goes_on
-    assert not LaunchLooks(made, made.plan.blocks[0]).going_on(look(samples, 1 + EXTENSION))
+    assert bool(looks.arms_to_continue(look(samples, 1.0))) == goes_on
+    assert not LaunchLooks(made, made.plan.blocks[0]).arms_to_continue(look(samples, 1 + EXTENSION))
 
 
 def test_turns_beyond_the_plan_may_spend_error_too() -> None:
     made = schedule(launches="1", margin="2")
     looks = LaunchLooks(made, made.plan.blocks[0])
     truth = {**TRUTH, "pmap": 1.016}
-    assert looks.going_on(look(rows(0, 32, truth), 1.0))
-    assert looks.going_on(look(rows(0, 40, truth), 1.25)) == []
+    assert looks.arms_to_continue(look(rows(0, 32, truth), 1.0))
+    assert looks.arms_to_continue(look(rows(0, 40, truth), 1.25)) == []
     taken, claims = looks.finish(rows(0, 40, truth), 0)
     assert [one["rounds"] for one in taken] == [32, 40]
     assert taken[1]["alpha"] > 0
@@ -148,7 +149,9 @@ def test_an_ablated_arm_stays_until_its_share_is_known_and_costs_no_error(
     made = schedule(ablate=True)
     assert set(made.opponents(made.plan.blocks[0], samples)) == {"jit_spmd", "pmap"}
     looks = LaunchLooks(made, made.plan.blocks[0])
-    assert looks.going_on(look(samples, 0.5)) == (["jit_spmd", "jit_spmd+local"] if stays else [])
+    assert looks.arms_to_continue(look(samples, 0.5)) == (
+        ["jit_spmd", "jit_spmd+local"] if stays else []
+    )
     looks.finish(samples, 0)
     settled = made.blocks[made.plan.blocks[0].name].settled
     assert ("jit_spmd" in settled) != stays, "whose other launches its ablated arm needs"
@@ -171,10 +174,10 @@ def test_an_implementation_alone_leaves_once_its_shares_are_known() -> None:
     made = Schedule(replace(schedule().plan, implementations=("jit_spmd",), baseline="jit_spmd"))
     truth = {"jit_spmd": 1.0, TWIN: 1.0, "jit_spmd+forward": 0.3, "jit_spmd+local": 0.9}
     looks = LaunchLooks(made, made.plan.blocks[0])
-    wide = looks.going_on(look(rows(0, 16, truth, noise=0.2), 0.1))
+    wide = looks.arms_to_continue(look(rows(0, 16, truth, noise=0.2), 0.1))
     assert set(wide) >= {"jit_spmd", "jit_spmd+local"}
     looks = LaunchLooks(made, made.plan.blocks[0])
-    assert looks.going_on(look(rows(0, 32, truth, noise=0.005), 0.5)) == []
+    assert looks.arms_to_continue(look(rows(0, 32, truth, noise=0.005), 0.5)) == []
 
 
 def test_looks_and_report_divide_their_error_among_the_same_comparisons() -> None:
@@ -200,7 +203,7 @@ def test_variants_have_all_their_launches() -> None:
 def test_a_worker_that_died_after_a_look_measures_all_again() -> None:
     made = schedule()
     looks = LaunchLooks(made, made.plan.blocks[0])
-    looks.going_on(look(rows(0, 16, TRUTH), 0.5))
+    looks.arms_to_continue(look(rows(0, 16, TRUTH), 0.5))
     again = rows(1, 16, TRUTH)
-    assert looks.going_on(look(again, 0.5)) == list(TRUTH)
-    assert looks.going_on(look(again, 1.0)) == []
+    assert looks.arms_to_continue(look(again, 0.5)) == list(TRUTH)
+    assert looks.arms_to_continue(look(again, 1.0)) == []

@@ -103,12 +103,15 @@ def test_a_worker_that_finishes(bench: Bench) -> None:
 def test_looks_are_answered(bench: Bench) -> None:
     asked = []
 
-    def going_on(event: dict) -> list[str]:
+    def arms_to_continue(event: dict) -> list[str]:
         asked.append((len(event["rows"]), event["progress"]))
         return ARMS if len(event["rows"]) < 3 * 32 else []
 
     (attempt,) = bench.run(
-        {}, Launch(2, {"C": {"kernels": []}}, going_on), rounds=128, program_cache="programs"
+        {},
+        Launch(2, {"C": {"kernels": []}}, arms_to_continue),
+        rounds=128,
+        program_cache="programs",
     )
     assert asked == [(3 * 16, 1 / 8), (3 * 32, 1 / 4)]
     assert attempt.block["rounds"] == 32

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse import run_changes
-from bench.analyse.run_changes import Compared
+from bench.analyse.run_changes import RunComparison
 from bench.commands.exits import BAD_INPUT
 from bench.present import (
     comparison_report,
@@ -40,22 +40,22 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compared(folder: Path, a: synthetic.Plan, b: synthetic.Plan) -> Compared:
+def compared(folder: Path, a: synthetic.Plan, b: synthetic.Plan) -> RunComparison:
     runs = (synthetic.write(folder, plan, name) for plan, name in ((a, "before"), (b, "after")))
     return run_changes.compare(*map(store.load, runs))
 
 
-def against(found: Compared) -> dict[str, run_changes.Change]:
+def against(found: RunComparison) -> dict[str, run_changes.Change]:
     return {change.cell: change for change in found.changes}
 
 
-def printed(found: Compared, **options) -> str:
+def printed(found: RunComparison, **options) -> str:
     text = io.StringIO()
     comparison_report.show(Console(file=text, width=80, highlight=False, **options), found)
     return text.getvalue()
 
 
-def page(found: Compared, *, markdown: bool = False) -> str:
+def page(found: RunComparison, *, markdown: bool = False) -> str:
     return rendering.render("compare", markdown=markdown, **comparison_report.content(found))
 
 
@@ -218,7 +218,7 @@ def test_cells_in_one_run_only_say_what_the_other_lacks(tmp_path: Path) -> None:
     )
     found = compared(tmp_path, a, b)
     assert [change.cell for change in found.changes] == ["mlp-base/data=2/b64/fp32/jit_spmd"]
-    lacking = {(m.a, m.b): m.cells for m in comparison_report.absences(found)}
+    lacking = {(m.a, m.b): m.cells for m in comparison_report.unmatched(found)}
     assert lacking == {
         ("A", "B has no implementation old"): [
             "mlp-base/data=1/b64/fp32: old",
@@ -412,7 +412,7 @@ def test_runs_that_share_nothing_can_be_compared(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compared, Path]:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunComparison, Path]:
     """Runs whose every text is an attack."""
     folder = tmp_path_factory.mktemp("hostile")
     ratios = {"jit_spmd": 1.0, HOSTILE: 1.1}
@@ -430,7 +430,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compared, Path]:
     return comparison_report.build(*map(store.load, paths), folder / "out", None), folder / "out"
 
 
-def test_hostile_text_is_inert_on_the_page(hostile: tuple[Compared, Path]) -> None:
+def test_hostile_text_is_inert_on_the_page(hostile: tuple[RunComparison, Path]) -> None:
     text = (hostile[1] / "compare.html").read_text(encoding="utf-8")
     structure = Elements()
     structure.feed(text)
@@ -450,7 +450,7 @@ def test_hostile_text_is_inert_on_the_page(hostile: tuple[Compared, Path]) -> No
     assert set(re.findall(r'href="#([^"]+)"', text)) <= identifiers
 
 
-def test_hostile_text_is_inert_in_markdown(hostile: tuple[Compared, Path]) -> None:
+def test_hostile_text_is_inert_in_markdown(hostile: tuple[RunComparison, Path]) -> None:
     lines = (hostile[1] / "compare.md").read_text(encoding="utf-8").splitlines()
     # A line of code shows everything as it is.
     text = "\n".join(line for line in lines if not line.startswith("    "))
@@ -465,7 +465,7 @@ def test_hostile_text_is_inert_in_markdown(hostile: tuple[Compared, Path]) -> No
         width = bars
 
 
-def test_hostile_text_cannot_command_the_terminal(hostile: tuple[Compared, Path]) -> None:
+def test_hostile_text_cannot_command_the_terminal(hostile: tuple[RunComparison, Path]) -> None:
     text = printed(hostile[0])
     assert "alert(1)" in text
     assert "\x1b" not in text

@@ -11,7 +11,7 @@ import pytest
 from bench.measure.catalogue import read_catalogue
 from bench.measure.processes.guarded import Answer
 from bench.project import compiled_programs
-from bench.project.compiled_programs import Program, Unread, from_row, programs
+from bench.project.compiled_programs import NoProgram, Program, from_row, programs
 from bench.project.program_formulae import Curve, fit
 from bench.records import user_cache
 from bench.records.cells import Block, Cell, StepOptions
@@ -141,14 +141,14 @@ def test_a_step_is_compiled_by_a_child_and_kept_until_a_file_changes(tmp_path, c
     assert (sums["kind"], sums["axes"], sums["members"]) == ("all-reduce", ["data"], 2)
     # A gradient for each parameter, and the loss; SGD keeps nothing.
     assert sums["payload_bytes"] == found.state_bytes + 4
-    assert refused == Unread(wanted[1], "too many", "unsupported")
+    assert refused == NoProgram(wanted[1], "too many", "unsupported")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled_programs, "Child", lambda *_: pytest.fail("there is no need to ask"))
         assert programs(wanted, catalogue=listed) == [found, refused]
     path.write_text(OWN.format(first="os._exit(3)"), "utf-8")
     (gone,) = programs(wanted[:1], catalogue=listed)
-    assert isinstance(gone, Unread)
+    assert isinstance(gone, NoProgram)
     assert gone.reason.startswith("the process that compiled it ended with exit code 3")
 
 
@@ -183,7 +183,7 @@ def test_who_ends_a_child_beside_others_is_asked_about_alone(catalogue, children
     # Both children end at the first of their cells, of which the first one ends a third one, too.
     children.endings += [killed, killed, one, one, killed]
     found = programs(wanted, catalogue=catalogue)
-    assert [type(own) for own in found] == [Unread, Program, Program, Program]
+    assert [type(own) for own in found] == [NoProgram, Program, Program, Program]
     assert found[0].reason == "the process that compiled it was killed by SIGKILL"
     assert [len(names) for names in children.asked] == [2, 2, 1, 1, 2, 1]
 
@@ -264,7 +264,7 @@ def test_what_cannot_be_asked_for_says_what_can(catalogue, children):
         ),
     }
     assert programs(list(wanted.values()), catalogue=catalogue) == [
-        Unread(own, reason) for reason, own in wanted.items()
+        NoProgram(own, reason) for reason, own in wanted.items()
     ]
     broken = catalogue["implementations"][0] | {"error": "SyntaxError: line 1"}
     (found,) = programs([cell()], catalogue=catalogue | {"implementations": [broken]})
@@ -323,7 +323,7 @@ def test_a_stored_cell_has_a_program():
 )
 def test_a_stored_cell_without_figures_has_none(change, reason):
     found = from_row({**STORED, **change})
-    assert isinstance(found, Unread)
+    assert isinstance(found, NoProgram)
     assert found.reason.startswith(reason)
 
 

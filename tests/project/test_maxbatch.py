@@ -25,7 +25,7 @@ from bench.present import page_data, run_tables
 from bench.present.report_files import build
 from bench.project import compiled_programs
 from bench.project import largest_fit as largest
-from bench.project.compiled_programs import Program, Unread
+from bench.project.compiled_programs import NoProgram, Program
 from bench.project.largest_fit import RESOLUTION, Search
 from bench.records import largest_batches, numbers, store
 from bench.records.cells import Block, Cell, StepOptions
@@ -109,7 +109,7 @@ def program(of, memory):
 
 def read(cells):
     return [
-        Unread(one, "it is a loop") if one.implementation == "loop"
+        NoProgram(one, "it is a loop") if one.implementation == "loop"
         else program(one, 1000 + SIZE * one.block.batch)
         for one in cells
     ]  # fmt: skip
@@ -199,7 +199,7 @@ def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
 def test_a_compiler_that_runs_out_of_memory_has_said_that_a_batch_is_too_large(known, most):
     def refusing(cells):
         return [
-            one if one.memory_bytes <= 41_000 else Unread(one.cell, "out of hbm", "oom")
+            one if one.memory_bytes <= 41_000 else NoProgram(one.cell, "out of hbm", "oom")
             for one in read(cells)
         ]
 

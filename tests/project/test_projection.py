@@ -36,7 +36,7 @@ from bench.project import (
     projection_page,
 )
 from bench.project.calibration import Trial
-from bench.project.compiled_programs import Program, Unread
+from bench.project.compiled_programs import NoProgram, Program
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
 from bench.project.projection import Projection, Request, chip_counts, project, sheets, unavailable
@@ -79,10 +79,12 @@ class Compiler:
     odd: int = 0
     """Devices of the mesh on which more is computed than anywhere else."""
 
-    def __call__(self, cells: Sequence[Cell], *_: object, **__: object) -> list[Program | Unread]:
+    def __call__(
+        self, cells: Sequence[Cell], *_: object, **__: object
+    ) -> list[Program | NoProgram]:
         self.asked += cells
         return [
-            Unread(cell, "too large to compile")
+            NoProgram(cell, "too large to compile")
             if cell.block.mesh.size > compiling.MOST_DEVICES
             else replace(compiled(cell), flops=1e20)
             if cell.block.mesh.size == self.odd
@@ -172,8 +174,8 @@ def test_this_machine_is_calibrated_and_each_mesh_left_out(folder) -> None:
 
 def test_what_the_host_moves_is_not_predicted(folder) -> None:
     found = projected(folder)
-    assert {one.cell.implementation for one in found.unread} == {"python_loop"}
-    assert "contain none of the communication between its devices" in found.unread[0].reason
+    assert {one.cell.implementation for one in found.missing} == {"python_loop"}
+    assert "contain none of the communication between its devices" in found.missing[0].reason
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
@@ -385,9 +387,9 @@ def test_a_plan_has_all_meshes(chips, powers) -> None:
 
 
 def planned(memory: dict[str, float], chips: int = 4) -> mesh_ranking.Plan:
-    def read(cells: Sequence[Cell]) -> list[Program | Unread]:
+    def read(cells: Sequence[Cell]) -> list[Program | NoProgram]:
         return [
-            Unread(cell, "mesh axis pipe is not supported", "unsupported")
+            NoProgram(cell, "mesh axis pipe is not supported", "unsupported")
             if cell.block.mesh.axis("pipe") > 1
             else compiled(cell, memory=memory[cell.implementation])
             for cell in cells

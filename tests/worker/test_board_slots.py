@@ -152,7 +152,7 @@ def test_throttled_turns_are_marked_and_told(tmp_path):
 
 def test_a_stored_slot_becomes_columns():
     slot = {"clock_mhz": 1200.0, "throttled": "heat", "read_ns": 7}
-    frame = frames.of_samples([json.dumps({"arm": "a", "boards": slot}).encode() + b"\n"])
+    frame = frames.samples_frame([json.dumps({"arm": "a", "boards": slot}).encode() + b"\n"])
     assert isinstance(frame, pd.DataFrame)
     row = frame.iloc[0]
     shown = [row[f"boards_{key}"] for key in ("clock_mhz", "throttled", "read_ns")]

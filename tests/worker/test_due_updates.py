@@ -15,8 +15,8 @@ import pytest
 
 from bench.contract.workloads import mlp
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import StateReader
 from bench.worker.prove.span_diagnosis import left_out
+from bench.worker.prove.state_reader import StateReader
 from implementations import jit_spmd, pmap, zero1
 from tests.slow import slow
 from tests.worker.test_spot_checks import (

@@ -68,8 +68,8 @@ def test_what_is_raised_is_told_and_fails(raised: str) -> None:
     [
         ("available", "implementations"),
         ("compile_only", "row"),
-        ("asked_cells fit", "status"),
-        ("asked_cells inspect", "parameters"),
+        ("cell_requests fit", "status"),
+        ("cell_requests inspect", "parameters"),
     ],
 )
 def test_a_file_that_writes_to_stdout_and_leaves_a_thread_spoils_no_answer(

@@ -35,7 +35,7 @@ from bench.worker.prove.failures import (
     why_unsupported,
 )
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import StateReader
+from bench.worker.prove.state_reader import StateReader
 from implementations import fsdp_shard_map, jit_spmd, nnx_jit, python_loop, shard_map_pmean, zero2
 from tests.slow import slow
 from tests.worker.conftest import on_the_host

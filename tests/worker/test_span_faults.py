@@ -16,13 +16,13 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract.workloads import mlp
 from bench.records.row_parts import AS_TIMED, ProofCheck
-from bench.worker.prove.gate import Expected, Gate
-from bench.worker.prove.held_state import Held
-from bench.worker.prove.kept_spans import Kept, Moment
+from bench.worker.prove.gate import ExpectedTrajectory, Gate
 from bench.worker.prove.relative_errors import allowed, drift_beyond_rounding, named_state
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.span_comparison import Comparison, why_drifting
-from bench.worker.prove.timed_reference import Stepped
+from bench.worker.prove.span_records import ArmSnapshot, SpanRecord
+from bench.worker.prove.state_reader import HostState
+from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import Trajectory
 from implementations import jit_spmd, pmap
 from tests.worker.test_spot_checks import AFTER, changed, checked
@@ -150,8 +150,8 @@ def test_a_replica_that_is_not_finite_drifts(mesh):
     drifts = find_drifts({"kernel": array})
     assert np.isnan(drifts["kernel"].size)
 
-    held = Held({"kernel": np.float32([1.0, 2.0])}, None, {})
-    after = Held({"kernel": np.float32([1.5, 2.5])}, None, {})
+    held = HostState({"kernel": np.float32([1.0, 2.0])}, None, {})
+    after = HostState({"kernel": np.float32([1.5, 2.5])}, None, {})
     kept = span(held, after, drifts=drifts)
     assert "replicas drift: kernel" in why_drifting(kept)
 
@@ -195,14 +195,14 @@ class FakeGate:
     def expected(self, _name):
         start, end = {"['kernel']": np.zeros(2)}, {"['kernel']": np.ones(2)}
         truth = Trajectory(np.ones(1), start, end, end)
-        return Expected(truth, None, (0.01, 0.1), (0.0625, 0.25), 0.1)
+        return ExpectedTrajectory(truth, None, (0.01, 0.1), (0.0625, 0.25), 0.1)
 
 
 @dataclass
-class FakeSpan(Kept):
+class FakeSpan(SpanRecord):
     """A span that the reference, summing in the other order, ends elsewhere."""
 
-    other: Stepped | None = None
+    other: ReferenceSteps | None = None
 
     def stepped(self, **how):
         assert how == {"apart": True}
@@ -211,12 +211,12 @@ class FakeSpan(Kept):
 
 def span(before, after, loss=1.0, drifts=None, other=None):
     made = FakeSpan(FakeGate(), None, None, "in round 1", 1, 1, (), loss, 0.0, other)
-    made.before, made.after = Moment(before, {}), Moment(after, drifts or {})
+    made.before, made.after = ArmSnapshot(before, {}), ArmSnapshot(after, drifts or {})
     return made
 
 
 def stepped(loss, value):
-    return Stepped(np.array([loss]), [{"kernel": np.full(2, value, np.float32)}], (), [{}])
+    return ReferenceSteps(np.array([loss]), [{"kernel": np.full(2, value, np.float32)}], (), [{}])
 
 
 def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0):
@@ -225,7 +225,7 @@ def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0
     Both are shares of the right update.
     """
     at = [
-        Held({"kernel": np.full(2, value, np.float32)}, (), {})
+        HostState({"kernel": np.full(2, value, np.float32)}, (), {})
         for value in (start, start + update * (1 + error))
     ]
     other = stepped(other_loss, start + update * (1 + rounding))
@@ -279,7 +279,7 @@ def test_near_a_minimum_an_update_may_be_off_by_8_roundings_of_the_parameters():
     ("loss", "value", "other"), [(NAN, 1.0, 1.0), (1.0, NAN, 1.0), (1.0, 1.0, NAN), (NAN, NAN, NAN)]
 )
 def test_a_comparison_with_nan_is_never_right(loss, value, other):
-    held = [Held({"kernel": np.full(2, x, np.float32)}, (), {}) for x in (0.0, value)]
+    held = [HostState({"kernel": np.full(2, x, np.float32)}, (), {}) for x in (0.0, value)]
     kept = span(*held, loss, other=stepped(other, other))
     found = Comparison(kept, stepped(other, other))
     assert not found.is_right
@@ -295,8 +295,8 @@ def test_a_comparison_with_nan_is_never_right(loss, value, other):
     ],
 )
 def test_replicas_may_differ_by_rounding(update, before, most):
-    held = [Held({"kernel": np.full(2, value)}, (), {}) for value in (1.5 - update, 1.5)]
+    held = [HostState({"kernel": np.full(2, value)}, (), {}) for value in (1.5 - update, 1.5)]
     for share, right in (0.99, True), (1.01, False):
         kept = span(*held, drifts={"['kernel']": Drift("replicas drift", share * most)})
-        kept.before = Moment(held[0], {"['kernel']": Drift("", before)})
+        kept.before = ArmSnapshot(held[0], {"['kernel']": Drift("", before)})
         assert (why_drifting(kept) == "") == right

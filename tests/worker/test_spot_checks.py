@@ -27,10 +27,10 @@ from bench.worker.problems import make_mesh
 from bench.worker.prove import divided_gradients, spot_checks
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import StateReader, counters
-from bench.worker.prove.kept_spans import Taken
 from bench.worker.prove.span_diagnosis import subsets
+from bench.worker.prove.span_records import PendingSnapshot
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
+from bench.worker.prove.state_reader import StateReader, counters
 from bench.worker.prove.statistical_proof import STEPS
 from bench.worker.prove.trajectory import updated
 from bench.worker.read.compilation import CompilationLog
@@ -444,9 +444,9 @@ def test_counters_are_read_as_they_were_before_later_steps(gate, mesh, problem):
     built = replace(right, params=params, held=lambda state: state[0])
     reader, batch = StateReader(built, problem, built.state), built.place(problem.batch(0))
     assert not reader.is_plain
-    before = Taken(gate, reader, built.state)
+    before = PendingSnapshot(gate, reader, built.state)
     state, _ = built.step(built.state, batch)
-    after = Taken(gate, reader, state, before)
+    after = PendingSnapshot(gate, reader, state, before)
     later, _ = built.step(state, batch)
     for taken, count in ((before, 0), (after, 1)):
         assert set(counters(taken.moment(later).held.opt_state).values()) == {count}

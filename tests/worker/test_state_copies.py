@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
-from bench.worker.prove.held_state import StateCopy
+from bench.worker.prove.state_reader import StateCopy
 
 
 def test_a_state_outlives_its_donation_with_its_replicas_and_numbers():

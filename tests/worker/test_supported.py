@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.records.messages import SupportRequest
-from bench.worker.answer.asked_cells import support
+from bench.worker.answer.cell_requests import support
 
 BLOCK = {"workload": "mlp", "size": "tiny", "batch": 8, "options": "fp32"}
 FILE = """

@@ -44,7 +44,7 @@ def pytest_cmdline_parse() -> Generator[None, Any, Any]:
 pytest_cmdline_main = pytest_cmdline_parse
 
 
-def strange_words(unknown: Sequence[str], places: Sequence[str]) -> list[str]:
+def unknown_word_faults(unknown: Sequence[str], places: Sequence[str]) -> list[str]:
     """Return the faults of words that are not options.
 
     `unknown` are words, with their values, that pytest does not know as options; `places` are those

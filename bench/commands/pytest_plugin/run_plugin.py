@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
-from bench.commands.pytest_plugin.refusals import REFUSED, Ended, strange_words
+from bench.commands.pytest_plugin.refusals import REFUSED, Ended, unknown_word_faults
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.measure.cluster.leader import Leader, follow
 from bench.measure.cluster.membership import Membership, membership
@@ -67,7 +67,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
     """Refuse words that are not options before pytest does, whose message shows its own usage."""
     known, unknown = parser.parse_known_and_unknown_args(args)
     others = [word for word in known.file_or_dir if Path(word) != CELLS_FILE]
-    faults = strange_words(unknown, others)
+    faults = unknown_word_faults(unknown, others)
     if faults:
         raise pytest.UsageError(message(BadInput(faults)))
 
@@ -176,7 +176,7 @@ class Front:
             return (yield)
         left = [s for seconds in self._estimates.missing(self._selected).values() for s in seconds]
         self._warn_of_import_errors()
-        self._tell_what_is_known()
+        self._report_impossible_blocks()
         more = self.engine.plan.target_ci is not None
         remaining = Remaining(sum(left), self.engine.schedule.budget_left_s, more=more)
         most: int = self.config.getvalue("maxfail") or 0  # by -x or --maxfail; None by default
@@ -193,7 +193,7 @@ class Front:
                 name, path, error = entry["name"], entry["path"], shortened(entry["error"])
                 self._say(f"{name} ({path}) cannot be imported; its cells end as crashed: {error}")
 
-    def _tell_what_is_known(self) -> None:
+    def _report_impossible_blocks(self) -> None:
         """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
         for block, arms in self._selected.items():
             if not self._estimates.running(block, arms):

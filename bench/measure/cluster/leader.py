@@ -19,7 +19,7 @@ from typing import Any, TypedDict, cast
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
 from bench.measure.hosts import Hosts, Order, StartOrder, start_process
 from bench.measure.processes.group import Ended, LocalProcess, Process, free_port
-from bench.measure.processes.guarded import Hear
+from bench.measure.processes.guarded import OnLine
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.host import cores, describe_code, host_id
 from bench.records.messages import Catalogue
@@ -114,7 +114,7 @@ class _Follower:
                             self._attempt = order["job"]["attempt"]
                             self._process = start_process(order, self._forward)
                         case {"say": line} if self._process is not None:
-                            self._process.say(line)
+                            self._process.send_line(line)
                         case {"kill": _} if self._process is not None:
                             self._process.kill()
                 self._report_end()
@@ -186,7 +186,7 @@ class Leader(Hosts):
         """Return a free port of this host, with the address that the followers use."""
         return f"{self.config.master_addr}:{free_port(self.config.master_addr)}"
 
-    def start(self, order: Order, rank: int, hear: Hear) -> Process:
+    def start(self, order: Order, rank: int, on_line: OnLine) -> Process:
         """Start the launch's process of this rank on its host."""
         # All processes must take part in some compilations, so none may use a cache of its own.
         job = cast("Any", {k: v for k, v in order["job"].items() if k != "program_cache"})
@@ -194,8 +194,8 @@ class Leader(Hosts):
         where = {"rank": rank, "place": ranks.index(rank), "neighbours": len(ranks)}
         place = cast("StartOrder", {**order, **where, "job": job})
         if not rank:
-            return start_process(place, hear)
-        self._links[rank].start(place, hear)
+            return start_process(place, on_line)
+        self._links[rank].start(place, on_line)
         return self._links[rank]
 
     def close(self) -> None:
@@ -284,15 +284,15 @@ class RemoteProcess(Process):
         self._lock = threading.Lock()
         self._lost = False
         self._attempt = ""
-        self._hear: Hear = lambda _: None
+        self._on_line: OnLine = lambda _: None
         self._over = threading.Event()
         self._over.set()
         self._ended: Ended = {"ended": 0, "tail": [], "killed_by_kernel": None}
         threading.Thread(target=self._read, daemon=True).start()
 
-    def start(self, order: StartOrder, hear: Hear) -> None:
-        """Start the process of another launch, whose output `hear` receives."""
-        self._attempt, self._hear = order["job"]["attempt"], hear
+    def start(self, order: StartOrder, on_line: OnLine) -> None:
+        """Start the process of another launch, whose output `on_line` receives."""
+        self._attempt, self._on_line = order["job"]["attempt"], on_line
         self._over.clear()
         if self._lost:
             self._lose(" before")
@@ -313,7 +313,7 @@ class RemoteProcess(Process):
                     case {"attempt": attempt} if attempt != self._attempt:
                         pass
                     case {"said": line}:
-                        self._hear(line)
+                        self._on_line(line)
                     case {"ended": _} as ended:
                         self._end(cast("Ended", ended))
         except (EOFError, OSError):
@@ -329,9 +329,9 @@ class RemoteProcess(Process):
         if not self._over.is_set():
             self._ended = ended
             self._over.set()
-            self._hear(None)
+            self._on_line(None)
 
-    def say(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Send a line to its stdin."""
         self.send({"say": line})
 

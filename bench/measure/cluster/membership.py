@@ -13,7 +13,7 @@ from typing import cast
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import ask
 from bench.plan.distributed_config import DistributedConfig
-from bench.records.messages import Meeting
+from bench.records.messages import Rendezvous
 
 RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
 _BACKLOG = 128
@@ -96,10 +96,10 @@ def _detected() -> Membership:
     return Membership(config, meeting["token"].encode())
 
 
-def _meet(own: dict[str, str | int]) -> Meeting:
+def _meet(own: dict[str, str | int]) -> Rendezvous:
     answer = ask(RENDEZVOUS, json.dumps(own), child_environment(), 2 * COME_S)
     with contextlib.suppress(ValueError):
-        return cast("Meeting", json.loads(answer.out))
+        return cast("Rendezvous", json.loads(answer.out))
     hint, address = "", str(own["address"])
     if address.startswith("127."):
         hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypedDict
 
 import psutil
 
-from bench.measure.processes.guarded import Guarded, Hear
+from bench.measure.processes.guarded import Guarded, OnLine
 from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
 from bench.records.messages import is_event
@@ -43,7 +43,7 @@ class Ended(TypedDict):
 class Process(Protocol):
     """A worker process on this host or another one."""
 
-    def say(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Queue a line for its stdin."""
 
     def code(self, timeout_s: float) -> int | None:
@@ -92,7 +92,7 @@ class Group(contextlib.ExitStack):
     tells them from what a user's file writes to the same channel.
     """
 
-    def __init__(self, start: Callable[[int, Hear], Process], count: int, attempt: str) -> None:
+    def __init__(self, start: Callable[[int, OnLine], Process], count: int, attempt: str) -> None:
         super().__init__()
         self._attempt = attempt
         self._lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
@@ -118,15 +118,15 @@ class Group(contextlib.ExitStack):
             line = json.dumps([value for _, value in sorted(self._values.items())])
             self._values.clear()
             for process in self.processes:
-                process.say(line)
+                process.send_line(line)
 
     def follow(
-        self, hear: Callable[[int, dict[str, Any]], None], overdue: Callable[[float], str]
+        self, on_event: Callable[[int, dict[str, Any]], None], overdue: Callable[[float], str]
     ) -> End:
         """Pass on events until all processes have ended, one has failed, or a deadline has passed.
 
-        `hear` gets the rank and the event; `overdue` gets the seconds since the last event of any
-        process, and returns the deadline that has passed, or an empty text.
+        `on_event` gets the rank and the event; `overdue` gets the seconds since the last event of
+        any process, and returns the deadline that has passed, or an empty text.
         """
         last_event_at = time.monotonic()
         for rank, line in self._read_lines():
@@ -142,7 +142,7 @@ class Group(contextlib.ExitStack):
                 if event["event"] == "tell":
                     self._exchange(rank, event["value"])
                 else:
-                    hear(rank, event)
+                    on_event(rank, event)
             elif line.strip() and rank in self._talking:
                 return self._cut(rank, f"{FORGED} {readable(line)[:100]!r}")
             if late := overdue(now - last_event_at):
@@ -198,7 +198,7 @@ class LocalProcess(Guarded):
     def __init__(
         self,
         job: str,
-        hear: Hear,
+        on_line: OnLine,
         *,
         environment: Mapping[str, str],
         cores: set[int] | None,
@@ -207,14 +207,14 @@ class LocalProcess(Guarded):
         self._turns = Turns()
         self._oom_kills = read_counters()
         environment = {**environment, **self._turns.environment}
-        super().__init__(COMMAND, environment, hear, pass_fds=(self._turns.descriptor,))
+        super().__init__(COMMAND, environment, on_line, pass_fds=(self._turns.descriptor,))
         # The worker's threads inherit this, because it reads its job before it starts them.
         with contextlib.suppress(ProcessLookupError):
             if cores is not None:
                 os.sched_setaffinity(self.pid, cores)
             if shares_host and hasattr(os, "SCHED_BATCH"):
                 os.sched_setscheduler(self.pid, os.SCHED_BATCH, os.sched_param(0))
-        self.say(job)
+        self.send_line(job)
 
     def stopped(self) -> bool:
         """Return whether a signal such as SIGSTOP has stopped it."""

@@ -14,7 +14,7 @@ from bench.measure.processes.guard import Guard
 from bench.records.printable import ending, readable
 from bench.records.temporary_folders import FOLDERS
 
-Hear = Callable[[str | None], None]
+OnLine = Callable[[str | None], None]
 """A callback for each line of a process's output, and for None after the last."""
 
 TAIL_LINES = 40
@@ -23,23 +23,20 @@ _LINE_CHARACTERS = 1 << 16
 
 
 class Guarded(Guard):
-    """A process with a Guard, and with pipes; `hear` is called from another thread."""
+    """A process with a Guard, and with pipes; `on_line` is called from another thread."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], hear: Hear, **options: Any
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        on_line: OnLine,
+        **options: Any,
     ) -> None:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         super().__init__(
-            command,
-            environment,
-            tuple(FOLDERS),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            **options,
+            command, environment, tuple(FOLDERS), text=True, errors="replace", **pipes, **options
         )
-        self._hear = hear
+        self._on_line = on_line
         self._input: queue.Queue[str | None] = queue.Queue()
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         targets = self._feed, self._read_out, self._read_err
@@ -47,7 +44,7 @@ class Guarded(Guard):
         for thread in self._threads:
             thread.start()
 
-    def say(self, line: str | None) -> None:
+    def send_line(self, line: str | None) -> None:
         """Queue a line for its stdin; None closes it."""
         self._input.put(line)
 
@@ -58,7 +55,7 @@ class Guarded(Guard):
     def kill(self) -> None:
         """Kill it and everything that it started, which could keep its output open."""
         super().kill()
-        self.say(None)
+        self.send_line(None)
         for thread in self._threads:
             thread.join(timeout=5)
 
@@ -73,8 +70,8 @@ class Guarded(Guard):
         stdout = cast("IO[str]", self.process.stdout)
         with contextlib.suppress(OSError, ValueError), stdout:
             for line in stdout:
-                self._hear(line)
-        self._hear(None)
+                self._on_line(line)
+        self._on_line(None)
 
     def _read_err(self) -> None:
         stderr = cast("IO[str]", self.process.stderr)
@@ -129,8 +126,8 @@ class Child(Guarded):
         self._out: list[str] = []
         self._receive = receive
         super().__init__(command, environment, self._add, **options)
-        self.say(question)
-        self.say(None)
+        self.send_line(question)
+        self.send_line(None)
 
     def answer(self, timeout_s: float) -> Answer:
         """Wait until the child ends, or its stdout has been silent for `timeout_s` seconds."""

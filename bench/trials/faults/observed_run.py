@@ -190,7 +190,7 @@ class Front(Guarded):
         super().__init__(
             command, environment, lambda line: self._out.append(line or ""), cwd=lab.folder
         )
-        self.say(None)
+        self.send_line(None)
 
     def until_injected(self) -> None:
         """Wait until a planted file goes wrong; LabError if the run ends before, or the time."""

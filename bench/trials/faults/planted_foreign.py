@@ -67,7 +67,7 @@ def _spin() -> None:
     threading.Thread(target=lambda: [block.sum() for _ in iter(int, 1)], daemon=True).start()
 
 
-def _lie() -> None:
+def _report_false_times() -> None:
     """Slow the helper's clock to a tenth of its speed, and make steps five milliseconds longer."""
     import_module("__main__").now = lambda: time.monotonic_ns() // 10  # type: ignore[attr-defined]
     time.sleep(5e-3)
@@ -76,7 +76,7 @@ def _lie() -> None:
 IN_ROUNDS: dict[str, Callable[[], object]] = {
     "foreign_end": lambda: os._exit(7),
     "foreign_sleep": threading.Event().wait,
-    "foreign_lie": _lie,
+    "foreign_lie": _report_false_times,
     "foreign_print": lambda: os.write(3, b"printed\n"),  # the channel, beneath the helper
     "foreign_spin": _spin,
 }

@@ -89,7 +89,7 @@ _CALLS = [0.0, 0.0]
 """The time of the last call of a step that tires, and the number of calls since a pause."""
 
 
-def _is_tired() -> bool:
+def _is_late_in_long_span() -> bool:
     """Return whether this is a late step of a long span, which checks never have."""
     now = time.monotonic()
     _CALLS[:] = now, 1 if now - _CALLS[0] > PAUSE_S else _CALLS[1] + 1
@@ -130,7 +130,7 @@ class _Lazy:
 jax.tree_util.register_pytree_node(_Lazy, _Lazy.flattened, lambda _, parts: _Lazy(*parts))
 
 
-def _put_off(right: TrainStep) -> TrainStep:
+def _defer_work(right: TrainStep) -> TrainStep:
     def step(lazy: Any, batch: Any) -> Any:
         state, loss = right.step(lazy.state, batch)
         return _Lazy(state), loss
@@ -140,7 +140,7 @@ def _put_off(right: TrainStep) -> TrainStep:
     )
 
 
-def _hurry(right: TrainStep) -> TrainStep:
+def _work_ahead(right: TrainStep) -> TrainStep:
     """Work for long in the first step after a pause, as if to compute the next ones."""
     ended = [0.0]
 
@@ -167,9 +167,9 @@ CHANGES: dict[str, Callable[[TrainStep], Any]] = {
     "keeps_the_loss": _skipping(timed),
     "dodges": _skipping(_in_a_span),
     "peeks": _skipping(lambda: _in_a_span() and next(_PEEKS) % 10 > 0),
-    "tires": _skipping(_is_tired),
+    "tires": _skipping(_is_late_in_long_span),
     "turns": _turn,
-    "puts_off": _put_off,
-    "hurries": _hurry,
+    "puts_off": _defer_work,
+    "hurries": _work_ahead,
 }
 """Modifications of the correct step, which `build` then returns."""

@@ -85,12 +85,12 @@ def _measure(
     with CompilationLog() as log:
         start = time.perf_counter()
 
-        def going_on(turns: list[Turn]) -> list[str] | None:
+        def arms_to_continue(turns: list[Turn]) -> list[str] | None:
             done = turns[-1]["round"] + 1
             late = done >= FIRST_LOOK and time.perf_counter() > start + seconds
             return [] if late or done == rounds else None
 
-        turns, compiled = measure(arms, steps, seed, log, going_on)
+        turns, compiled = measure(arms, steps, seed, log, arms_to_continue)
         wall_s = time.perf_counter() - start
     if compiled:
         raise RuntimeError(f"steps compiled while they were timed: {compiled}")

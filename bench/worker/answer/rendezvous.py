@@ -14,21 +14,21 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bench.records.messages import Meeting
+from bench.records.messages import Rendezvous
 from bench.worker import event_stream
 
 _LONGEST = 512
 """Bytes of an address that all processes exchange."""
 
 
-def meet(own: dict[str, str | int]) -> Meeting:
+def meet(own: dict[str, str | int]) -> Rendezvous:
     """Connect with the others, and exchange addresses; an error if jax detects no cluster."""
     jax.config.update("jax_platforms", "cpu")
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
     text = np.frombuffer(json.dumps(own).encode().ljust(_LONGEST), np.uint8)
     main = json.loads(bytes(multihost_utils.broadcast_one_to_all(text)))
     place = {"rank": jax.process_index(), "processes": jax.process_count()}
-    return cast("Meeting", main | place)
+    return cast("Rendezvous", main | place)
 
 
 def main(answer: TextIO) -> None:

@@ -162,7 +162,7 @@ class ForeignArm(Arm):
         """CPU seconds that the children have used so far."""
         return self.children.cpu_s()
 
-    def _lies(self) -> bool:
+    def _reports_false_times(self) -> bool:
         asking = statistics.median([empty for *_, empty in self._spans] or [0])
         long = [span for span in self._spans if LIE_SHARE * span[0] > 4 * asking]
         if len(long) < FEWEST_SPANS:
@@ -179,7 +179,7 @@ class ForeignArm(Arm):
         idle_s, idle_cpu_s = self._idle
         cores, told_s = self.cores + SPARE_CORES, self._told_ns / 1e9
         too_short = "its process reports spans that are shorter than the worker's clock shows, "
-        if self._lies():
+        if self._reports_false_times():
             return f"{too_short}even without the {self.asking_ns / 1e3:.0f} us that a request costs"
         if idle_cpu_s > IDLE_SHARE * idle_s + EXCESS_S:
             used = percent(idle_cpu_s / idle_s)

@@ -20,17 +20,17 @@ from optax import GradientTransformation as Rule
 
 from bench.contract.clipping import squared_norm
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
-from bench.worker.prove.held_state import is_count
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.optimizer_numbers import (
     DIGITS,
-    Held,
+    HeldValue,
+    few_digits,
     held_by,
     on_some,
-    told_number,
     with_number,
 )
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
+from bench.worker.prove.state_reader import is_count
 from bench.worker.prove.trajectory import updated, vector
 
 PATIENCE_S = 120.0
@@ -91,7 +91,7 @@ def twice(rule: Rule) -> Rule:
     return Rule(rule.init, update)
 
 
-def coupled(rule: Rule, decay: Held) -> Rule:
+def coupled(rule: Rule, decay: HeldValue) -> Rule:
     """Add a weight decay to the gradients instead."""
     share, without = decay.value, with_number(rule, decay, 0.0)
 
@@ -188,23 +188,23 @@ class OwnSteps:
                 break
         factors = scaled_updates(self.seen, self.mask)
         is_other = any(abs(factor - 1) > 10 * self.seen.match for factor in factors)
-        return told_factors(factors) if is_other else ""
+        return name_factors(factors) if is_other else ""
 
-    def _why_number(self, number: Held, wrong: list[str], grads: list[Any]) -> str:
+    def _why_number(self, number: HeldValue, wrong: list[str], grads: list[Any]) -> str:
         """Name the change that makes the steps of what is held, if that is a number."""
         right, own = self.seen.problem.optimizer, number.value
         if not isinstance(own, int | float):
             return ""
         change = partial(with_number, right, number)
         changes = {"": change}
-        some_alike = self._decayed_alike(wrong) if number.name == "weight_decay" else [wrong]
+        some_alike = self._masked_parameters(wrong) if number.name == "weight_decay" else [wrong]
         for paths in some_alike if 0 < len(wrong) < len(self.seen.ours.first) else ():
             changes[f" for {some(paths)}"] = partial(on_some, right, paths, change)
         if number.name == "max_norm" and (why := self._why_clipped(change(np.inf), own)):
             return why
         for where, make in changes.items():
             if (value := self._fitting(number, make, grads)) is not None:
-                return number.told(value, where)
+                return number.describe(value, where)
         if number.name == "weight_decay" and self.replay(coupled(right, number))[0]:
             return "its weight_decay is an L2 penalty, added to the gradients"
         return ""
@@ -221,7 +221,7 @@ class OwnSteps:
             return "each parameter's gradients are clipped by their own norm, not the global"
         return ""
 
-    def _decayed_alike(self, wrong: list[str]) -> Iterator[list[str]]:
+    def _masked_parameters(self, wrong: list[str]) -> Iterator[list[str]]:
         """Yield parameters that a mask may tell from the others, given some that are wrong.
 
         Parameters that are 0 at first are right after the first step, whatever their decay.
@@ -233,7 +233,7 @@ class OwnSteps:
             if set(wrong) <= set(paths):
                 yield paths
 
-    def _fitting(self, number: Held, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
+    def _fitting(self, number: HeldValue, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
         """Find the value of a number with which a rule makes the steps; None if none does.
 
         `grads` are the gradients of the right steps.
@@ -272,7 +272,7 @@ class OwnSteps:
                 break
             before = found.fun
             value = 0.0 if abs(found.x) <= DIGITS * abs(own) else float(found.x)
-            tried = value if turn % 2 else float(told_number(value))  # most numbers have few digits
+            tried = value if turn % 2 else float(few_digits(value))  # most numbers have few digits
             near, _, grads = self.replay(make(tried))
             if near:
                 return tried
@@ -303,7 +303,7 @@ def scaled_updates(seen: Observed, mask: Flat | None = None) -> list[float]:
     return []
 
 
-def told_factors(factors: list[float]) -> str:
+def name_factors(factors: list[float]) -> str:
     """Say by which factors the updates of the steps are wrong."""
     listed = ", ".join(f"{round(factor, 5) + 0.0:.4g}" for factor in factors)
     return f"the updates of the first steps are {listed} times what they should be"

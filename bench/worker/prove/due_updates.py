@@ -17,14 +17,14 @@ import optax
 from bench.contract import Params
 from bench.records.numbers import count
 from bench.worker.prove.gate import STEPS
-from bench.worker.prove.held_state import Held, counters
+from bench.worker.prove.state_reader import HostState, counters
 from bench.worker.prove.trajectory import updated
 
 GRADIENTS = (0.0, 1e4)
 """Two gradients. A counter that they bring to different values depends on the gradients."""
 
 
-class Left(NamedTuple):
+class LastCheck(NamedTuple):
     """What an arm's last check has left, or the start of the rounds."""
 
     step: int
@@ -33,7 +33,7 @@ class Left(NamedTuple):
     """Checksum of the parameters."""
     scalars: Any
     """The optimizer's scalars; None if its state was not found."""
-    start: tuple[int, Held] | None
+    start: tuple[int, HostState] | None
     """A state from which the reference can repeat steps, and the arm's steps by then."""
 
 
@@ -72,7 +72,7 @@ class DueUpdates:
     def _start(self) -> Any:
         return jax.tree.map(jnp.asarray, self._init())
 
-    def why_miscounted(self, left: Left, now: Left) -> str:
+    def why_miscounted(self, left: LastCheck, now: LastCheck) -> str:
         """Compare an optimizer's counters with those due since the last check."""
         if left.scalars is None:
             return ""
@@ -93,7 +93,7 @@ class DueUpdates:
                 )
         return ""
 
-    def moves(self, left: Left, steps: int) -> bool:
+    def moves(self, left: LastCheck, steps: int) -> bool:
         """Whether a gradient moves the parameters within some steps after the last check."""
         if left.scalars is not None:
             small = self._small(left.scalars)

@@ -36,7 +36,6 @@ from bench.worker.prove.carried_state import Flat, check_draws, whole_batch_loss
 from bench.worker.prove.divided_gradients import DividedGradients, Division, initial_params
 from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic, rounding, widened
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.held_state import check_widths
 from bench.worker.prove.relative_errors import (
     allowed,
     distance,
@@ -47,6 +46,7 @@ from bench.worker.prove.relative_errors import (
     state_errors,
     update_errors,
 )
+from bench.worker.prove.state_reader import check_widths
 from bench.worker.prove.timed_reference import TimedReference
 from bench.worker.prove.trajectory import (
     Trajectory,
@@ -70,7 +70,7 @@ DRIFT = 1000
 """Roundings by which replicas may differ after a few steps of SGD."""
 
 
-class Expected(NamedTuple):
+class ExpectedTrajectory(NamedTuple):
     """The reference and tolerances for a trajectory."""
 
     truth: Trajectory
@@ -153,7 +153,7 @@ class Gate:
         self._make_reference = partial(
             TimedReference, timed, shards, programs, self.timed_eps, devices, memory
         )
-        self._expected: dict[tuple[str, bool], Expected] = {}
+        self._expected: dict[tuple[str, bool], ExpectedTrajectory] = {}
 
     def _truth_of(self, rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
         own, gradients = self.problems[OWN], self.loss_and_gradients
@@ -198,7 +198,7 @@ class Gate:
                 checks.append(self.check(name, ours, implementation=implementation))
         return checks
 
-    def expected(self, name: str, *, again: bool = False) -> Expected:
+    def expected(self, name: str, *, again: bool = False) -> ExpectedTrajectory:
         """Return the reference trajectory and its tolerances; with `again`, on other batches."""
         if (name, again) not in self._expected:
             timed = name in self.optimizers
@@ -207,7 +207,7 @@ class Gate:
             wide = (eps**0.5, eps**0.25 if timed else (1 if sgd else 4) * eps**0.5)
             mask = None if sgd else self.resolvable(eps)
             if not timed:
-                made = Expected(self.truth[name], mask, wide, wide, wide[1])
+                made = ExpectedTrajectory(self.truth[name], mask, wide, wide, wide[1])
             else:
                 made = self._expected_as_timed(name, mask, wide, again=again)
             self._expected[name, again] = made
@@ -215,7 +215,7 @@ class Gate:
 
     def _expected_as_timed(
         self, name: str, mask: Flat | None, wide: tuple[float, float], *, again: bool
-    ) -> Expected:
+    ) -> ExpectedTrajectory:
         optimizer = self.optimizers[name]
         batches = self.batches[STEPS:] if again else self.timed_batches
         if name == AS_TIMED and not again:
@@ -237,7 +237,7 @@ class Gate:
         )
         if name == TIMED_SGD:
             wide = max(loss, wide[0]), max(update, wide[1])
-        return Expected(truth, mask, (min(loss, wide[0]), update), wide, state)
+        return ExpectedTrajectory(truth, mask, (min(loss, wide[0]), update), wide, state)
 
     def update_error(
         self, name: str, a: Trajectory, b: Trajectory, mask: Flat | None, *, wide: bool = False

@@ -10,7 +10,7 @@ import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 from bench.worker.prove.altered_optimizers import LESS, REPLAYS
 from bench.worker.prove.carried_state import flat
 from bench.worker.prove.known_mistakes import Observed
-from bench.worker.prove.optimizer_numbers import told_number
+from bench.worker.prove.optimizer_numbers import few_digits
 from bench.worker.prove.trajectory import vector
 
 AVERAGES: tuple[tuple[str, Callable[[float, int, int], float]], ...] = (
@@ -36,7 +36,7 @@ def averaged_loss(seen: Observed) -> str:
 
         decay, far = _nearest(off)
         if far <= seen.match * np.linalg.norm(right):
-            return f"the loss is {what} over the steps, with a decay of {told_number(decay)}"
+            return f"the loss is {what} over the steps, with a decay of {few_digits(decay)}"
     return ""
 
 
@@ -52,7 +52,7 @@ def averaged_gradients(seen: Observed) -> str:
             kept: list[Any] = []
             gradients = weighted(seen, _weights(weight, decay, steps), kept)
             if seen.ends_at(seen.steps(gradients)):
-                decays = f"with a decay of {told_number(decay)}"
+                decays = f"with a decay of {few_digits(decay)}"
                 return f"the gradients are {what} over the steps, {decays}"
             each = np.stack([vector(flat(grads)) for grads in kept], axis=1)
 

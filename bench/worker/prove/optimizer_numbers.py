@@ -16,7 +16,7 @@ DIGITS = 1e-3
 """Relative precision to which a number is told."""
 
 
-class Held(NamedTuple):
+class HeldValue(NamedTuple):
     """Something that an optimizer's functions hold, such as a number."""
 
     name: str
@@ -35,15 +35,15 @@ class Held(NamedTuple):
         else:
             self.place.cell_contents = value
 
-    def told(self, value: Any, where: str) -> str:
+    def describe(self, value: Any, where: str) -> str:
         """Say which value it has, and which it should have."""
         name, values = self.name, (value, self.value)
         if name == "step_size" and values[1] < 0:
             name, values = "learning rate", (-values[0], -values[1])
-        return f"its {name}{where} is {' and should be '.join(map(told_number, values))}"
+        return f"its {name}{where} is {' and should be '.join(map(few_digits, values))}"
 
 
-def told_number(value: Any) -> str:
+def few_digits(value: Any) -> str:
     """Write a number with few digits; of a decay rate, the distance from 1 counts."""
     if isinstance(value, bool):
         return str(value)
@@ -52,7 +52,7 @@ def told_number(value: Any) -> str:
     return next(f"{float(text):.12g}" for text in texts if abs(float(text) - value) <= least)
 
 
-def held_by(part: Any, seen: dict[int, Any]) -> Iterator[Held]:
+def held_by(part: Any, seen: dict[int, Any]) -> Iterator[HeldValue]:
     """Find what an optimizer's functions and their objects hold; `seen` is empty at first."""
     if id(part) in seen:
         return
@@ -65,18 +65,18 @@ def held_by(part: Any, seen: dict[int, Any]) -> Iterator[Held]:
                 held = cell.cell_contents
                 if id(cell) not in seen:
                     seen[id(cell)] = cell
-                    yield Held(name, cell)
+                    yield HeldValue(name, cell)
                 yield from held_by(held, seen)
     elif isinstance(part, dict):
         numbers = (name for name, held in part.items() if type(held) in (int, float))
-        yield from (Held(name, part) for name in numbers)  # not a mask's booleans
+        yield from (HeldValue(name, part) for name in numbers)  # not a mask's booleans
         yield from held_by([*part.values()], seen)
     elif isinstance(part, tuple | list):
         for each in part:
             yield from held_by(each, seen)
 
 
-def with_number(rule: Rule, held: Held, value: Any) -> Rule:
+def with_number(rule: Rule, held: HeldValue, value: Any) -> Rule:
     """Return an optimizer whose functions find another number in its place while they run."""
 
     def changed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import jax
 
 from bench.worker.prove.carried_state import Flat, flat
-from bench.worker.prove.held_state import StateCopy, is_elsewhere
 from bench.worker.prove.relative_errors import ROUNDINGS, distance
+from bench.worker.prove.state_reader import StateCopy, is_elsewhere
 from bench.worker.time.clock import Arm, CheckedSpan
 
 LONGEST = 3

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 
 from bench.worker import process_exchange
-from bench.worker.prove.held_state import digest_of
+from bench.worker.prove.state_reader import digest_of
 
 PROJECTIONS = 16
 

@@ -7,8 +7,6 @@ from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.carried_state import Flat, flat, snapshot
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import moments
-from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import (
     ROUNDINGS,
     allowed,
@@ -20,7 +18,9 @@ from bench.worker.prove.relative_errors import (
     update_errors,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
-from bench.worker.prove.timed_reference import Stepped
+from bench.worker.prove.span_records import SpanRecord
+from bench.worker.prove.state_reader import moments
+from bench.worker.prove.timed_reference import ReferenceSteps
 
 NAME = "in the rounds"
 DRIFT = 1e-2
@@ -37,10 +37,10 @@ class Comparison:
     reference's own rounding is not measured and allowed for.
     """
 
-    def __init__(self, kept: Kept, right: Stepped, ends: Flat | None = None) -> None:
-        gate, self._kept, self._right = kept.gate, kept, right
+    def __init__(self, span: SpanRecord, right: ReferenceSteps, ends: Flat | None = None) -> None:
+        gate, self._kept, self._right = span.gate, span, right
         self._expected = gate.expected(AS_TIMED)
-        before, after = kept.before.held, kept.after.held
+        before, after = span.before.held, span.after.held
         start, ours = map(snapshot, (before.params, after.params))
         theirs = snapshot(right.params[-1]) if ends is None else ends
         floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
@@ -54,7 +54,7 @@ class Comparison:
             self._size = distance(theirs, start)
             floor = FLOOR * 2.0**-23 * length(start)
         self._start, self._floor = start, floor
-        loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, kept.loss)
+        loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, span.loss)
         self.check = ProofCheck(
             name=NAME,
             loss_error=loss_error,
@@ -64,7 +64,7 @@ class Comparison:
         )
         self._more = 0.0, 0.0
         if ends is None and not self.is_right:
-            other = kept.stepped(apart=True)
+            other = span.stepped(apart=True)
             seen = snapshot(other.params[-1]) if self._moving else moments(other.opt_state)
             seen = {path: seen[path] for path in ours}
             loss, updates = self._errors(theirs, right.losses[-1], seen, other.losses[-1])
@@ -102,40 +102,40 @@ class Comparison:
 
     def why(self, of_state: str) -> str:
         """Say what is wrong; `of_state` describes the model state, if that is."""
-        kept, check = self._kept, self.check
+        span, check = self._kept, self.check
         most = check["update_tolerance"]
         wrong = [path for path, error in self._updates.items() if error > most]
-        drifts = kept.after.drifts.values()
+        drifts = span.after.drifts.values()
         reasons = [drift.where for drift in drifts if not drift.size <= self._floor][:1]
         if self._strays:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
-            named = named_update(kept, self._right, wrong)
-            reasons += [named or of_state or unexplained(kept, self._right)]
+            named = named_update(span, self._right, wrong)
+            reasons += [named or of_state or unexplained(span, self._right)]
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]
         elif of_state:
             reasons += [of_state]
         if not check["loss_error"] <= check["loss_tolerance"]:
-            reasons.append(named_loss(kept, self._right.losses[-1]))
+            reasons.append(named_loss(span, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
 
 
-def nearby_check(kept: Kept, other: Kept, right: Stepped) -> ProofCheck | None:
+def nearby_check(span: SpanRecord, other: SpanRecord, right: ReferenceSteps) -> ProofCheck | None:
     """Compare a span with the reference's update from the start of another one.
 
     The starts may differ only by rounding. None if they differ more, or if the errors exceed the
     tolerances: then only the reference's steps from the span's own start can tell.
     """
-    if kept.steps != other.steps or kept.before.held.model_state:
+    if span.steps != other.steps or span.before.held.model_state:
         return None
-    starts = [snapshot(one.before.held.params) for one in (kept, other)]
+    starts = [snapshot(one.before.held.params) for one in (span, other)]
     end = snapshot(right.params[-1])
     if not distance(*starts) <= NEAR * distance(end, starts[1]):
         return None
     ends = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
-    found = Comparison(kept, right, ends)
+    found = Comparison(span, right, ends)
     return found.check if found.is_right else None
 
 
@@ -151,28 +151,28 @@ def _beyond(error: float, floor: float) -> float:
     return inf if isnan(error) else max(0.0, error - floor)
 
 
-def why_wrong_state(kept: Kept, right: Stepped) -> str:
+def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
     """Compare the model state after a span with the reference's."""
-    states = kept.before.held.model_state, kept.after.held.model_state, right.states[-1]
+    states = span.before.held.model_state, span.after.held.model_state, right.states[-1]
     start, end, theirs = map(flat, states)
-    most = kept.gate.expected(AS_TIMED).state
+    most = span.gate.expected(AS_TIMED).state
     if not named_state(end, theirs, start, most):
         return ""
-    other = flat(kept.stepped(apart=True).states[-1])
+    other = flat(span.stepped(apart=True).states[-1])
     most += ROUNDINGS * max(state_errors(other, theirs, start).values())
     return named_state(end, theirs, start, most)
 
 
-def why_drifting(kept: Kept) -> str:
+def why_drifting(span: SpanRecord) -> str:
     """Compare the drift of replicas with that before the span and with the update's size."""
-    if not kept.after.drifts:
+    if not span.after.drifts:
         return ""
-    start, end = flat(kept.before.held.params), flat(kept.after.held.params)
-    expected = kept.gate.expected(AS_TIMED)
+    start, end = flat(span.before.held.params), flat(span.after.held.params)
+    expected = span.gate.expected(AS_TIMED)
     most = expected.tolerance[1] * distance(end, start)
     whole = DRIFT * distance(end, expected.truth.start)
-    for name, drift in kept.after.drifts.items():
-        before = kept.before.drifts.get(name)
+    for name, drift in span.after.drifts.items():
+        before = span.before.drifts.get(name)
         # Rounding may add to the drift of replicas in every step.
         if not drift.size <= min(whole, most + 2 * (before.size if before else 0.0)):
             return drift.where

@@ -11,10 +11,10 @@ from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held
-from bench.worker.prove.kept_spans import Kept, readable
 from bench.worker.prove.relative_errors import close, multiple_of, rms
-from bench.worker.prove.timed_reference import Stepped
+from bench.worker.prove.span_records import SpanRecord, readable
+from bench.worker.prove.state_reader import HostState
+from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import updated, vector
 
 NEAR = 1e-2
@@ -30,9 +30,9 @@ GROWN = 10.0
 """Growth of the parameters since the start that is worth mentioning."""
 
 
-def named_update(kept: Kept, right: Stepped, wrong: list[str]) -> str:
+def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> str:
     """Name the mistake that produces the update; empty if it is right or none does."""
-    start, end = flat(kept.before.held.params), flat(kept.after.held.params)
+    start, end = flat(span.before.held.params), flat(span.after.held.params)
     update, whole = vector(end, start), vector(flat(right.params[-1]), start)
 
     def makes(params: Any) -> bool:
@@ -43,26 +43,26 @@ def named_update(kept: Kept, right: Stepped, wrong: list[str]) -> str:
         return "the parameters do not change" if wrong else ""
     for number, params in enumerate(right.params[:-1], start=1):
         if makes(params):
-            return f"{kept.steps - number} of {count(kept.steps, 'update')} were skipped"
+            return f"{span.steps - number} of {count(span.steps, 'update')} were skipped"
     if still:
         return f"{', '.join(still[:FEW])} does not change"
-    parts = kept.gate.reference.parts
+    parts = span.gate.reference.parts
     for some in subsets(parts):
-        if makes(kept.stepped(only=some).params[-1]):
+        if makes(span.stepped(only=some).params[-1]):
             return f"the update is that of {len(some)} of {parts} parts of the batch"
     factor = float(update @ whole / (whole @ whole))
     far = abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT)
     if far or explains(factor * whole, update, whole):
         return f"the update is about {factor:.3g} times what it should be"
-    return _delayed(kept)
+    return _delayed(span)
 
 
-def unexplained(kept: Kept, right: Stepped) -> str:
+def unexplained(span: SpanRecord, right: ReferenceSteps) -> str:
     """Describe an update that no known mistake makes, by how far the parameters have grown."""
-    trees = kept.gate.reference.start, kept.after.held.params, right.params[-1]
+    trees = span.gate.reference.start, span.after.held.params, right.params[-1]
     first, end, wanted = (vector(flat(params)) for params in trees)
     factor = max(0.0, multiple_of(end, wanted))
-    each = factor ** (1 / kept.steps)
+    each = factor ** (1 / span.steps)
     rest, whole = np.linalg.norm(end - factor * wanted), np.linalg.norm(end - wanted)
     if each and abs(each - 1) > NEAR and rest <= NEARER * whole:
         return f"the parameters are multiplied by about {each:.3g} in each step"
@@ -72,13 +72,13 @@ def unexplained(kept: Kept, right: Stepped) -> str:
     return why + grown if larger > GROWN else why
 
 
-def why_not_finite(kept: Kept) -> str:
+def why_not_finite(span: SpanRecord) -> str:
     """Name what is NaN or infinite after a span: its loss, parameters and model state.
 
     Model state may keep an infinity, as a mask does.
     """
-    found = [] if np.isfinite(kept.loss) else [f"the loss is {kept.loss}"]
-    after, old = kept.after.held, leaves_by_path(kept.before.held.model_state)
+    found = [] if np.isfinite(span.loss) else [f"the loss is {span.loss}"]
+    after, old = span.after.held, leaves_by_path(span.before.held.model_state)
     for tree, before in (after.params, {}), (after.model_state, old):
         for path, leaf in leaves_by_path(tree).items():
             if (wrong := not_finite(leaf, before.get(path, 0.0))).any():
@@ -87,16 +87,16 @@ def why_not_finite(kept: Kept) -> str:
     return "; ".join(found[:FEW])
 
 
-def _delayed(kept: Kept) -> str:
+def _delayed(span: SpanRecord) -> str:
     """Test whether a wrong arm applies the previous step's gradients; empty if not."""
-    if jax.process_count() > 1 or kept.before.held.opt_state is None:
+    if jax.process_count() > 1 or span.before.held.opt_state is None:
         return ""
-    gate, reader, held = kept.gate, kept.reader, []
+    gate, reader, held = span.gate, span.reader, []
     for _ in range(4):  # two updates, because a step may reuse its gradients once
-        held.append(reader.read(kept.arm.state, reader.parts(kept.arm.state)))
-        kept.arm.run(1)
+        held.append(reader.read(span.arm.state, reader.parts(span.arm.state)))
+        span.arm.run(1)
 
-    def update(at: Held, of: Held) -> np.ndarray:
+    def update(at: HostState, of: HostState) -> np.ndarray:
         batch, start = gate.timed_batches[0], flat(at.params)
         grads = gate.reference.gradients(of.params, of.model_state, batch)[1]
         params, opt_state, _ = readable(gate, at)
@@ -109,7 +109,7 @@ def _delayed(kept: Kept) -> str:
     return ""
 
 
-def left_out(gate: Gate, start: Held, end: Held, steps: int) -> int:
+def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
     """Count the updates skipped between two states of an arm; 0 if that is not certain.
 
     It is if the arm is where the reference is after fewer steps, in both orders of summation.
@@ -148,16 +148,16 @@ def explains(mistaken: np.ndarray, seen: np.ndarray, right: np.ndarray) -> bool:
     return bool(nearer) and close(seen, mistaken, NEAR)
 
 
-def named_loss(kept: Kept, right: float) -> str:
+def named_loss(span: SpanRecord, right: float) -> str:
     """Name the mistake that produces the loss, or state the right loss."""
-    for steps, loss in kept.arm.losses[:-1]:
-        if steps < kept.first_step and not loss.is_deleted() and float(loss) == kept.loss:
+    for steps, loss in span.arm.losses[:-1]:
+        if steps < span.first_step and not loss.is_deleted() and float(loss) == span.loss:
             return f"the loss is that of step {steps}: it was not recomputed"
-    parts = kept.gate.reference.parts
-    for some in subsets(parts) if not close(kept.loss, right, NEAR) else ():
-        if close(kept.loss, kept.stepped(only=some).losses[-1], NEAR):
+    parts = span.gate.reference.parts
+    for some in subsets(parts) if not close(span.loss, right, NEAR) else ():
+        if close(span.loss, span.stepped(only=some).losses[-1], NEAR):
             return f"the loss is that of {len(some)} of {parts} parts of the batch"
-    return f"the loss is {kept.loss:.6g} and should be {right:.6g}"
+    return f"the loss is {span.loss:.6g} and should be {right:.6g}"
 
 
 def subsets(parts: int) -> list[list[int]]:

@@ -23,11 +23,9 @@ from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
 from bench.worker.prove.arm_checks import check_completion, is_late, settle
 from bench.worker.prove.carried_state import flat, private
-from bench.worker.prove.due_updates import DueUpdates, Left
+from bench.worker.prove.due_updates import DueUpdates, LastCheck
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held, StateReader, digest_of, scalars
-from bench.worker.prove.kept_spans import Kept, Taken, read_moment
 from bench.worker.prove.relative_errors import ROUNDINGS, distance, length
 from bench.worker.prove.repeated_turns import repetition
 from bench.worker.prove.span_comparison import (
@@ -37,8 +35,10 @@ from bench.worker.prove.span_comparison import (
     why_wrong_state,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
+from bench.worker.prove.span_records import PendingSnapshot, SpanRecord, read_moment
+from bench.worker.prove.state_reader import HostState, StateReader, digest_of, scalars
 from bench.worker.prove.statistical_proof import why_not_training
-from bench.worker.prove.timed_reference import Stepped
+from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
@@ -55,9 +55,9 @@ WHOLE = 4
 
 
 @dataclass
-class _Watched:
+class _WatchedArm:
     reader: StateReader
-    left: Left
+    left: LastCheck
     repeats: int
     """Round from which on a turn is to be repeated."""
     due: list[int] = field(default_factory=lambda: [0])
@@ -67,11 +67,11 @@ class _Watched:
 
 
 @dataclass
-class _Reached:
+class _ReferenceRun:
     """What the reference has reached from the start of a span."""
 
-    kept: Kept
-    right: Stepped
+    kept: SpanRecord
+    right: ReferenceSteps
     check: ProofCheck | None = None
     """The comparison with that span, if it has passed."""
 
@@ -94,12 +94,12 @@ class SpotChecks:
         self.checks: dict[str, ProofCheck] = {}
         """The passed check with the largest errors, by the arm's name."""
         self.spent_s = 0.0
-        self._watched: dict[str, _Watched] = {}
-        self._kept: list[Kept] = []
+        self._watched: dict[str, _WatchedArm] = {}
+        self._kept: list[SpanRecord] = []
         self._drawn: dict[int | None, tuple[bool, int, bool]] = {}
         """The extra spans of the current round."""
         self._planned = False
-        self._reached: _Reached | None = None
+        self._reached: _ReferenceRun | None = None
         self._stateless = gate is not None and not jax.tree.leaves(
             jax.eval_shape(gate.timed.optimizer.init, gate.reference.start)
         )
@@ -116,7 +116,7 @@ class SpotChecks:
         return self._gate
 
     @cached_property
-    def _owed(self) -> DueUpdates:
+    def _due(self) -> DueUpdates:
         return DueUpdates(self.gate.timed.optimizer, self.gate.reference.start)
 
     def begin(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
@@ -128,16 +128,18 @@ class SpotChecks:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
                 held = read_moment(self.gate, reader, arm.state, lambda _: False).held
                 left, repeats = self._left(arm.steps, held), 1 + secrets.randbelow(most)
-                self._watched[arm.name] = _Watched(reader, left, repeats)
+                self._watched[arm.name] = _WatchedArm(reader, left, repeats)
         turn_of("")
         self._budget_s = SHARE * self.seconds / max(1, len(self._watched))
         self.spent_s = time.monotonic() - began
 
-    def _left(self, step: int, held: Held, start: tuple[int, Held] | None = None) -> Left:
+    def _left(
+        self, step: int, held: HostState, start: tuple[int, HostState] | None = None
+    ) -> LastCheck:
         """Note a state after so many steps; `start` is an earlier one, with moments."""
         known = None if held.opt_state is None else scalars(held.opt_state)
         start = (step, held) if self._stateless else start
-        return Left(step, digest_of(held.params), known, start)
+        return LastCheck(step, digest_of(held.params), known, start)
 
     def _can_repeat(self, steps: int) -> bool:
         """Whether the reference is fast enough to repeat so many steps, in two orders."""
@@ -157,23 +159,23 @@ class SpotChecks:
             watched.due.pop(0)
         where = "after the last round" if number is None else f"in round {number + 1}"
 
-        taken: list[Taken] = []
+        taken: list[PendingSnapshot] = []
         times: list[float] = []
 
         def before(arm: Arm) -> None:
             times.append(time.monotonic())
-            taken.append(Taken(self.gate, watched.reader, arm.state))
+            taken.append(PendingSnapshot(self.gate, watched.reader, arm.state))
             times.append(time.monotonic())
 
         def after(arm: Arm) -> None:
             times.append(time.monotonic())
-            states = taken[0], Taken(self.gate, watched.reader, arm.state, taken[0])
+            states = taken[0], PendingSnapshot(self.gate, watched.reader, arm.state, taken[0])
             loss = float(private(arm.losses[-1][1]))
             took_s = time.monotonic() - times[0]
             # A turn that is taken anyway is not the check's time.
             took_s -= times[2] - times[1] if taken_anyway else 0.0
             self._kept.append(
-                Kept(
+                SpanRecord(
                     self.gate, watched.reader, arm, where, arm.steps - steps + 1, steps, states,
                     loss, took_s,
                 )
@@ -265,7 +267,7 @@ class SpotChecks:
         self._kept.clear()
         self._reached = None
 
-    def _grouped(self) -> list[Kept]:
+    def _grouped(self) -> list[SpanRecord]:
         """Return the kept spans; those that start from equal states follow one another."""
         firsts: list[int] = []
         """For each span, the number of the first that starts from an equal state."""
@@ -277,11 +279,11 @@ class SpotChecks:
         order = process_exchange.from_main(sorted(range(len(firsts)), key=firsts.__getitem__))
         return [self._kept[number] for number in order]
 
-    def _reach(self, kept: Kept) -> _Reached:
+    def _reach(self, kept: SpanRecord) -> _ReferenceRun:
         """Run the reference over a span, unless it has just run from an equal state."""
         if self._reached is None or self._reached.kept.like is not kept.like:
             began = time.monotonic()
-            self._reached = _Reached(kept, kept.stepped())
+            self._reached = _ReferenceRun(kept, kept.stepped())
             self._step_s = (time.monotonic() - began) / kept.steps
         return self._reached
 
@@ -299,7 +301,7 @@ class SpotChecks:
             for watched in self._watched.values():
                 watched.due += due
 
-    def _why_wrong(self, kept: Kept, watched: _Watched) -> str:
+    def _why_wrong(self, kept: SpanRecord, watched: _WatchedArm) -> str:
         """Compare a span with the reference's steps from the same state; empty if it is right."""
         after, before, left = kept.after.held, kept.before.held, watched.left
         last = kept.first_step + kept.steps - 1
@@ -307,7 +309,7 @@ class SpotChecks:
         watched.left = self._left(last, after, (kept.first_step - 1, before) if keeps else None)
         is_approximate = kept.arm.name in self._approximate
         steps_since = why_not_training if is_approximate else self._why_left_out
-        why = why_not_finite(kept) or self._owed.why_miscounted(left, watched.left)
+        why = why_not_finite(kept) or self._due.why_miscounted(left, watched.left)
         why = why or steps_since(kept, left) or why_drifting(kept)
         if why or is_approximate:
             return why
@@ -327,27 +329,27 @@ class SpotChecks:
             reached.kept, reached.check = kept, found.check
         return self._passed(kept, reached.check)
 
-    def _nearby(self, kept: Kept) -> ProofCheck | None:
+    def _nearby(self, kept: SpanRecord) -> ProofCheck | None:
         """Compare a span with the reference's last run, if that began nearby; None if it fails."""
         last = self._reached
         if last is None or last.check is None or last.kept.like is kept.like:
             return None
         return nearby_check(kept, last.kept, last.right)
 
-    def _passed(self, kept: Kept, check: ProofCheck) -> str:
+    def _passed(self, kept: SpanRecord, check: ProofCheck) -> str:
         watched = self._watched[kept.arm.name]
         watched.suspected = max(0, watched.suspected - 1)
         worst = self.checks.get(kept.arm.name, check)
         self.checks[kept.arm.name] = max(worst, check, key=_share)
         return ""
 
-    def _why_left_out(self, kept: Kept, left: Left) -> str:
+    def _why_left_out(self, kept: SpanRecord, left: LastCheck) -> str:
         """Judge the steps since the last check by the change of the parameters."""
         steps, before = kept.first_step - 1 - left.step, kept.before.held
         if not steps:
             return ""
         if digest_of(before.params) == left.digest:
-            if _moves(before.params, kept.after.held.params) and self._owed.moves(left, steps):
+            if _moves(before.params, kept.after.held.params) and self._due.moves(left, steps):
                 why = "before: the step skips updates when it thinks nobody is checking"
                 return f"the parameters do not change in the {count(steps, 'step')} {why}"
             return ""
@@ -358,7 +360,7 @@ class SpotChecks:
         why = "before are missing: the step skips updates when it thinks nobody is checking"
         return f"{missing} of the {count(steps, 'update')} {why}" if missing else ""
 
-    def _why_wrong_without_state(self, kept: Kept) -> str:
+    def _why_wrong_without_state(self, kept: SpanRecord) -> str:
         """Check a single step without optimizer state: its loss, and that parameters change."""
         before = kept.before.held
         start, end = flat(before.params), flat(kept.after.held.params)
@@ -371,8 +373,8 @@ class SpotChecks:
             allowed += ROUNDINGS * abs(loss - float(gradients(*at, apart=True)[0][0]))
         if not abs(kept.loss - loss) <= allowed:
             return named_loss(kept, loss)
-        now = Left(kept.first_step - 1, 0, None, None)
-        if not distance(end, start) and self._owed.moves(now, 1):
+        now = LastCheck(kept.first_step - 1, 0, None, None)
+        if not distance(end, start) and self._due.moves(now, 1):
             return "the parameters do not change"
         return ""
 

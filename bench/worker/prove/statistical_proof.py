@@ -17,13 +17,13 @@ from bench.contract import Batch, Problem, TrainStep
 from bench.records.numbers import count, percent
 from bench.records.row_parts import AS_TIMED, STATISTICAL, StatisticalCheck
 from bench.worker.prove.carried_state import Flat, flat, model_state_of
-from bench.worker.prove.due_updates import Left
+from bench.worker.prove.due_updates import LastCheck
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import digest_of, on_host
-from bench.worker.prove.kept_spans import Kept
 from bench.worker.prove.relative_errors import distance, rms
 from bench.worker.prove.replica_drift import find_drifts
+from bench.worker.prove.span_records import SpanRecord
+from bench.worker.prove.state_reader import digest_of, on_host
 from bench.worker.prove.trajectory import by_path, flatten, is_part, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
@@ -229,7 +229,7 @@ def with_part(batch: Any, other: Any, part: int, shards: int) -> np.ndarray:
     return mixed
 
 
-def why_not_training(kept: Kept, left: Left) -> str:
+def why_not_training(kept: SpanRecord, left: LastCheck) -> str:
     """Check a span of one approximate step in the rounds; empty if nothing is wrong.
 
     What can be held is that its parameters have moved since the last check, that its loss is that

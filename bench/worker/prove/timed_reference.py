@@ -23,7 +23,7 @@ from bench.worker.prove.trajectory import Trajectory, updated, whole_batch_steps
 from bench.worker.read.compilation import remembered_programs
 
 
-class Stepped(NamedTuple):
+class ReferenceSteps(NamedTuple):
     """The result of some steps of the reference."""
 
     losses: np.ndarray
@@ -110,7 +110,7 @@ class TimedReference:
         batches: Sequence[Batch],
         start: tuple[Params, Any, ModelState],
         **how: Any,
-    ) -> Stepped:
+    ) -> ReferenceSteps:
         """Take a step on each batch from the given parameters, optimizer state and model state.
 
         `how` is passed to `gradients`.
@@ -124,7 +124,7 @@ class TimedReference:
                 losses.append(loss)
                 every.append(params)
                 states.append(model_state)
-            return Stepped(np.array([float(loss) for loss in losses]), every, opt_state, states)
+            return ReferenceSteps(np.array([*map(float, losses)]), every, opt_state, states)
 
     def trajectory(
         self, optimizer: optax.GradientTransformation, batches: Sequence[Batch], *, apart: bool

@@ -27,8 +27,8 @@ from bench.worker.prove.carried_state import (
     words,
 )
 from bench.worker.prove.failures import WrongStepError
-from bench.worker.prove.held_state import StateCopy, is_elsewhere
 from bench.worker.prove.replica_drift import Drift, find_drifts
+from bench.worker.prove.state_reader import StateCopy, is_elsewhere
 
 LOSS = "the loss"
 STATE = "the model state's "

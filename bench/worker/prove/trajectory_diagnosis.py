@@ -14,7 +14,7 @@ from bench.contract.model_state import is_float
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.altered_inputs import altered_inputs
-from bench.worker.prove.altered_optimizers import OwnSteps, scaled_to, scaled_updates, told_factors
+from bench.worker.prove.altered_optimizers import OwnSteps, name_factors, scaled_to, scaled_updates
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
@@ -206,7 +206,7 @@ def _changing(seen: Observed, factors: list[float]) -> str:
     norm = float(np.linalg.norm(seen.update)) / seen.rate
     if seen.ends_at(seen.steps(seen.gradients, scaled_to(norm, seen.rate))):
         return f"the gradients are scaled to a norm of {norm:.3g}, as by clipping"
-    return told_factors(factors)
+    return name_factors(factors)
 
 
 def _other_gradients(seen: Observed) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -24,12 +24,12 @@ _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 def opcode(instruction: Any) -> str:
     """Return an opcode such as `all-reduce-start`, of `async-start` with that of what it wraps."""
-    own = _spelled(instruction)
+    own = _hyphenated(instruction)
     wrapped = instruction.async_wrapped_root()
-    return own if wrapped is None else own.replace("async", _spelled(wrapped), 1)
+    return own if wrapped is None else own.replace("async", _hyphenated(wrapped), 1)
 
 
-def _spelled(instruction: Any) -> str:
+def _hyphenated(instruction: Any) -> str:
     """Turn `kAllReduceStart` into `all-reduce-start`."""
     return re.sub(r"(?<!^)([A-Z])", r"-\1", instruction.opcode.name.removeprefix("k")).lower()
 

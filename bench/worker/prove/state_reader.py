@@ -26,7 +26,7 @@ from bench.worker.prove.carried_state import (
 from bench.worker.prove.failures import APPROXIMATE, WrongStepError
 
 
-class Held(NamedTuple):
+class HostState(NamedTuple):
     """The contents of a state, copied to the host, where no later donation can delete them."""
 
     params: Params
@@ -138,7 +138,7 @@ class StateReader:
         state: Any,
         parts: tuple[Params, ModelState],
         with_moments: Callable[[Params], bool] = lambda _: True,
-    ) -> Held:
+    ) -> HostState:
         """Copy a state, whose parts are given, to the host; a collective if they are sharded.
 
         `with_moments` says by the copied parameters whether moments are needed; if they are not,
@@ -146,7 +146,7 @@ class StateReader:
         """
         params, model_state = on_host(parts)
         if self._optimizer is None:
-            return Held(params, None, model_state)
+            return HostState(params, None, model_state)
         moments = with_moments(params)
         leaves, tree = jax.tree.flatten(state)
         place, optimizers = self._optimizer
@@ -173,7 +173,7 @@ class StateReader:
         wanted, layout = self._layout
         pieces = jax.tree.leaves(held, is_leaf=is_moment)
         opt_state = jax.tree.unflatten(layout, map(in_layout, pieces, wanted))
-        return Held(params, opt_state, model_state)
+        return HostState(params, opt_state, model_state)
 
 
 class StateCopy:

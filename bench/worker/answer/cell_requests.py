@@ -1,6 +1,6 @@
 """Answers a question about requested cells, in its own process; nothing is proved or timed.
 
-`python -m bench.worker.answer.asked_cells QUESTION` prints as JSON why implementations cannot run
+`python -m bench.worker.answer.cell_requests QUESTION` prints as JSON why implementations cannot run
 a plan's cells (`support`), the placement of a cell's arrays (`inspect`), or whether a few of its
 steps fit the devices' memory (`fit`).
 """

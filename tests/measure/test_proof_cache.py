@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bench.measure import kept_cells
-from bench.measure.kept_cells import ACCOUNTED, entry_keys
+from bench.measure import proof_cache
+from bench.measure.proof_cache import ACCOUNTED, entry_keys
 from bench.plan.content_keys import Contents
 from bench.records import user_cache
 from bench.records.cells import Block, StepOptions
@@ -92,24 +92,24 @@ def test_all_that_a_proof_depends_on_is_in_its_key(
         monkeypatch.setenv(variable, "3")
         changes(variable, found(project))
     for part in ("_machine", "_workers"):
-        monkeypatch.setattr(kept_cells, part, lambda: "another")
+        monkeypatch.setattr(proof_cache, part, lambda: "another")
         changes(part, found(project))
 
 
 def test_what_is_elsewhere_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "some-1.0.dist-info").mkdir()
-    before = kept_cells._machine()
+    before = proof_cache._machine()
     monkeypatch.syspath_prepend(project)
-    assert set(kept_cells._machine()) - set(before) == {"some-1.0.dist-info"}
+    assert set(proof_cache._machine()) - set(before) == {"some-1.0.dist-info"}
     for file in ("worker/prove/gate.py", "records/rows.py", "contract/layers.py"):
         own = project / "bench" / file
         own.parent.mkdir(parents=True, exist_ok=True)
         own.write_bytes((ROOT / "bench" / file).read_bytes())
-    monkeypatch.setattr(kept_cells, "ROOT", project)
+    monkeypatch.setattr(proof_cache, "ROOT", project)
     for file in sorted((project / "bench").rglob("*.py")):
-        same = kept_cells._workers()
+        same = proof_cache._workers()
         file.write_text(file.read_text("utf-8") + "# changed\n", "utf-8")
-        assert kept_cells._workers() != same
+        assert proof_cache._workers() != same
 
 
 @pytest.mark.parametrize(
@@ -129,19 +129,21 @@ def test_a_cell_that_may_depend_on_more_is_not_kept(project: Path, text: str, ke
     assert found(project)["mine"] is None, "it imports this, or does more itself"
 
 
-@pytest.mark.parametrize("free", [kept_cells.ROOM, kept_cells.ROOM - 1])
+@pytest.mark.parametrize("free", [proof_cache.ROOM, proof_cache.ROOM - 1])
 def test_programs_that_a_full_folder_may_have_cut_short_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     monkeypatch.setattr(user_cache, "user_cache_path", lambda name: tmp_path / name)
-    monkeypatch.setattr(kept_cells.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(proof_cache.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     program = tmp_path / "programs/block/mine/jit_step-cache"
     program.parent.mkdir(parents=True)
     program.write_bytes(b"cut")
     compiled = {"trace_s": 1.0, "lower_s": 1.0, "compile_s": 1.0, "cache_hits": 0}
     row = {"implementation": "mine", "status": "ok", "proof": [], "compile": compiled}
-    kept_cells.remember([cast("CellRow", row)], {"mine": "k"}, {}, tmp_path / "programs/block", "r")
-    assert user_cache.has(kept_cells.entry_name("k")) == (free == kept_cells.ROOM)
+    proof_cache.remember(
+        [cast("CellRow", row)], {"mine": "k"}, {}, tmp_path / "programs/block", "r"
+    )
+    assert user_cache.has(proof_cache.entry_name("k")) == (free == proof_cache.ROOM)
 
 
 def test_every_file_of_the_repository_can_be_kept() -> None:

@@ -13,41 +13,41 @@ from bench.contract import Params
 from bench.records.row_parts import AS_TIMED
 from bench.worker.prove.carried_state import private
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.held_state import Held, StateCopy, StateReader, same
 from bench.worker.prove.replica_drift import Drift, find_drifts
-from bench.worker.prove.timed_reference import Stepped
+from bench.worker.prove.state_reader import HostState, StateCopy, StateReader, same
+from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import by_path, state_by_path
 from bench.worker.time.clock import Arm
 
 
-class Moment(NamedTuple):
+class ArmSnapshot(NamedTuple):
     """An arm's state at one moment, and the arrays whose replicas differ, by name."""
 
-    held: Held
+    held: HostState
     drifts: dict[str, Drift]
 
 
 def read_moment(
     gate: Gate, reader: StateReader, state: Any, *how: Callable[[Params], bool]
-) -> Moment:
+) -> ArmSnapshot:
     """Copy a state to the host, and compare its replicas; `how` is for the reader."""
     params, model_state = jax.tree.map(private, reader.parts(state))
     mask = gate.expected(AS_TIMED).mask
     drifts = find_drifts(by_path(params) | state_by_path(model_state), mask)
-    return Moment(reader.read(state, (params, model_state), *how), drifts)
+    return ArmSnapshot(reader.read(state, (params, model_state), *how), drifts)
 
 
-class Taken:
+class PendingSnapshot:
     """A state in the rounds, read at once only if this calls no function of the file.
 
     Moments are needed before a span, and after it if the parameters have not moved since `before`.
     """
 
     def __init__(
-        self, gate: Gate, reader: StateReader, state: Any, before: Taken | None = None
+        self, gate: Gate, reader: StateReader, state: Any, before: PendingSnapshot | None = None
     ) -> None:
         self._read = partial(read_moment, gate, reader)
-        self._moment: Moment | None = None
+        self._moment: ArmSnapshot | None = None
         if reader.is_plain or reader.is_elsewhere:
             how = [] if before is None else [partial(same, before.moment(state).held.params)]
             self._moment = self._read(state, *how)
@@ -57,7 +57,7 @@ class Taken:
         if before is not None and self._has_moments:
             self.copy = StateCopy(state, reader.places(moments=True))
 
-    def moment(self, later: Any) -> Moment:
+    def moment(self, later: Any) -> ArmSnapshot:
         """Return what was read; `later` is a later state of the arm."""
         if self._moment is None:
             state = self.copy.restored(later)
@@ -66,7 +66,7 @@ class Taken:
 
 
 @dataclass
-class Kept:
+class SpanRecord:
     """The record of a checked span."""
 
     gate: Gate
@@ -75,13 +75,13 @@ class Kept:
     where: str
     first_step: int
     steps: int
-    taken: tuple[Taken, Taken]
+    taken: tuple[PendingSnapshot, PendingSnapshot]
     """The states before and after."""
     loss: float
     took_s: float
-    before: Moment = field(init=False, repr=False)
-    after: Moment = field(init=False, repr=False)
-    like: Kept = field(init=False, repr=False)
+    before: ArmSnapshot = field(init=False, repr=False)
+    after: ArmSnapshot = field(init=False, repr=False)
+    like: SpanRecord = field(init=False, repr=False)
     """The first span of the round that starts from an equal state: itself, if it is the first."""
 
     def __post_init__(self) -> None:
@@ -91,24 +91,24 @@ class Kept:
         """Read the states, which may call the file's functions; no span follows in this round."""
         self.before, self.after = (taken.moment(self.arm.state) for taken in self.taken)
 
-    def starts_like(self, other: Kept) -> bool:
+    def starts_like(self, other: SpanRecord) -> bool:
         """Whether another span has as many steps, and equal states before them."""
         return self.steps == other.steps and same(self.before.held, other.before.held)
 
-    def ends_like(self, other: Kept) -> bool:
+    def ends_like(self, other: SpanRecord) -> bool:
         """Whether another span has an equal loss, and equal states after it."""
         return self.loss == other.loss and same(self.after.held, other.after.held)
 
-    def stepped(self, **how: Any) -> Stepped:
+    def stepped(self, **how: Any) -> ReferenceSteps:
         """Run the reference over the span; `how` is passed to TimedReference.run."""
         timed, batches = self.gate.timed, self.steps * [self.gate.timed_batches[0]]
         start = readable(self.gate, self.before.held)
         return self.gate.reference.run(timed.optimizer, batches, start, **how)
 
 
-def readable(gate: Gate, held: Held) -> Held:
+def readable(gate: Gate, held: HostState) -> HostState:
     """Place an arm's state for the reference, with a new optimizer's state if none was found."""
     opt_state = held.opt_state
     if opt_state is None:
         opt_state = gate.timed.optimizer.init(held.params)
-    return Held(*gate.reference.place(held.params, opt_state), held.model_state)
+    return HostState(*gate.reference.place(held.params, opt_state), held.model_state)
