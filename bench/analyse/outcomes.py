@@ -211,7 +211,7 @@ def judge_attempts(
     return rulings
 
 
-def found(attempts: Sequence[Attempt]) -> list[bool]:
+def made_findings(attempts: Sequence[Attempt]) -> list[bool]:
     """Return whether each test so far made a finding; attempts without a test are left out."""
     return [one.get("decision") == "keep" for one in attempts if one.get("tested", True)]
 

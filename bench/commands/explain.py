@@ -14,7 +14,7 @@ from bench.commands.shared_options import load_run, plain_console, warn_of_damag
 from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.git_files import tracked_folders
-from bench.records.paths import REPORTS, typed
+from bench.records.paths import REPORTS, as_typed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -139,7 +139,7 @@ def newest_run(a: str, b: str) -> store.Run:
         return found
     if not known:
         hint = " (--run NAME explains a published run)" if published else ""
-        record = f"record some: {typed('run')} --profile"
+        record = f"record some: {as_typed('run')} --profile"
         raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
     missing = [name for name in (a, b) if whole_name(name, known) not in known]
     raise BadInput(

@@ -15,7 +15,7 @@ from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import everything, selector
 from bench.records import largest_batches, numbers, store
-from bench.records.paths import typed
+from bench.records.paths import as_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,9 +87,8 @@ def maxbatch(
         )
         raise
     run_tables.show_largest(plain_console(), sorted(rows, key=largest_batches.key))
-    typer.echo(
-        f"stored: {(folder / largest_batches.FILE).as_posix()} (`{typed('report')} {run}` shows it)"
-    )
+    path = (folder / largest_batches.FILE).as_posix()
+    typer.echo(f"stored: {path} (`{as_typed('report')} {run}` shows it)")
 
 
 def proved(stored: store.Run, selected: Callable[[str], bool]) -> list[CellRow]:

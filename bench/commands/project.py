@@ -15,7 +15,7 @@ from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, choice, collected
 from bench.plan.selection import everything, selector
 from bench.records.cells import PRECISIONS
-from bench.records.paths import typed
+from bench.records.paths import as_typed
 
 COMPILING = "compiling steps", "compiled {} of {} steps"
 
@@ -79,7 +79,7 @@ def project(
             found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
         )
     projection_page.show(console, found, drawn)
-    typer.echo(f"projection: {written.as_posix()} (`{typed('report')} {run}` shows its curves)")
+    typer.echo(f"projection: {written.as_posix()} (`{as_typed('report')} {run}` shows its curves)")
 
 
 @contextmanager

@@ -92,14 +92,14 @@ def referee(context: typer.Context) -> None:
 def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: bool) -> int:
     """Measure, judge, store and print; return the exit code."""
     from bench.analyse.alpha_spending import level
-    from bench.analyse.outcomes import Ruling, found, judge_attempts, record
+    from bench.analyse.outcomes import Ruling, judge_attempts, made_findings, record
     from bench.analyse.verdicts import ALPHA
     from bench.present import attempt_record
 
     engine, hashes = _set_up(ledger, options, paths)
     (incumbent, own), *named = zip(map(name_of, paths), hashes, strict=True)
     tested = [name for name, its in named if its != own]
-    error = level(found(ledger.attempts), max(len(tested), 1))
+    error = level(made_findings(ledger.attempts), max(len(tested), 1))
     attempts = ledger.begin(own, named, error)
     started, rulings, programs = time.monotonic(), dict[str, Ruling](), {}
     if tested:

@@ -4,7 +4,7 @@ import typer
 
 from bench.commands import run
 from bench.commands.exits import refuse
-from bench.records.paths import typed
+from bench.records.paths import as_typed
 
 SETTINGS = run.SETTINGS
 
@@ -14,5 +14,5 @@ def regress(context: typer.Context) -> None:
     run.answer_help(context)
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):
-        refuse(f"name the revision to compare with first, as in: {typed('regress')} main")
+        refuse(f"name the revision to compare with first, as in: {as_typed('regress')} main")
     raise typer.Exit(run.run_pytest([f"--base-revision={revision}", *options], "regress_plugin"))

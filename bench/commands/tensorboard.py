@@ -10,7 +10,7 @@ import typer
 
 from bench.commands.exits import exit_codes, refuse, termination_as_interrupt
 from bench.measure.processes.guard import Guard
-from bench.records.paths import PROFILES, typed
+from bench.records.paths import PROFILES, as_typed
 
 SETTINGS = {"epilog": exit_codes({0: "TensorBoard was ended", 1: "TensorBoard failed"})}
 
@@ -29,7 +29,7 @@ def tensorboard(
         for folder in prune(PROFILES, keep):
             typer.echo(f"deleted {folder.as_posix()}/")
     if not traced_runs(PROFILES):
-        refuse(f"there are no traces in {PROFILES}/; record some: {typed('run')} --profile")
+        refuse(f"there are no traces in {PROFILES}/; record some: {as_typed('run')} --profile")
     beside_python = Path(sysconfig.get_path("scripts")) / "tensorboard"
     program = str(beside_python) if beside_python.exists() else shutil.which("tensorboard")
     if program is None:

@@ -8,7 +8,7 @@ import typer
 
 from bench.commands import run
 from bench.commands.exits import OptionParser, refuse
-from bench.records.paths import typed
+from bench.records.paths import as_typed
 
 SETTINGS = run.SETTINGS
 
@@ -30,7 +30,7 @@ def upgrade(context: typer.Context) -> None:
         if not is_requirement(text):
             refuse(f"--{name}: {text!r} is not a version, such as jax==0.10.2")
     if "from" not in named:
-        refuse(f"name the version to compare with: {typed('upgrade')} --from jax==0.10.2")
+        refuse(f"name the version to compare with: {as_typed('upgrade')} --from jax==0.10.2")
     if "to" not in named and not parsed.bisect:
         words.insert(0, f"--base-revision={named['from']}")
         raise typer.Exit(run.run_pytest(words, "regress_plugin"))

@@ -11,7 +11,7 @@ from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
 from bench.measure.run_folder import folder_faults, resumed_options
 from bench.measure.version_environments import VersionBases, find_versions, with_versions
-from bench.plan.base_revisions import find_bases, gated
+from bench.plan.base_revisions import find_bases, restricted_to_paths
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.margins import resolved_margin, runs_here
 from bench.plan.matrix import Plan, make_plan
@@ -32,7 +32,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     """
     typed, options = options, resumed_options(options)
     if options.base_revision is not None:
-        options = gated(options)
+        options = restricted_to_paths(options)
     files = options.implementation_path, options.workload_path
     faults = file_faults(*files)
     options = with_variant_files(options, faults)

@@ -164,7 +164,7 @@ class Bases:
         return list(dict.fromkeys(origin.repository for origin in self.origins.values()))
 
 
-def gated(options: Options) -> Options:
+def restricted_to_paths(options: Options) -> Options:
     """Restrict the implementations to files given by path, unless others are named."""
     named = options.implementations or tuple(map(name_of, options.implementation_path))
     return replace(options, implementations=named)

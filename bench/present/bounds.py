@@ -26,7 +26,7 @@ def outward(share: float, rounded: Callable[[float], int] = math.ceil) -> str:
     return f"{digits_of(100 * share, rounded, 2 if share < TENTH else 3)}{numbers.NARROW}%"
 
 
-def share_of(times: float) -> str:
+def percentage(times: float) -> str:
     """Return a bound as a percentage, or as a factor where that is easier to read."""
     return outward(times - 1) if times < TWICE else f"a factor of {digits_of(times)}"
 
@@ -40,7 +40,7 @@ def digits_of(value: float, rounded: Callable[[float], int] = math.ceil, digits:
 
 def within(most: float) -> str:
     """Return `within 4.2 %` or `within a factor of 2.4`, rounded up."""
-    return f"within {share_of(most)}"
+    return f"within {percentage(most)}"
 
 
 def longer(least: float, most: float, whom: str = "") -> str:

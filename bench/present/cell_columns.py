@@ -8,7 +8,7 @@ from typing import Any
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
-from bench.present.bounds import describe_verdict, share_of
+from bench.present.bounds import describe_verdict, percentage
 from bench.present.columns import Column, Table, between, formatted, missing, where_known
 from bench.present.trace_tables import Reason
 from bench.records import numbers
@@ -174,7 +174,7 @@ COLUMNS = (
     Column(
         "behind_low", "Behind the fastest", "at least", "excess",
         value=lambda cell: cell["behind_low"] - 1,
-        detail=where_known("behind_high", lambda high: f"at most {share_of(high)}" * (high > 1)),
+        detail=where_known("behind_high", lambda high: f"at most {percentage(high)}" * (high > 1)),
     ),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
     Column(

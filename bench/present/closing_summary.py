@@ -17,7 +17,7 @@ from bench.present.bounds import bound_of, within
 from bench.present.sentences import Summary
 from bench.present.terminal import Prose, table
 from bench.records import numbers
-from bench.records.paths import typed
+from bench.records.paths import as_typed
 from bench.records.printable import shortened
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
@@ -112,7 +112,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     sure = "some without any bound" if math.isinf(bound) else f"but {within(bound)}"
     count = numbers.count(len(every), "comparison is", "comparisons are")
     yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
-    resume = f"{INDENT}{typed('run')} --resume {run.directory.name}"
+    resume = f"{INDENT}{as_typed('run')} --resume {run.directory.name}"
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
         yield f"To decide more, in about {numbers.clock(seconds)}:"

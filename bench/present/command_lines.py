@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.analyse.comparisons import Comparison
-from bench.records.paths import PROGRAM, as_typed
+from bench.records.paths import PROGRAM, adapt_commands
 from bench.records.rows import Manifest
 from bench.records.variants import is_requirement
 
@@ -67,4 +67,4 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
     for name, values in options.items():
         groups = [[value] for value in values] if name in _REPEATED else [values]
         words += [word for own in groups if own for word in (f"--{name}", *map(str, own))]
-    return as_typed(f"nox -s bench -- {shlex.join(words)}")
+    return adapt_commands(f"nox -s bench -- {shlex.join(words)}")

@@ -17,7 +17,7 @@ from bench.present import bounds, phase_tables, program_sentences
 from bench.present.charts import PARTS
 from bench.present.columns import formatted
 from bench.present.terminal import Prose, table
-from bench.present.trace_tables import apart, called, only_one_transposes, reason
+from bench.present.trace_tables import only_one_transposes, operation_name, reason, time_ratio
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
 from bench.records.trace_rows import TraceRow
@@ -65,7 +65,7 @@ def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
     rows = [
         (
             *(pair.a, pair.b, pair.timed_ratio, found.untraced, found.explained),
-            *(called(one.key), one.key.source, " ".join(one.key.sizes)),
+            *(operation_name(one.key), one.key.source, " ".join(one.key.sizes)),
             *(" ".join(one.a.ops), " ".join(one.b.ops), one.a.transposes, one.b.transposes),
             *(one.a.seconds, one.b.seconds, one.difference),
         )
@@ -175,7 +175,7 @@ def show_parts(console: Console, cells: tuple[str, str], traces: Mapping[str, Tr
 
 
 def _what(cause: Cause) -> Text:
-    text = Text(called(cause.key))
+    text = Text(operation_name(cause.key))
     ops = cause.a.ops or cause.b.ops
     if ops and cause.key.category != "wait":
         text.append(f" {ops[0]}" + (f" and {len(ops) - 1} more" if ops[1:] else ""), style="dim")
@@ -203,7 +203,7 @@ def _caption(explanation: Explanation) -> str:
     return (
         f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
         "columns are times per step and device while the profiler was recording, when A took "
-        f"{apart(1 + found.gap, 'B')}. Just before, without a profiler, A took "
-        f"{apart(found.untraced)}; in the timed rounds, with a wait after every step, it took "
-        f"{apart(explanation.timed_ratio)}."
+        f"{time_ratio(1 + found.gap, 'B')}. Just before, without a profiler, A took "
+        f"{time_ratio(found.untraced)}; in the timed rounds, with a wait after every step, it took "
+        f"{time_ratio(explanation.timed_ratio)}."
     )

@@ -27,10 +27,10 @@ from bench.present import cell_columns, charts, phase_tables, run_tables, trace_
 from bench.present.cell_columns import Row
 from bench.present.columns import Table, packed, shortened
 from bench.present.plots.kinds import sample
-from bench.present.trace_tables import called
+from bench.present.trace_tables import operation_name
 from bench.records import printable
 from bench.records.arms import implementation_of
-from bench.records.paths import as_typed
+from bench.records.paths import adapt_commands
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 from bench.records.step_programs import compressed, unpacked
@@ -116,7 +116,7 @@ class _PageData:
             "tables": [table.for_page(self.of_cell) for table in tables if table],
             "curves": self._curves(),
             "traced": self._traced(spent, steps),
-            "serving": as_typed("nox -s tensorboard"),
+            "serving": adapt_commands("nox -s tensorboard"),
             "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
             "causes": causes,
             "layouts": packed(found.layouts.get(name) for name in self.cells),
@@ -305,7 +305,7 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
         seconds: defaultdict[int, float] = defaultdict(float)
         transposing: set[int] = set()
         for key, side in sides(trace).items():
-            cause = causes.setdefault((called(key), key.source), len(causes))
+            cause = causes.setdefault((operation_name(key), key.source), len(causes))
             seconds[cause] += side.seconds
             transposing |= {cause} if side.transposes else set()
         cells[name] = {

@@ -15,7 +15,7 @@ from bench.present.charts import CHARTS
 from bench.present.columns import Table
 from bench.present.plots.kinds import Subject, plans
 from bench.present.plots.vega_plot import Plot, compose
-from bench.records.paths import as_typed
+from bench.records.paths import adapt_commands
 
 PANELS = 36
 """Limit on the panels of all plots of a report: each takes some 0.06 s in all its formats."""
@@ -103,5 +103,5 @@ def _left_out(left: Sequence[str]) -> str:
     ]
     return (
         f"Not drawn, because a report has room for {PANELS} panels: {sentences.listing(names)}. "
-        f"Run {as_typed('nox -s report -- RUN --all-plots')} to draw everything."
+        f"Run {adapt_commands('nox -s report -- RUN --all-plots')} to draw everything."
     )

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from bench.records import files
-from bench.records.paths import as_typed
+from bench.records.paths import adapt_commands
 
 _HERE = Path(__file__).with_name("templates")
 
@@ -32,7 +32,7 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
     made.globals["macros"] = f"macros.{'md' if markdown else 'html'}.j2"
     made.globals["style"] = Markup(stylesheet())  # noqa: S704
     made.filters |= {"code": _code, "prose": _prose, "contents": _contents, "image": image}
-    made.filters["as_typed"] = as_typed
+    made.filters["adapt_commands"] = adapt_commands
     return made
 
 
@@ -66,7 +66,7 @@ def reading_guide(**present: bool) -> list[tuple[str, Markup]]:
 
     `present` says whether the run has `traces` and `losses`, which some entries need.
     """
-    text = as_typed(Path(__file__).with_name("reading_guide.toml").read_text("utf-8"))
+    text = adapt_commands(Path(__file__).with_name("reading_guide.toml").read_text("utf-8"))
     return [
         (entry["term"], Markup(entry["text"].strip()))  # noqa: S704 (is ours)
         for entry in tomllib.loads(text)["entry"]

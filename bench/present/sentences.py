@@ -85,7 +85,7 @@ class Summary:
         if math.isinf(bound):
             return "too few rounds to tell them apart"
         if bound > self.wide:
-            return f"differences below {bounds.share_of(bound)} could not be resolved"
+            return f"differences below {bounds.percentage(bound)} could not be resolved"
         alike = "they run the same program" if len(standings.leaders) > 1 else ""
         return f"equal {bounds.within(bound)}" if bound > 1 else alike
 
@@ -149,7 +149,7 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
         if rest := [arm for arm in tier if arm not in known]:
             # Leaders may be far apart, and the arm is surely behind one of them.
             far = max(ends[arm][1] for arm in rest)
-            how = f"at most {bounds.share_of(far)}" if far < math.inf else "an unknown amount"
+            how = f"at most {bounds.percentage(far)}" if far < math.inf else "an unknown amount"
             yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind, by {how}"
         if known:
             one = "s" if len(known) == 1 else ""

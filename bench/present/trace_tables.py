@@ -77,14 +77,15 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     but without a profiler.
     """
     share = found.explained if (found.untraced > 1) == (timed_ratio > 1) else 0.0
-    start = f"With a wait after every step, {a} takes {apart(timed_ratio, b)}"
+    start = f"With a wait after every step, {a} takes {time_ratio(timed_ratio, b)}"
     themes = [item for item in _themes(found.causes).items() if item[0].category != "idle"]
     themes.sort(key=lambda item: -abs(_sum(item[1])))
     parts = [(item, _sum(item[1]) / found.whole if share else 0.0) for item in themes]
     along = [item for item, part in parts if part >= _WORTH_NAMING][:_MOST]
     against = [item for item, part in parts if part <= -2 * _WORTH_NAMING][:1]
+    before = time_ratio(found.untraced)
     if not along:
-        text = f"it took {apart(found.untraced)} just before tracing, {apart(1 + found.gap)} traced"
+        text = f"it took {before} just before tracing, {time_ratio(1 + found.gap)} traced"
         return Reason(f"{start}, but the traces do not show why ({text}).")
     count = "cause" if len(along) == 1 else "causes"
     text = f"{start}. The main {count}: {'; '.join(_phrase(a, b, *item) for item in along)}."
@@ -93,14 +94,14 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     explained = numbers.percent(round(share, 3))
     text += (
         f" Together with all smaller causes, this explains {explained} of the difference just "
-        f"before tracing, when {a} took {apart(found.untraced)}."
+        f"before tracing, when {a} took {before}."
     )
     theme, causes = along[0]
-    main = called(causes[0].key) + (" that transpose" if theme.transposes else "")
+    main = operation_name(causes[0].key) + (" that transpose" if theme.transposes else "")
     return Reason(text, main, _sum(causes))
 
 
-def apart(times: float, whom: str = "") -> str:
+def time_ratio(times: float, whom: str = "") -> str:
     """Return `2.33 times as long as whom` or `12.3 % more time than whom`; `whom` may be empty."""
     if times >= TWICE:
         return f"{numbers.significant(times)} times as long{whom and ' as ' + whom}"
@@ -108,7 +109,7 @@ def apart(times: float, whom: str = "") -> str:
     return f"{numbers.percent(abs(times - 1))} {more} time{whom and ' than ' + whom}"
 
 
-def called(key: Key) -> str:
+def operation_name(key: Key) -> str:
     """Name the operations of a key: `matrix products in the backward pass`."""
     if key.category == "collective":
         return f"moving data in {key.sizes[0]}s"
@@ -139,7 +140,7 @@ def _sum(causes: Iterable[Cause]) -> float:
 
 
 def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
-    text = called(causes[0].key)
+    text = operation_name(causes[0].key)
     if theme.transposes:
         one, other = (a, b) if theme.transposes == "a" else (b, a)
         text += f", which transpose in {one} but not in {other}"

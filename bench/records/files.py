@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.records.paths import typed
+from bench.records.paths import as_typed
 
 try:
     import fcntl
@@ -108,7 +108,7 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
             raise
         advice = "free space there"
         if resume:
-            advice += f", then continue: {typed('run')} --resume {resume}"
+            advice += f", then continue: {as_typed('run')} --resume {resume}"
         raise NotStoredError(f"cannot write into {folder}: {error.strerror}; {advice}") from error
 
 

@@ -14,7 +14,7 @@ PROGRAM = "python -m bench" if CHECKOUT else "lockstep"
 """The command line's name, as typed."""
 
 
-def typed(command: str) -> str:
+def as_typed(command: str) -> str:
     """Return the beginning of a command's line as the user types it: within nox, for a session."""
     if "NOX_CURRENT_SESSION" in os.environ:
         return f"nox -s {'bench' if command == 'run' else command} --"
@@ -28,7 +28,7 @@ PROFILES = Path("profiles")
 """Folder of recorded traces, in the working directory."""
 
 
-def as_typed(text: str) -> str:
+def adapt_commands(text: str) -> str:
     """Return text in which an installed package's `nox -s bench -- ARGS` is `lockstep run ARGS`."""
     if CHECKOUT:
         return text

@@ -15,7 +15,7 @@ from pages import column, unpacked
 from bench.analyse import cell_table
 from bench.analyse.causes import attribute
 from bench.present import cell_columns, page_data
-from bench.present.trace_tables import called
+from bench.present.trace_tables import operation_name
 from bench.records import store
 from bench.records.step_programs import Operation, expanded
 from bench.records.step_programs import unpacked as of_program
@@ -205,7 +205,7 @@ def test_any_two_traces_differ_on_the_page_as_explain_says(found, data) -> None:
         expected = collections.Counter()
         explained = attribute(found.traces[a], found.traces[b])
         for cause in explained.causes:
-            expected[called(cause.key), cause.key.source] += 1e9 * cause.difference
+            expected[operation_name(cause.key), cause.key.source] += 1e9 * cause.difference
         assert dict(spent) == pytest.approx(dict(expected), abs=2)
         steps, before = (
             [side["steps_ns"][place] / 1e9 for side in (here, there)] for place in (0, 1)

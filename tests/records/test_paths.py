@@ -17,6 +17,6 @@ from bench.records import paths
 )
 def test_an_installed_package_has_no_sessions_of_nox(monkeypatch, text, installed):
     monkeypatch.setattr(paths, "CHECKOUT", True)
-    assert paths.as_typed(text) == text
+    assert paths.adapt_commands(text) == text
     monkeypatch.setattr(paths, "CHECKOUT", False)
-    assert paths.as_typed(text) == installed
+    assert paths.adapt_commands(text) == installed

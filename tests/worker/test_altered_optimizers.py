@@ -12,7 +12,7 @@ import pytest
 from optax.contrib import muon
 
 from bench.contract.clipping import clip_by_global_norm
-from bench.worker.prove.altered_optimizers import STATES, OwnSteps, restated, twice
+from bench.worker.prove.altered_optimizers import STATES, OwnSteps, twice, with_state_mistake
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.optimizer_numbers import held_by, on_some, with_number
 from bench.worker.prove.trajectory import whole_batch_steps
@@ -138,7 +138,7 @@ def test_the_number_that_makes_the_steps_is_named(right, other, name):
 @pytest.mark.parametrize("what", STATES)
 def test_a_mistake_in_the_state_is_named(what):
     for right in (warmed(10), adamw()):
-        found = named(right, restated(right, *STATES[what]))
+        found = named(right, with_state_mistake(right, *STATES[what]))
         assert found == what
 
 

@@ -32,7 +32,7 @@ from bench.worker.prove.span_records import PendingSnapshot
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
 from bench.worker.prove.state_reader import StateReader, counters
 from bench.worker.prove.statistical_proof import STEPS
-from bench.worker.prove.trajectory import updated
+from bench.worker.prove.trajectory import apply_update
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
 from implementations import (
@@ -530,7 +530,7 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     checks = SpotChecks(gate, 3, 1.0)
     checks.begin([arm], lambda _: None)
     span = checks.checked_span(arm, 0, 6)
-    steps = divided_gradients._sum, divided_gradients._divide, updated
+    steps = divided_gradients._sum, divided_gradients._divide, apply_update
     known = [step._cache_size() for step in steps]
     monkeypatch.setattr(jax, "eval_shape", eval_shape)
     jax.monitoring.register_event_duration_secs_listener(note)
@@ -686,11 +686,11 @@ def test_the_state_of_an_optimizer_that_treats_parameters_differently_is_found(
     params, loss_fn = problem.functional()
 
     @jax.jit
-    def updated(params, batch):
+    def expected(params, batch):
         grads = jax.grad(loss_fn)(params, batch)
         return problem.optimizer.update(grads, problem.optimizer.init(params), params)[1]
 
-    wanted = updated(params, problem.batch(0))
+    wanted = expected(params, problem.batch(0))
     assert [*counters(held.opt_state).values()] == [1, 1]
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
     jax.tree.map(close, held.opt_state, wanted)

@@ -19,7 +19,7 @@ REFUSED = (BadInput, ChildError, ClusterError, store.StoreError)
 """Errors in the request, or in the environment in which it should run."""
 
 
-class Ended(_pytest.outcomes.Exit):
+class RunEnd(_pytest.outcomes.Exit):
     """The end of a run; pytest prints the full name of its type before the message."""
 
     __module__, __qualname__ = "builtins", "lockstep"

@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
-from bench.commands.pytest_plugin.refusals import REFUSED, Ended, unknown_word_faults
+from bench.commands.pytest_plugin.refusals import REFUSED, RunEnd, unknown_word_faults
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.measure.cluster.leader import Leader, follow
 from bench.measure.cluster.membership import Membership, membership
@@ -243,16 +243,16 @@ class Front:
             except KeyboardInterrupt:
                 run = self.engine.directory
                 left = f": --resume {run.name} measures what is left" if run else ""
-                raise Ended(f"interrupted{left}", 2) from None
+                raise RunEnd(f"interrupted{left}", 2) from None
             except NotStoredError as error:
                 self._closing.append(f"error: {error}")
-                raise Ended("ended early", FAILED) from error
+                raise RunEnd("ended early", FAILED) from error
             except BadInput as error:  # its name was taken or its files changed in the meantime
                 self._closing.append(f"error: {message(error)}")
-                raise Ended("ended early", BAD_INPUT) from error
+                raise RunEnd("ended early", BAD_INPUT) from error
             except Exception as error:
                 traceback.print_exc()
-                raise Ended(f"Lockstep itself failed: {error}", FAILED) from error
+                raise RunEnd(f"Lockstep itself failed: {error}", FAILED) from error
         if name not in self._rows:
             pytest.skip("not measured: enough cells had failed before")
         return self._rows[name]

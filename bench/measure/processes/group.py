@@ -144,9 +144,9 @@ class Group(contextlib.ExitStack):
                 else:
                     on_event(rank, event)
             elif line.strip() and rank in self._talking:
-                return self._cut(rank, f"{FORGED} {readable(line)[:100]!r}")
+                return self._abort(rank, f"{FORGED} {readable(line)[:100]!r}")
             if late := overdue(now - last_event_at):
-                return self._cut(0, late)
+                return self._abort(0, late)
         raise AssertionError("the lines of a process end with None")
 
     def _parse(self, line: str) -> dict[str, Any] | None:
@@ -161,13 +161,13 @@ class Group(contextlib.ExitStack):
         """Return the end of the launch if a process that has closed its output ends it."""
         code = self.processes[rank].code(_LEAVE_S)
         if code is None:
-            return self._cut(rank, f"did not end within {_LEAVE_S:g} s")
+            return self._abort(rank, f"did not end within {_LEAVE_S:g} s")
         if rank == 0 and code == 0:
             for process in self.processes:
                 process.code(_LEAVE_S)
         return End(code, rank, turn=self.processes[0].turn()) if code or rank == 0 else None
 
-    def _cut(self, rank: int, late: str) -> End:
+    def _abort(self, rank: int, late: str) -> End:
         turn = self.processes[0].turn()  # before a worker that goes on takes the next one
         shortage = describe_shortage()
         stopped = tuple(r for r, process in enumerate(self.processes) if process.stopped())

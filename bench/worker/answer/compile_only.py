@@ -34,7 +34,7 @@ RUN_FLOPS = 1e11
 many FLOPs as a core computes in seconds, with a model whose replicas fit in memory."""
 
 
-class Reading(NamedTuple):
+class CompiledStep(NamedTuple):
     """A step's compiled programs, and figures that cannot be read from them."""
 
     programs: list[Any]
@@ -94,7 +94,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
     )
 
 
-def read_programs(cell: RequestedCell) -> Reading:
+def read_programs(cell: RequestedCell) -> CompiledStep:
     """Compile a step; if that requires running it, run it if it is small."""
     block, problem, mesh = cell.block, cell.problem, cell.mesh
     # A batch's shapes come from a few rows, because all rows may be gigabytes on many devices.
@@ -110,14 +110,14 @@ def read_programs(cell: RequestedCell) -> Reading:
 
 def compile_step(
     implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
-) -> Reading:
+) -> CompiledStep:
     """Compile a step without running it; for errors see `abstract_step`."""
     step = abstract_step(implementation, problem, mesh, batch)
     program = step.lower().compile().runtime_executable()
-    return Reading([program], flops_of(step.jaxpr), step.state_bytes, step.bubble, step.period)
+    return CompiledStep([program], flops_of(step.jaxpr), step.state_bytes, step.bubble, step.period)
 
 
-def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Reading:
+def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> CompiledStep:
     """Run a step once."""
     step = implementation.build(problem, mesh)
     batch = step.place(problem.batch(0))
@@ -125,7 +125,7 @@ def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> Re
     traced = flops_if_traceable(step.step, step.state, batch) or 0.0
     first_call = FirstCall(step.step)
     jax.block_until_ready(first_call(step.state, batch)[1])
-    return Reading(first_call.programs, traced, own, float(step.bubble), step.period)
+    return CompiledStep(first_call.programs, traced, own, float(step.bubble), step.period)
 
 
 def answer(request: CompileRequest) -> CompiledAnswer:

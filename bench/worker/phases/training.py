@@ -27,7 +27,7 @@ from bench.worker.prove.divided_gradients import DividedGradients, initial_param
 from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.failures import failure
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.trajectory import build_step, state_and_loss, updated
+from bench.worker.prove.trajectory import apply_update, build_step, state_and_loss
 from bench.worker.read.compilation import remembered_programs
 from bench.worker.read.device_memory import device_memory
 
@@ -162,7 +162,7 @@ def whole_batch(
             gradients(params, model_state, strided_part(batch, parts, index))
             for index in range(parts)
         )
-        return (*updated(problem.optimizer, params, opt_state, grads), model_state), loss
+        return (*apply_update(problem.optimizer, params, opt_state, grads), model_state), loss
 
     return TrainStep(
         state=(params, opt_state, problem.draw_state()),

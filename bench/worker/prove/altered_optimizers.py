@@ -31,7 +31,7 @@ from bench.worker.prove.optimizer_numbers import (
 )
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
 from bench.worker.prove.state_reader import is_count
-from bench.worker.prove.trajectory import updated, vector
+from bench.worker.prove.trajectory import apply_update, vector
 
 PATIENCE_S = 120.0
 """Seconds after which no other number is tried."""
@@ -51,7 +51,7 @@ STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
 an update, the one before it or the one that it makes."""
 
 
-def restated(rule: Rule, first: int, left: Callable[[Any, Any], Any]) -> Rule:
+def with_state_mistake(rule: Rule, first: int, left: Callable[[Any, Any], Any]) -> Rule:
     """Make one of the mistakes of STATES."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
@@ -91,7 +91,7 @@ def twice(rule: Rule) -> Rule:
     return Rule(rule.init, update)
 
 
-def coupled(rule: Rule, decay: HeldValue) -> Rule:
+def with_l2_penalty(rule: Rule, decay: HeldValue) -> Rule:
     """Add a weight decay to the gradients instead."""
     share, without = decay.value, with_number(rule, decay, 0.0)
 
@@ -102,20 +102,20 @@ def coupled(rule: Rule, decay: HeldValue) -> Rule:
     return Rule(without.init, update)
 
 
-def clipped_apart(seen: Observed, most: float) -> Callable[..., Any]:
+def clipped_per_shard(seen: Observed, most: float) -> Callable[..., Any]:
     """Return what computes a batch's loss and gradients with those of each shard clipped."""
     of_part = jax.jit(jax.value_and_grad(seen.problem.functional()[1]))
 
     def gradients(params: Any, model_state: Any, batch: Any) -> Any:
         parts = [of_part(params, part_of(batch, seen.shards, at)) for at in range(seen.shards)]
-        clipped = [(loss, clipped_to(most, grads)) for loss, grads in parts]
+        clipped = [(loss, clip_by_norm(most, grads)) for loss, grads in parts]
         loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / seen.shards, *clipped)
         return (loss, model_state), grads
 
     return gradients
 
 
-def clipped_to(most: float, grads: Any) -> Any:
+def clip_by_norm(most: float, grads: Any) -> Any:
     """Clip gradients by their global norm."""
     return optax.clip_by_global_norm(most).update(grads, optax.EmptyState())[0]
 
@@ -169,7 +169,7 @@ class OwnSteps:
         If it is not one for all parameters, it may be one for those that differ.
         """
         end, right = time.monotonic() + PATIENCE_S, self.seen.problem.optimizer
-        rules = [(what, restated(right, *how)) for what, how in STATES.items()]
+        rules = [(what, with_state_mistake(right, *how)) for what, how in STATES.items()]
         rules += [("it is AMSGrad", other) for other in with_amsgrad(right)]
         rules += [("its state is updated twice in each step", twice(right))]
         for what, rule in rules:
@@ -205,17 +205,17 @@ class OwnSteps:
         for where, make in changes.items():
             if (value := self._fitting(number, make, grads)) is not None:
                 return number.describe(value, where)
-        if number.name == "weight_decay" and self.replay(coupled(right, number))[0]:
+        if number.name == "weight_decay" and self.replay(with_l2_penalty(right, number))[0]:
             return "its weight_decay is an L2 penalty, added to the gradients"
         return ""
 
     def _why_clipped(self, without: Rule, most: float) -> str:
         """Name another way of clipping to a norm; `without` is the optimizer without clipping."""
         right = self.seen.problem.optimizer
-        alone = optax.stateless(lambda grads, _: jax.tree.map(partial(clipped_to, most), grads))
+        alone = optax.stateless(lambda grads, _: jax.tree.map(partial(clip_by_norm, most), grads))
         if self.replay(without)[0]:
             return "the gradients are not clipped"
-        if self.replay(right, clipped_apart(self.seen, most))[0]:
+        if self.replay(right, clipped_per_shard(self.seen, most))[0]:
             return "the gradients are clipped on each shard, before they are averaged"
         if self.replay(optax.chain(alone, without))[0]:
             return "each parameter's gradients are clipped by their own norm, not the global"
@@ -292,7 +292,7 @@ def scaled_updates(seen: Observed, mask: Flat | None = None) -> list[float]:
         opt_state, made = optimizer.init(params), []
         for factor, batch in zip(factors, seen.batches, strict=True):
             (_, model_state), grads = seen.gradients(params, model_state, batch)
-            new, opt_state = updated(optimizer, params, opt_state, grads)
+            new, opt_state = apply_update(optimizer, params, opt_state, grads)
             made.append(vector(flat(new), flat(params), mask))
             params = jax.tree.map(lambda a, b, by=factor: a + by * (b - a), params, new)
         parts = np.stack(made[:1], 1), np.stack(made[1:], 1)

@@ -18,7 +18,7 @@ from bench.contract import Params
 from bench.records.numbers import count
 from bench.worker.prove.gate import STEPS
 from bench.worker.prove.state_reader import HostState, counters
-from bench.worker.prove.trajectory import updated
+from bench.worker.prove.trajectory import apply_update
 
 GRADIENTS = (0.0, 1e4)
 """Two gradients. A counter that they bring to different values depends on the gradients."""
@@ -46,7 +46,7 @@ class DueUpdates:
 
         def step(params: Params, state: Any, gradient: float) -> Any:
             grads = jax.tree.map(lambda leaf: jnp.full_like(leaf, gradient), params)
-            made = updated(optimizer, params, state, grads)
+            made = apply_update(optimizer, params, state, grads)
             return jax.tree.map(lambda new, old: new.astype(old.dtype), made, (params, state))
 
         @jax.jit

@@ -15,7 +15,7 @@ from bench.worker.prove.relative_errors import close, multiple_of, rms
 from bench.worker.prove.span_records import SpanRecord, readable
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
-from bench.worker.prove.trajectory import updated, vector
+from bench.worker.prove.trajectory import apply_update, vector
 
 NEAR = 1e-2
 """Relative distance below which a mistake reproduces an observation."""
@@ -100,7 +100,7 @@ def _delayed(span: SpanRecord) -> str:
         batch, start = gate.timed_batches[0], flat(at.params)
         grads = gate.reference.gradients(of.params, of.model_state, batch)[1]
         params, opt_state, _ = readable(gate, at)
-        return vector(flat(updated(gate.timed.optimizer, params, opt_state, grads)[0]), start)
+        return vector(flat(apply_update(gate.timed.optimizer, params, opt_state, grads)[0]), start)
 
     for before, at, after in (held[:3], held[1:]):
         seen = vector(flat(after.params), flat(at.params))
@@ -123,7 +123,7 @@ def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
             (_, model_state), grads = gate.reference.gradients(
                 params, model_state, batch, apart=apart
             )
-            params, opt_state = updated(optimizer, params, opt_state, grads)
+            params, opt_state = apply_update(optimizer, params, opt_state, grads)
             from_end.append(_distance(params, end.params))
             from_start.append(_distance(params, start.params))
         far, moved = np.array(from_end, np.float64), np.array(from_start, np.float64)

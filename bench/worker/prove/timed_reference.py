@@ -19,7 +19,7 @@ from bench.contract import Batch, Params, Problem
 from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import part_of, strided_part, whole_batch_loss
 from bench.worker.prove.divided_gradients import SHARE, DividedGradients, initial_params, mean_of
-from bench.worker.prove.trajectory import Trajectory, updated, whole_batch_steps
+from bench.worker.prove.trajectory import Trajectory, apply_update, whole_batch_steps
 from bench.worker.read.compilation import remembered_programs
 
 
@@ -120,7 +120,7 @@ class TimedReference:
             losses, every, states = [], [], []
             for batch in batches:
                 (loss, model_state), grads = self.gradients(params, model_state, batch, **how)
-                params, opt_state = updated(optimizer, params, opt_state, grads)
+                params, opt_state = apply_update(optimizer, params, opt_state, grads)
                 losses.append(loss)
                 every.append(params)
                 states.append(model_state)

@@ -283,7 +283,7 @@ def whole_batch_steps(
     snapshots, states = [snapshot(params)], [flat(model_state)]
     for number, batch in enumerate(batches):
         (loss, model_state), grads = loss_and_gradients(params, model_state, batch)
-        params, opt_state = updated(optimizer, params, opt_state, grads)
+        params, opt_state = apply_update(optimizer, params, opt_state, grads)
         losses.append(float(loss))
         if number in (0, len(batches) - 1):
             snapshots.append(snapshot(params))
@@ -293,7 +293,7 @@ def whole_batch_steps(
 
 
 @partial(jax.jit, static_argnums=0)
-def updated(
+def apply_update(
     optimizer: optax.GradientTransformation, params: Params, opt_state: Any, grads: Params
 ) -> tuple[Params, Any]:
     """Apply one update; return the new parameters and optimizer state."""
