@@ -92,8 +92,8 @@ class Race:
         import lockstep  # noqa: PLC0415 (jax, which other tests may not need)
 
         limit = 1 + by
-        told = {"baseline": "old", "decide_at": limit, **self.options}
-        self.results = lockstep.compare(self.steps, self.state, self.batch, **told)
+        settings = {"baseline": "old", "decide_at": limit, **self.options}
+        self.results = lockstep.compare(self.steps, self.state, self.batch, **settings)
         new = self.results.verdicts.set_index("implementation").loc["new"]
         if new["status"] != "ok":
             how = "is wrong" if new["status"] == "wrong" else f"ended as {new['status']}"

@@ -113,19 +113,19 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
     for one in attempts:
         how = rulings.get(one["name"]) or Ruling("discard", IDENTICAL)
         ledger.end(one["number"], {**how.row, "seconds": seconds, "run": run_name})
-    told = [
+    diagnoses = [
         attempt_record.diagnosis(rulings[one["name"]], one["name"], incumbent, programs)
         if one["name"] in rulings else []
         for one in attempts
     ]  # fmt: skip
     page, curve = attempt_record.build(ledger), record(ledger.question, ledger.attempts)
     if as_json:
-        outcomes = [{**one, "diagnosis": why} for one, why in zip(attempts, told, strict=True)]
+        outcomes = [{**one, "diagnosis": why} for one, why in zip(attempts, diagnoses, strict=True)]
         question = {"block": ledger.question["block"], "incumbent": incumbent}
         found_ = {"attempts": outcomes, "record": curve[-1], "curve": curve, "page": str(page)}
         typer.echo(json.dumps({**question, "ledger": str(ledger.path), **found_}))
     else:
-        for one, why in zip(attempts, told, strict=True):
+        for one, why in zip(attempts, diagnoses, strict=True):
             typer.echo("\n  ".join([attempt_record.sentence(one), *why]))
         typer.echo(attempt_record.summary(ledger))
         typer.echo(f"attempts: {page.as_posix()}")

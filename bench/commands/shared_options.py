@@ -35,10 +35,10 @@ _ENTRY = re.compile(r"^  (\w+)(?: \((.+?)\))?: (.+(?:\n {4}.+)*)", re.MULTILINE)
 def add_help(command: Any) -> None:
     """Give a command's parameters the help of its docstring's `Args:`, or else of SHARED."""
     command.help, _, entries = command.help.partition("\n\nArgs:\n")
-    told = {name: rest for name, *rest in _ENTRY.findall(SHARED + entries)}
+    helps = {name: rest for name, *rest in _ENTRY.findall(SHARED + entries)}
     for parameter in command.params:
-        if parameter.name in told:
-            placeholder, meaning = told[parameter.name]
+        if parameter.name in helps:
+            placeholder, meaning = helps[parameter.name]
             parameter.help, parameter.metavar = " ".join(meaning.split()), placeholder or None
             parameter.secondary_opts = []  # a flag has no opposite, `--no-flag`
 

@@ -48,8 +48,8 @@ def upgrade(context: typer.Context) -> None:
         refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
     last = here.versions[package] if here else _present(package)
     releases = first, *releases_between(package, first, last), last
-    code, told = bisect([f"{package}=={one}" for one in releases], gate)
-    typer.echo(told)
+    code, answer = bisect([f"{package}=={one}" for one in releases], gate)
+    typer.echo(answer)
     raise typer.Exit(code)
 
 

@@ -93,8 +93,8 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         if install and not (folder / _READY).exists():
             _install(folder, python, own, done.stdout)
         return Environment(own, versions)
-    told = "; ".join(f"Python {' and '.join(on)}: {reason}" for reason, on in reasons.items())
-    raise BadInput([f"uv cannot install {requirement} with the project's dependencies. {told}"])
+    refusals = "; ".join(f"Python {' and '.join(on)}: {reason}" for reason, on in reasons.items())
+    raise BadInput([f"uv cannot install {requirement} with the project's dependencies. {refusals}"])
 
 
 def releases_between(package: str, first: str, last: str) -> list[str]:

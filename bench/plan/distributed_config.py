@@ -144,9 +144,9 @@ class DistributedConfig(BaseModel):
         try:
             return cls(**{"enabled": enabled, **found, **_nodes(found), **others})
         except BadInput as error:
-            told = {field: VARIABLES[field] for field in found.keys() - others.keys()}
+            origins = {field: VARIABLES[field] for field in found.keys() - others.keys()}
             parts = (fault.partition(":") for fault in error.faults)
-            faults = [f"{told.get(field, field)}:{fault}" for field, _, fault in parts]
+            faults = [f"{origins.get(field, field)}:{fault}" for field, _, fault in parts]
             raise BadInput(faults) from None
 
     def get_data_parallel_size(self) -> int:

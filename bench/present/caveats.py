@@ -278,25 +278,25 @@ def _fused_attention(cells: pd.DataFrame) -> str:
 
 def _divided_proofs(cells: pd.DataFrame) -> str:
     """Say how proofs that exceed the memory of a device were made; empty if none does."""
-    told, kinds = [], ["proof_devices", "proof_parts", "proof_batch"]
+    clauses, kinds = [], ["proof_devices", "proof_parts", "proof_batch"]
     for kind in cells[cells["proof_parts"] > 0][kinds].drop_duplicates().to_numpy().tolist():
         devices, parts, batch = kind
         own = cells[(cells[kinds] == kind).all(axis=1)]
         sharded = f", with its parameters sharded over {devices} devices" if devices > 1 else ""
-        told.append(
+        clauses.append(
             f"The reference of {listing(own['cell'])} does not fit on one device. It was computed "
             f"in {numbers.count(parts, 'part')} of the batch{sharded}."
         )
         if batch:
-            told.append(f"In float64, these were proved at a batch of {batch}.")
+            clauses.append(f"In float64, these were proved at a batch of {batch}.")
     exact = (cells["status"] == "ok") & (cells["approximate"] == "")
     ok = cells[exact & ~cells["proved_exactly"]]
     if len(narrow := ok[ok["proof_error"].notna() & ok["foreign"].isna()]):
-        told.append(
+        clauses.append(
             f"The steps of {listing(narrow['cell'])} do not fit in float64 at any batch: proved "
             "only in the timed dtypes."
         )
-    return " ".join(told)
+    return " ".join(clauses)
 
 
 def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:

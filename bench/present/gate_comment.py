@@ -202,8 +202,8 @@ def _setting(outcome: Outcome) -> Iterator[str]:
     gate, manifest = outcome.gate, outcome.manifest
     yield from _compared(outcome, code)
     if "versions" in gate:
-        told = ", ".join(f"{name} {number}" for name, number in gate["versions"].items())
-        yield f"The base ran with {code(told)}."
+        packages = ", ".join(f"{name} {number}" for name, number in gate["versions"].items())
+        yield f"The base ran with {code(packages)}."
     versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
     launches = numbers.count(outcome.launches, "launch", "launches")
     device = code(chips(manifest))

@@ -130,8 +130,8 @@ def activity(console: Console, text: str) -> Iterator[None]:
         yield
         return
     cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    told = progress.TextColumn("{task.description}", markup=False, table_column=cut)
-    parts = progress.SpinnerColumn(), told, progress.TimeElapsedColumn()
+    described = progress.TextColumn("{task.description}", markup=False, table_column=cut)
+    parts = progress.SpinnerColumn(), described, progress.TimeElapsedColumn()
     with progress.Progress(*parts, console=console, transient=True, expand=True) as shown:
         shown.add_task(text, total=None)
         yield

@@ -250,14 +250,14 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
         for name, value in own.items():
             predicted = _value(terms[name], size)
             off[size, name] = gap = abs(predicted - value)
-            told = f"at {axis}={size}, {name} is {value:.6g} as compiled, and {predicted:.6g}"
-            errors.append((gap and (gap / value if value else math.inf), told))
-    error, told = max(errors, key=lambda each: each[0])
+            detail = f"at {axis}={size}, {name} is {value:.6g} as compiled, and {predicted:.6g}"
+            errors.append((gap and (gap / value if value else math.inf), detail))
+    error, detail = max(errors, key=lambda each: each[0])
     if error > TOLERANCE:
         others = sum(each > TOLERANCE for each, _ in errors) - 1
         more = f"; {others} other figures are off as well" if others else ""
         raise ValueError(
-            f"{first.cell.name}: {told} by the formula from {axis}={sizes[0]} and "
+            f"{first.cell.name}: {detail} by the formula from {axis}={sizes[0]} and "
             f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}"
         )
     return Formula(curve, tuple(ordered), terms, off, error)

@@ -162,8 +162,8 @@ class Children:
             self._readers[rank].join(LEAVE_S)
         how = "closed its output" if process.returncode is None else ending(process.returncode)
         which = f"process {rank} of {len(self)}" if len(self) > 1 else "its process"
-        told = f"{which} {how} when asked for {ask!r}"
-        return readable("; its last line: ".join(filter(None, (told, self._last_lines[rank]))))
+        outcome = f"{which} {how} when asked for {ask!r}"
+        return readable("; its last line: ".join(filter(None, (outcome, self._last_lines[rank]))))
 
     def _read_stderr(self, rank: int) -> None:
         stderr = self._processes[rank].stderr

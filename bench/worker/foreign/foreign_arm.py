@@ -121,10 +121,10 @@ class ForeignArm(Arm):
         ((empty, _),) = self._asked([(0, False)])
         self._note(self._busy)
         of_each = [[max(0, int(answer["ns"])) for answer in answers] for _, answers in asked]
-        told, longest = [*map(max, of_each)], max(map(sum, zip(*of_each, strict=True)))
+        reported, longest = [*map(max, of_each)], max(map(sum, zip(*of_each, strict=True)))
         most = sum(took for took, _ in asked)
         self._told_ns += longest + self.asking_ns * (len(asked) + 1)
-        for (steps, _), (took, answers), own in zip(taken, asked, told, strict=True):
+        for (steps, _), (took, answers), own in zip(taken, asked, reported, strict=True):
             self._spans.append((took, took - own, waited * took // most, empty))
             self.steps += steps
             loss: Any = Loss(the_same([answer["loss"] for answer in answers], "the loss"))
@@ -136,7 +136,7 @@ class ForeignArm(Arm):
                 f"{most / 1e6:.3g} ms that passed by the worker's clock"
             )
         whole = min(max(longest, (1 - TRUSTED_SHARE) * most - self.asking_ns * len(asked)), most)
-        shares = told if sum(told) else [steps for steps, _ in taken]
+        shares = reported if sum(reported) else [steps for steps, _ in taken]
         times = iter([round(share * whole / sum(shares)) for share in shares])
         return [next(times) if steps else 0 for steps, _ in spans]
 

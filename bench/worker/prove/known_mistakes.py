@@ -229,9 +229,9 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
     clipped = norms[weights < most - least]
     if len(clipped) > 1 and weights.max() < most + least and np.ptp(clipped) <= least * clipped[0]:
         return f"the gradients of the {parts} are clipped one by one, before they are averaged"
-    told = [f"{weight:.3g}" for weight in np.where(abs(weights) > least, weights, 0)]
-    counted = [f"{weight} ({number} of them)" for weight, number in Counter(told).most_common()]
-    listed = ", ".join(told) if len(told) <= MOST_LISTED else some(counted)
+    texts = [f"{weight:.3g}" for weight in np.where(abs(weights) > least, weights, 0)]
+    counted = [f"{weight} ({number} of them)" for weight, number in Counter(texts).most_common()]
+    listed = ", ".join(texts) if len(texts) <= MOST_LISTED else some(counted)
     return f"the gradients of the {parts} are summed with the weights {listed}"
 
 
