@@ -13,7 +13,7 @@ from bench.records.numbers import MISSING, bytes_, count
 def show(console: Console, machine: Machine) -> None:
     """Print the hardware, what can be measured on it, and recommended changes."""
     console.print(Text("This machine", style="bold"))
-    console.print(terminal.table("", "", rows=_here(machine), header=False))
+    console.print(terminal.table("", "", rows=_hardware_lines(machine), header=False))
     if rows := [(f"GPU {n}", _board(board)) for n, board in enumerate(machine["gpus"]["boards"])]:
         console.print(terminal.table("", "", rows=rows, header=False))
     console.print(Text("\nLockstep can measure", style="bold"))
@@ -24,7 +24,7 @@ def show(console: Console, machine: Machine) -> None:
         console.print(terminal.Prose(f"- {sentence}"))
 
 
-def _here(machine: Machine) -> Iterator[tuple[str, str]]:
+def _hardware_lines(machine: Machine) -> Iterator[tuple[str, str]]:
     host, limits, devices = machine["host"], machine["limits"], machine["devices"]
     kinds = sorted({*devices["kinds"]})
     named = ", ".join(f"{devices['kinds'].count(kind)} x {kind}" for kind in kinds)

@@ -19,7 +19,7 @@ from bench.project import prediction_tables
 from bench.project.compiled_programs import NoProgram, Read
 from bench.project.hardware import Hardware
 from bench.project.prediction_tables import BOUND, INTERVAL, MFU, STEP
-from bench.project.published_results import elsewhere
+from bench.project.published_results import calibration_of_chip
 from bench.project.step_model import Prediction, on_sheet
 from bench.records import frames, numbers
 from bench.records.cells import Block, Cell, StepOptions
@@ -90,7 +90,7 @@ def rank(
         else:
             block = Block(*workload, mesh, batch, options)
             cells += [Cell(block, name) for name in implementations]
-    calibration = elsewhere(sheet.name).calibration
+    calibration = calibration_of_chip(sheet.name).calibration
     ranked = []
     for cell, program in zip(cells, read(cells), strict=True):
         name = f"{cell.implementation} on {cell.block.mesh}"

@@ -69,7 +69,7 @@ def factor(spread: float | None) -> str:
 
 def hardware(sheet: Hardware) -> str:
     """Describe the measurements and assumptions behind predictions for a chip that is not here."""
-    calibrated = published_results.elsewhere(sheet.name)
+    calibrated = published_results.calibration_of_chip(sheet.name)
     if own := published_results.measured_on(sheet.name):
         basis = f"{own} published models on this chip, each left out in turn"
     else:

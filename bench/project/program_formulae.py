@@ -91,7 +91,7 @@ class Curve:
         return [cell for cell in cells if cell.block.mesh.axis(self.first) > 1]
 
 
-def step_elsewhere(cell: Cell, precision: str | None) -> Cell:
+def step_on_hardware(cell: Cell, precision: str | None) -> Cell:
     """Return a run's cell in the plain environment and one process; None keeps its precision."""
     options = cell.block.options
     options = replace(options, precision=precision or options.precision, variant="", processes=1)
@@ -169,7 +169,7 @@ class Formula:
         )
 
 
-def along(
+def programs_along(
     curves: Sequence[Curve], chips: Sequence[int], read: Read
 ) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
     """Return the programs of distinct curves on ascending numbers of chips, and their formulae.

@@ -21,7 +21,7 @@ from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import NoProgram, Program, Read, from_row
 from bench.project.hardware import Hardware, HardwareError, hardware
 from bench.project.machines import of_ceilings, place
-from bench.project.program_formulae import Curve, Formula, Scaling, step_elsewhere
+from bench.project.program_formulae import Curve, Formula, Scaling, step_on_hardware
 from bench.project.step_model import Prediction, on_sheet, work
 from bench.records import store
 from bench.records.cells import PRECISIONS, Cell, StepOptions
@@ -204,7 +204,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         except HardwareError as error:
             missing.append(NoProgram(program.cell, str(error)))
     curves = list(dict.fromkeys(_curves(programs, request)))
-    by_chips, formulae = program_formulae.along(curves, request.chips, read)
+    by_chips, formulae = program_formulae.programs_along(curves, request.chips, read)
     return Projection(
         scaling=request.scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
@@ -218,7 +218,7 @@ def _curves(programs: Sequence[Program], request: Request) -> Iterator[Curve]:
     """Yield a curve for each implementation, family of meshes, and batch of its smallest mesh."""
     families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, int]]](list)
     for program in programs:
-        curve = Curve.through(step_elsewhere(program.cell, request.precision), request.scaling)
+        curve = Curve.through(step_on_hardware(program.cell, request.precision), request.scaling)
         family = program.cell.block.options, replace(curve, batch=0)
         families[family].append((program.mesh.size, curve.batch))
     for (_, curve), members in families.items():
@@ -231,7 +231,7 @@ def _points(
     sheets: Sequence[Hardware], programs: Mapping[Curve, Mapping[int, Program | str]]
 ) -> Iterator[Point]:
     for sheet, (curve, by_chips) in itertools.product(sheets, programs.items()):
-        calibration = published_results.elsewhere(sheet.name).calibration
+        calibration = published_results.calibration_of_chip(sheet.name).calibration
         for chips, program in by_chips.items():
             found = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
             prediction, reason = (None, found) if isinstance(found, str) else (found, "")

@@ -24,7 +24,7 @@ from bench.present.rendering import write_pages
 from bench.project import prediction_tables as tables
 from bench.project.calibration import Trial
 from bench.project.hardware import Hardware
-from bench.project.program_formulae import Curve, step_elsewhere
+from bench.project.program_formulae import Curve, step_on_hardware
 from bench.project.projection import Family, Point, Projection
 from bench.records import derived_files, files, frames
 from bench.records.cells import StepOptions
@@ -147,7 +147,7 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     """
     by_options, own = defaultdict[StepOptions, list[Trial]](list), curve.options.precision
     for one in tried:
-        if step_elsewhere(one.cell, own) == curve.cell(_devices(one)):
+        if step_on_hardware(one.cell, own) == curve.cell(_devices(one)):
             by_options[one.cell.block.options].append(one)
     if not by_options:
         return []

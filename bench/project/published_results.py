@@ -197,7 +197,7 @@ def published() -> tuple[list[Published], list[LeftOut]]:
 
 
 @functools.cache
-def elsewhere(name: str) -> Calibrated:
+def calibration_of_chip(name: str) -> Calibrated:
     """Return the calibration of a chip that is not here, from results on it or on its kind."""
     if measured_on(name):
         own = (entry for entry in published()[0] if entry.hardware == name)
@@ -234,7 +234,7 @@ def compare() -> list[dict[str, Any]]:
     """
     rows = []
     for entry in published()[0]:
-        calibrated = elsewhere(entry.hardware)
+        calibrated = calibration_of_chip(entry.hardware)
         own = [trial for trial in calibrated.tried if trial.cell.implementation == entry.step]
         first = min(own, key=lambda trial: trial.cell.block.mesh.size)
         errors = [error for name, error in calibrated.errors.items() if name != first.group]

@@ -278,7 +278,7 @@ def test_what_is_below_all_checks_of_a_formula_is_compiled() -> None:
         "mlp", "base", StepOptions("bf16"), "jit_spmd", (("model", 8),), "data", 4, "weak"
     )
     compiler = Compiler()
-    program_formulae.along([curve], chip_counts("8..4096"), compiler)
+    program_formulae.programs_along([curve], chip_counts("8..4096"), compiler)
     assert compiler.sizes() == {8, 16, 32, 64, 256, 1024}
 
 

@@ -322,11 +322,11 @@ def test_published_steps_have_the_collectives_of_their_frameworks() -> None:
 
 def test_a_chip_that_is_left_out_has_no_share_of_the_models_on_others() -> None:
     for name in ("h200", "a100-sxm-80gb", "tpu-v4"):
-        for one in published_results.elsewhere(name).tried:
+        for one in published_results.calibration_of_chip(name).tried:
             work_, own = one.work, one.group
             others = {
                 other.work.program.cell.implementation
-                for other in published_results.elsewhere(name).tried
+                for other in published_results.calibration_of_chip(name).tried
                 if other.group != own
             }
             assert work_.program.cell.implementation not in others

@@ -152,7 +152,7 @@ class Lab:
     def half_written(self) -> list[str]:
         """Return incomplete files and drafts in the run's folder."""
         files = [path for path in sorted(self.run.rglob("*")) if path.is_file()]
-        return [str(path.relative_to(self.run)) for path in files if not _is_whole(path)]
+        return [str(path.relative_to(self.run)) for path in files if not _is_complete(path)]
 
     def report(self, *names: str) -> str:
         """Return what is wrong with the report, which must mention these names; else empty."""
@@ -241,7 +241,7 @@ class Front(Guarded):
         return sorted(found)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     """Return whether a file of a run is complete, as far as its format shows."""
     if path.suffix == ".part" or path.name.startswith(".") or ".report" in path.parts:
         return False
