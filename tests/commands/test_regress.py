@@ -394,8 +394,8 @@ def test_a_checkout_is_the_base_and_gone_afterwards(gate: Gate) -> None:
         git(gate.repository, "rev-parse", "main"),
         False,
     )
-    assert found.had(gate.repository / "steps/mine.py")
-    assert not found.had(gate.repository / "steps/never.py")
+    assert found.base_has(gate.repository / "steps/mine.py")
+    assert not found.base_has(gate.repository / "steps/never.py")
     with checkouts([found]) as places:
         place = places[gate.repository]
         assert (place / "steps/mine.py").read_text() == '"""mine."""\n'
