@@ -61,6 +61,7 @@ FLOPS = {"linear-base": 2e8, "mlp-base": 6e9, "gpt2-nano": 4e10}
 """FLOPs per step of the smallest batch."""
 
 
+PROCESSOR = "An eight-core processor"
 MEMORY_BYTES = 33_554_432_000
 
 
@@ -102,6 +103,7 @@ class Plan:
     device_kind: str = "cpu"
     usable_cores: int = 4
     memory_bytes: int = MEMORY_BYTES
+    processor: str = PROCESSOR
     flops_scale: float = 1.0
     load: float = 0.3
     traced: bool = False
@@ -156,7 +158,7 @@ def manifest(plan: Plan, run: str = "synthetic") -> Manifest:
         "device_memory_bytes": None,
         "host": {
             "os": "Linux 6.1",
-            "cpu": "An eight-core processor",
+            "cpu": plan.processor,
             "physical_cores": plan.usable_cores,
             "usable_cores": plan.usable_cores,
             "memory_bytes": plan.memory_bytes,
@@ -591,6 +593,7 @@ def _cell(plan: Plan, block: Block, launch: int, tag: str, name: str, *, alone: 
 
 
 def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give this machine the memory of synthetic runs, so that they count as measured here."""
+    """Give this machine processor and memory of synthetic runs: they count as measured here."""
     memory = SimpleNamespace(total=MEMORY_BYTES, available=MEMORY_BYTES)
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("bench.plan.margins.processor_name", lambda: PROCESSOR)

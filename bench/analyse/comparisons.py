@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -202,8 +202,9 @@ def alpha_of(arm: str, looks: Sequence[Look]) -> float:
 
     A claim that was settled at a look remains so, even if its error exceeds the last look's.
     """
-    since = [look["alpha"] for look in looks if arm in look.get("settled", ())]
-    return float(max(since or [look["alpha"] for look in looks[-1:]], default=0.0))
+    since = takewhile(lambda look: arm in look.get("settled", ()), reversed(looks))
+    errors = [look["alpha"] for look in since] or [look["alpha"] for look in looks[-1:]]
+    return float(max(errors, default=0.0))
 
 
 def _comparable(

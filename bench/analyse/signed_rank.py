@@ -24,10 +24,9 @@ _BATCH = 4_000_000
 _SORTED = 2000
 """Values of which numpy sorts fewer as fast as it finds four order statistics, or much faster."""
 
-_MOST_EXACT = 64
+_MOST_EXACT = 256
 """The most differences for which the null distribution is computed exactly. Above that, the normal
-approximation is used; its tails are longer: at an error of 1e-5, its interval is less than 1 %
-wider."""
+approximation is used; its interval is some 1 % wider at 1e-5."""
 
 
 def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:

@@ -60,8 +60,8 @@ def explain(
             explanation.show_times(console, (a, b), tables.comparisons, traces)
         if compiled and (every or not traced):
             explanation.show_programs(console, (a, b), (programs[a], programs[b]))
-        if separate:
-            explanation.show_parts(console, (a, b), traces)
+        if separate and tables:
+            explanation.show_parts(console, (a, b), tables, traces)
             return
         if compiled and not traced:
             typer.echo("Traces would tell how long each takes: record them with --profile.")

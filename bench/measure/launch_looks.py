@@ -55,12 +55,24 @@ class LaunchLooks:
         shares = self._shares
         if late:
             left = (1 + EXTENSION) / self._progress
-            needed = {arm for arm in needed if 0 < claims[arm].to_decide <= left}
+            undecided = {arm: claims[arm] for arm in needed if claims[arm].to_decide > 0}
+            needed = self._decidable(undecided, len(rows) * (left - 1))
             shares = {a: w for a, w in shares.items() if w**2 <= left}
         beside = {self._opponents[arm] for arm in needed} | ({TWIN} if needed else set())
         beside |= set(map(implementation_of, shares))
         needed |= shares.keys() & set(arms)
         return [arm for arm in arms if arm in needed | beside] if needed else []
+
+    def _decidable(self, undecided: Mapping[str, Claim], turns: float) -> set[str]:
+        """Return the arms that so many more turns, shared with those beside, probably decide."""
+        lack = {arm: (one.to_decide - 1) * one.ratio.rounds for arm, one in undecided.items()}
+        found: list[str] = []
+        for arm in sorted(lack, key=lambda arm: lack[arm]):
+            together = {*found, arm, TWIN, *(self._opponents[one] for one in (*found, arm))}
+            if lack[arm] > turns / len(together):
+                break
+            found.append(arm)
+        return set(found)
 
     def finish(self, rows: Sequence[SampleRow], launch: int) -> tuple[list[Look], dict[str, Claim]]:
         """Add the finished launch's samples to the block, and return its looks and the claims."""
@@ -88,7 +100,8 @@ class LaunchLooks:
         claims, paired, spreads = schedule.compared(*about)
         if alpha:
             enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
-            self._settled |= enough - schedule.contenders(paired, spreads, alpha, programs)
+            # An arm that is undecided again comes back.
+            self._settled = enough - schedule.contenders(paired, spreads, alpha, programs)
             from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
 
             arms = own_arms(paired.arms, ABLATIONS)

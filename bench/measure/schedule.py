@@ -282,8 +282,10 @@ class Schedule:
             opponents = self.opponents(block, state.samples)
             more = state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES
             if state.looks and opponents and more:
-                about = state.samples, opponents, state.looks[-1]["alpha"], state.programs
-                for claim in self.compared(block, *about)[0].values():
-                    if claim.ratio.error and not self.is_enough(claim):
+                alpha, programs = state.looks[-1]["alpha"], state.programs
+                found = self.compared(block, state.samples, opponents, alpha, programs)
+                claims, leaders = found[0], self.contenders(*found[1:], alpha, programs)
+                for arm, claim in claims.items():
+                    if claim.ratio.error and (arm in leaders or not self.is_enough(claim)):
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)

@@ -13,6 +13,7 @@ import psutil
 from bench.plan.matrix import Plan
 from bench.records import store
 from bench.records.arms import TWIN
+from bench.records.host import processor_name
 from bench.records.messages import Catalogue
 from bench.records.numbers import percent
 
@@ -44,9 +45,11 @@ def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[fl
     rounds = plan.launches * plan.worker["rounds"] * RACED
     wanted = SEVERAL * z * noise / math.sqrt(rounds)
     margin = next((margin for margin in MARGINS if margin >= wanted), MARGINS[-1])
+    resolved = max(margin, wanted)
+    more = f"{percent(resolved)} is" if resolved == margin else f"only {percent(resolved)} is"
     return margin, (
-        f"{percent(margin)} is what {plan.preset} can resolve here, where the ratio of equal "
-        f"programs varies by {percent(noise)} between rounds ({source})"
+        f"{more} what {plan.preset} can resolve here, where the ratio of equal programs varies by "
+        f"{percent(noise)} between rounds ({source})"
     )
 
 
@@ -67,8 +70,9 @@ def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
         where = run.manifest
         there = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
         alike = there == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores"))
-        # Published runs of others are stored here too; the exact memory tells machines apart.
-        if alike and where["host"]["memory_bytes"] == psutil.virtual_memory().total:
+        # Published runs of others are stored here too.
+        own = processor_name(), psutil.virtual_memory().total
+        if alike and own == tuple(where["host"].get(key) for key in ("cpu", "memory_bytes")):
             yield run
 
 

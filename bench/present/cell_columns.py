@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
@@ -59,6 +61,12 @@ def _standing(cell: Row) -> str:
         "measured separately": not cell["interleaved"],
     }
     return ", ".join(word for word, applies in known.items() if applies)
+
+
+def _rounded_down(share: float) -> float:
+    """Round a lower bound on `excess` down to the digits that are shown of it."""
+    scale = 1000 if share < 1 else 100
+    return float(np.floor(scale * share) / scale)
 
 
 def _step(cell: Row) -> str:
@@ -173,7 +181,7 @@ COLUMNS = (
            value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),
     Column(
         "behind_low", "Behind the fastest", "at least", "excess",
-        value=lambda cell: cell["behind_low"] - 1,
+        value=lambda cell: _rounded_down(cell["behind_low"] - 1),
         detail=where_known("behind_high", lambda high: f"at most {percentage(high)}" * (high > 1)),
     ),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),

@@ -13,7 +13,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
 from bench.present import phase_tables, run_tables, sentences
-from bench.present.bounds import bound_of, within
+from bench.present.bounds import bound_of, percentage, within
 from bench.present.sentences import Summary
 from bench.present.terminal import Prose, table
 from bench.records import numbers
@@ -105,14 +105,21 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
         for block in found.comparisons
         if (claims := [one for one in block.claims.values() if not one.verdict.decided])
     ]
-    every = [claim for _, claims in left for claim in claims]
-    if not every:
-        return
-    bound = max(bound_of(claim.verdict.low, claim.verdict.high) for claim in every)
-    sure = "some without any bound" if math.isinf(bound) else f"but {within(bound)}"
-    count = numbers.count(len(every), "comparison is", "comparisons are")
-    yield f"{count} undecided, {sure}: {_why([block for block, _ in left])}."
     resume = f"{INDENT}{as_typed('run')} --resume {run.directory.name}"
+    bounds = [bound_of(one.verdict.low, one.verdict.high) for _, claims in left for one in claims]
+    if not bounds:
+        ranked = [(b.standings.largest_ratio, b.margin) for b in found.comparisons if b.claims]
+        if (far := max((ratio for ratio, margin in ranked if ratio > 1 + margin), default=0)) > 0:
+            how = "have no bound yet" if math.isinf(far) else f"may differ by {percentage(far)}"
+            yield f"The leaders of a block {how}. To measure for one more minute:"
+            yield f"{resume} --budget 60"
+        return
+    bound, unbounded = max(bounds), sum(map(math.isinf, bounds))
+    sure = f"but {within(bound)}" if not unbounded else f"{unbounded} without any bound"
+    count = numbers.count(len(bounds), "comparison is", "comparisons are")
+    why = _why([block for block, _ in left])
+    why = "there are too few rounds" if unbounded == len(bounds) else why
+    yield f"{count} undecided, {sure}: {why}."
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
         yield f"To decide more, in about {numbers.clock(seconds)}:"

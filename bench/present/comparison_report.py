@@ -3,6 +3,7 @@
 Its sentences are about the runs' differences, the changes of cells, and reasons for care.
 """
 
+import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.analyse.run_changes import Change, Kind, Row, RunComparison, compare, compile_s
 from bench.present import terminal
-from bench.present.bounds import sure
+from bench.present.bounds import bound_of, sure, within
 from bench.present.caveats import damage
 from bench.present.columns import Column, Figure, Table, formatted, item, ratio_figure
 from bench.present.rendering import write_pages
@@ -58,7 +59,8 @@ SHORT = (
     Column("against_baseline", "To baseline", format="ratio",
            value=lambda c: ratio_figure(c.against_baseline)),
     Column("verdict", "Verdict",
-           value=lambda c: c.verdict.word + " *" * (c.source == "step time")),
+           value=lambda c: c.verdict.word + " *" * (c.source == "step time"),
+           detail=lambda c: "" if c.verdict.decided else sure(c.verdict.low, c.verdict.high)),
     Column("compile", "Compile", format="ratio", optional=True),
     Column("memory", "Memory", format="ratio", optional=True),
 )  # fmt: skip
@@ -285,6 +287,9 @@ def setting(compared: RunComparison) -> str:
 def tally(compared: RunComparison) -> str:
     """Count cells by verdict, and those without a counterpart."""
     verdicts = counted((change.verdict.word for change in compared.changes), VERDICT_STYLES)
+    open_ = [one.verdict for one in compared.changes if not one.verdict.decided]
+    if open_ and (bound := max(bound_of(one.low, one.high) for one in open_)) < math.inf:
+        verdicts += f" ({within(bound)})"
     cells = numbers.count(len(compared.changes), "cell")
     sentences = [
         f"B against A, {cells}: {verdicts}." if verdicts else "No cell has a time in both runs."

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -11,9 +12,11 @@ from rich.text import Text
 
 from bench.analyse import phase_costs
 from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
+from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
+from bench.present.cell_columns import collectives, framework
 from bench.present.charts import PARTS
 from bench.present.columns import formatted
 from bench.present.terminal import Prose, table
@@ -155,10 +158,16 @@ def show_times(
             console.print(Prose(said))
 
 
-def show_parts(console: Console, cells: tuple[str, str], traces: Mapping[str, TraceRow]) -> None:
-    """Print the breakdown of those steps that are traced, where the other is in its own process."""
+def show_parts(
+    console: Console, cells: tuple[str, str], tables: Tables, traces: Mapping[str, TraceRow]
+) -> None:
+    """Print what is known of two steps, at least one of which is in its own process."""
     console.print("Steps that run in separate processes are not traced; only the worker is.")
+    known: dict[str, Any] = {row["cell"]: row for row in tables.cells.to_dict("records")}
     for cell in cells:
+        foreign = known[cell]["foreign"]
+        what = framework(foreign) if isinstance(foreign, dict) else collectives(known[cell])
+        console.print(Prose(f"{cell}: {what or 'no collective'}."))
         if cell in traces:
             total = means(traces[cell])["total"]
             console.print(

@@ -14,7 +14,7 @@ from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import bounds
-from bench.present.columns import Figure
+from bench.present.columns import Figure, between
 from bench.present.trace_tables import reason
 from bench.records import numbers
 from bench.records.statuses import STATUSES, VERDICT_STYLES
@@ -29,6 +29,9 @@ So are others within this factor of the worst."""
 
 WIDE = 1.25
 """A larger bound means that too little was measured, unless the margin is larger still."""
+
+Advice = tuple[str, str, float, str, str]
+"""The best implementation, where it is, its largest bound, where that is, and what to avoid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +90,7 @@ class Summary:
         if bound > self.wide:
             return f"differences below {bounds.percentage(bound)} could not be resolved"
         alike = "they run the same program" if len(standings.leaders) > 1 else ""
-        return f"equal {bounds.within(bound)}" if bound > 1 else alike
+        return f"{bounds.within(bound)} of one another" if bound > 1 else alike
 
     @property
     def slower(self) -> str:
@@ -135,7 +138,8 @@ class Summary:
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         rest += "".join(f" {text}" for text in approximate([self])) + self._utilization()
         if not self.compared:
-            return f"There is nothing to compare {self.first} with.{rest}"
+            alone = f"There is nothing to compare {self.first} with."
+            return f"{alone * (not approximate([self]))}{rest}".strip()
         leaders, how = listed(block.standings.leaders), self._spread()
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
         return f"{'; '.join([lead, *_behind(block, listed)])}.{rest}"
@@ -177,10 +181,10 @@ def advice(own: Sequence[Summary]) -> list[str]:
     """
     compared = left = [summary for summary in own if summary.compared]
     if len(compared) <= 1:
-        return [each.text() for each in compared] or approximate(own)
+        return [*dict.fromkeys(each.text() for each in compared or own), *_other_frameworks(own)]
     telling = [each for each in compared if not each.comparison.oversubscribed] or compared
     worst = max(telling, key=lambda each: max(each.comparison.standings.behind.values()))
-    said: list[tuple[str, str, float, str]] = []
+    said: list[Advice] = []
     while left:
         reach: dict[str, list[float]] = {}
         times: defaultdict[str, float] = defaultdict(lambda: 1.0)
@@ -195,21 +199,39 @@ def advice(own: Sequence[Summary]) -> list[str]:
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])
         places = "" if len(where) == len(compared) else f" with {places}"
-        at = f" with {worst.among(own)}" if len(where) > 1 else ""
+        widest = max(where, key=lambda each: each.comparison.standings.behind[best][1])
+        at, there = (f" with {e.among(own)}" * (len(where) > 1) for e in (worst, widest))
         avoid = _avoid(best, worst, at) if worst in where else ""
-        said.append((best, places, max(reach[best]), avoid))
-    return [*_advice_sentences(said, own[0].wide), *approximate(own)]
+        said.append((best, places, max(reach[best]), there, avoid))
+    return [*_advice_sentences(said, own[0].wide), *_other_frameworks(own), *approximate(own)]
 
 
-def _advice_sentences(said: Sequence[tuple[str, str, float, str]], wide: float) -> Iterator[str]:
+def _advice_sentences(said: Sequence[Advice], wide: float) -> Iterator[str]:
     """Yield a sentence for each best implementation; those that need no more words share one."""
-    plain = [one for one in said if one[2] <= wide and not one[3]]
-    for best, places, bound, avoid in (one for one in said if one not in plain or len(plain) == 1):
-        yield f"{_use(best, places, bound, wide)}{avoid}."
+    plain = [one for one in said if one[2] <= wide and not one[-1]]
+    for best, places, bound, there, avoid in said:
+        if len(plain) == 1 or bound > wide or avoid:
+            yield f"{_use(best, places, bound, there, wide)}{avoid}."
     if len(plain) > 1:
         names = listing(f"{best}{places}" for best, places, *_ in plain)
-        bound = max(bound for *_, bound, _ in plain)
-        yield f"{_use(names, '', bound, wide)}." if bound > 1 else f"Fastest are {names}."
+        bound = max(bound for _, _, bound, *_ in plain)
+        yield f"{_use(names, '', bound, '', wide)}." if bound > 1 else f"Fastest are {names}."
+
+
+def _other_frameworks(own: Sequence[Summary]) -> Iterator[str]:
+    """Say where no step in JAX is among the leaders, and how far the nearest one is behind."""
+    for each in own:
+        standings = each.comparison.standings
+        processes = {cell["implementation"]: cell["foreign"] for cell in each.comparison.ranked}
+        known = {arm: one for arm, one in processes.items() if isinstance(one, dict)}
+        other = {arm for arm, one in known.items() if "jax" not in one["versions"]}
+        jax_arms = sorted(standings.behind.keys() - other, key=lambda arm: standings.behind[arm])
+        if jax_arms and other.issuperset(standings.leaders):
+            least, most = standings.behind[jax_arms[0]]
+            yield (
+                f"With {each.among(own)}, no step in JAX leads: the nearest, {jax_arms[0]}, takes "
+                f"{bounds.longer(least, most, ' the fastest')}."
+            )
 
 
 def _places(places: Sequence[str]) -> str:
@@ -227,30 +249,36 @@ def approximate(own: Sequence[Summary]) -> list[str]:
     The order is by the smallest ratio of each.
     """
     found: dict[str, list[float]] = {}
+    sure: dict[str, list[float]] = {}
     for block in (each.comparison for each in own):
         for cell in block.ranked:
-            if cell["approximate"] and not math.isnan(cell["ratio"]):
-                found.setdefault(cell["implementation"], []).append(cell["ratio"])
+            name = cell["implementation"]
+            if cell["approximate"] and name != block.baseline and not math.isnan(cell["ratio"]):
+                found.setdefault(name, []).append(cell["ratio"])
+                sure.setdefault(name, []).extend((cell["verdict_low"], cell["verdict_high"]))
     if not found:
         return []
     baselines = listing(sorted({each.comparison.baseline for each in own} - {""}))
     times = [
-        f"{name} {ends(known)}"
+        f"{name} {ends(known)}" + (f" ({within})" if within else "")
         for name, known in sorted(found.items(), key=lambda item: min(item[1]))
+        for within in [between(min(sure[name]), max(sure[name]), "ratio")]
     ]
     said = "Approximate steps are ranked separately. Times relative to"
     return [f"{said} {baselines}: {listing(times)}."]
 
 
-def _use(name: str, places: str, bound: float, wide: float) -> str:
+def _use(name: str, places: str, bound: float, there: str, wide: float) -> str:
+    """Say what to use; `there` is where its bound is the largest."""
     if math.isinf(bound):
-        return f"{name} has the best estimate{places}, but there are too few rounds for a bound"
+        best = "the best estimate" + " on average" * bool(there)
+        return f"{name} has {best}{places}, but there are too few rounds for a bound"
     if bound == 1:
         return f"Use {name}{places}: it is fastest"
     if bound > wide:
         return (
             f"{name} is among the leaders{places}, but the data do not decide: another may be "
-            f"{bounds.faster(bound)}, and more rounds or launches would narrow this"
+            f"{bounds.faster(bound)}{there}, and more rounds or launches would narrow this"
         )
     return f"Use {name}{places}; nothing else is more than {bounds.faster(bound)}"
 
@@ -258,8 +286,9 @@ def _use(name: str, places: str, bound: float, wide: float) -> str:
 def _avoid(best: str, place: Summary, at: str) -> str:
     """Name the implementations farthest behind in a block; empty if none is far."""
     least = {name: low for name, (low, _) in place.comparison.standings.behind.items()}
-    far = {name: low for name, low in least.items() if low * AVOIDED > max(least.values())}
-    if max(least.values()) < AVOIDED:
+    worst = max(least.values()) / AVOIDED
+    far = {name: low for name, low in least.items() if low >= max(AVOIDED, worst)}
+    if not far:
         return ""
     common, *others = {place.cause(name, best) for name in far}
     why = f", mainly because of {common}" if common and not others else ""

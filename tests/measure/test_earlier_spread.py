@@ -33,6 +33,7 @@ def test_runs_with_several_launches_here_add_to_what_is_known(
     several = synthetic.Plan(launches=3, devices=(1,))
     synthetic.write(tmp_path, replace(several, usable_cores=64), "more-cores")
     synthetic.write(tmp_path, replace(several, memory_bytes=2**30), "less-memory")
+    synthetic.write(tmp_path, replace(several, processor="Another"), "another")
     assert earlier_spread(here, tmp_path) is None
     synthetic.write(tmp_path, several, "several")
     earlier = earlier_spread(here, tmp_path)

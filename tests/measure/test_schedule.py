@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.analyse.ratio_intervals import Ratio
+from bench.analyse.verdicts import Claim, Verdict
 from bench.measure.launch_looks import EXTENSION, LaunchLooks
 from bench.measure.schedule import BlockState, Schedule
 from bench.plan.matrix import make_plan
@@ -54,6 +56,45 @@ def test_what_is_decided_leaves_and_the_others_keep_whom_they_are_compared_with(
     assert taken[0]["settled"] == ["jit_spmd"]
     assert claims["jit_spmd"].verdict.word == "slower"
     assert claims["pmap"].verdict.word == "undecided"
+
+
+def test_an_arm_that_is_undecided_again_comes_back() -> None:
+    made = schedule(margin="5")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    early = rows(0, 16, {**TRUTH, "pmap": 0.9})
+    assert "pmap" not in looks.arms_to_continue(look(early, 0.5))
+    later = [{**row, "round": row["round"] + 16} for row in rows(0, 16, {**TRUTH, "pmap": 1.1})]
+    assert looks.arms_to_continue(look([*early, *later], 0.9)) == ["python_loop", TWIN, "pmap"]
+    assert [each["settled"] for each in looks.finish([], 0)[0]] == [
+        ["jit_spmd", "pmap"],
+        ["jit_spmd"],
+    ]
+
+
+def test_beyond_the_plan_stays_whom_the_turns_left_over_would_decide() -> None:
+    """One open arm of many gets several times its own rounds; many open ones do not."""
+    names = [f"arm{number}" for number in range(12)]
+    made = schedule(launches="1")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    looks._opponents = dict.fromkeys(names, "base")
+    claims = {
+        name: Claim(Ratio(1.0, 0.01, 9.0, 20, 1, paired=True), Verdict("undecided", 0.9, 1.1), 2.5)
+        for name in names
+    }
+    assert looks._decidable({"arm0": claims["arm0"]}, turns=100) == {"arm0"}
+    assert looks._decidable({"arm0": claims["arm0"]}, turns=80) == set()
+    assert looks._decidable(claims, turns=100) == {"arm0"}
+
+
+def test_a_budget_goes_to_leaders_that_may_be_far_apart() -> None:
+    made = schedule(margin="2", budget="600")
+    block, truth = made.plan.blocks[0], {"python_loop": 1.0, "jit_spmd": 0.6, "pmap": 0.601}
+    looks = LaunchLooks(made, block)
+    looks.arms_to_continue(look(samples := rows(0, 16, truth, noise=0.05), 0.5))
+    _, claims = looks.finish(samples, 0)
+    assert all(claim.verdict.decided for claim in claims.values())
+    assert made._widest([block], math.inf) == block
+    assert schedule(margin="20", budget="600")._widest([block], math.inf) is None
 
 
 def test_those_that_may_be_the_fastest_stay_until_they_are_alike() -> None:

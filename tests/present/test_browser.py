@@ -1063,7 +1063,7 @@ def test_any_two_cells_are_compared(open_page, found: Tables) -> None:
         "nnx_jit_cached", "shard_map_pmean", "jit_spmd", "nnx_jit"))  # fmt: skip
     opened = open_page("#compare?" + urlencode({"a": a, "b": b}))
     page = opened.page
-    told, table = page.locator("#told"), page.locator("#compare .pair tbody")
+    told, table = page.locator("#compared-times"), page.locator("#compare .pair tbody")
     (compared,) = (one for one in found.comparisons if one.name == block)
     claim = compared.claim_of("nnx_jit_cached", "shard_map_pmean")
     figures = map(numbers.ratio, (claim.ratio.value, claim.verdict.low, claim.verdict.high))
@@ -1156,7 +1156,7 @@ def test_programs_are_compared_by_source_line(browser: Browser, tmp_path: Path) 
     compare("pmap", "python_loop")
     assert "the same operations at every source line" in lines.inner_text()
     compare("pmap", "nnx_jit")
-    assert "Both run the same compiled program." in page.locator("#told").inner_text()
+    assert "Both run the same compiled program." in page.locator("#compared-times").inner_text()
     assert lines.inner_text() == "", "the table would repeat it"
     compare("jit_spmd", "shard_map_psum")
     assert lines.inner_text() == (

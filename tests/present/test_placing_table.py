@@ -207,7 +207,8 @@ def test_little_measured_is_said_with_what_would_help(tmp_path: Path) -> None:
     (said,) = sentences.advice(every)
     assert re.fullmatch(
         r"(jit_spmd|other) is among the leaders, but the data do not decide: another may be "
-        r"[\d.]+(\s% faster| times as fast), and more rounds or launches would narrow this\.",
+        r"[\d.]+(\s% faster| times as fast) with data=[12], and more rounds or launches would "
+        r"narrow this\.",
         said,
     )
     assert "lead: differences below " in every[0].text()
@@ -215,8 +216,43 @@ def test_little_measured_is_said_with_what_would_help(tmp_path: Path) -> None:
         sentences.Summary(replace(each.comparison, margin=each.comparison.standings.largest_ratio))
         for each in every
     ]
-    assert "lead: equal within " in wide[0].text(), "the margin says that these are negligible"
+    assert "lead: within " in wide[0].text(), "the margin says that these are negligible"
     assert "the data do not decide" not in sentences.advice(wide)[0]
+
+
+def standing(place: sentences.Summary, **behind: tuple[float, float]) -> sentences.Summary:
+    leaders = tuple(arm for arm, (low, _) in behind.items() if low == 1)
+    standings = replace(place.comparison.standings, leaders=leaders, behind=behind)
+    # A cached property cannot be replaced.
+    place.comparison.__dict__["standings"] = standings
+    return place
+
+
+def test_only_what_is_far_behind_is_to_be_avoided(tmp_path: Path) -> None:
+    names = {"best": 1.0, "near": 1.02, "far": 1.2}
+    plan = synthetic.Plan(devices=(1, 2), ratios=names, rounds=8)
+    one, other = sentences.summaries(cell_table.build(store.load(synthetic.write(tmp_path, plan))))
+    places = [
+        standing(each, best=(1, 1.01), near=(1.02, 1.05), far=(1.115, 1.3)) for each in (one, other)
+    ]
+    (said,) = sentences.advice(places)
+    assert re.search(r"; avoid far: at least 11\.5\s% behind with data=1\.$", said)
+
+
+def test_where_other_frameworks_lead_the_nearest_step_in_jax_is_named(tmp_path: Path) -> None:
+    plan = synthetic.Plan(devices=(1, 2), ratios={"torch": 1.0, "jax_step": 1.3}, rounds=32)
+    every = sentences.summaries(cell_table.build(store.load(synthetic.write(tmp_path, plan))))
+    assert not any("JAX" in text for text in sentences.advice(every))
+    for cell in (cell for each in every for cell in each.comparison.ranked):
+        versions = {"torch": "2.15"} if cell["implementation"] == "torch" else {"jax": "0.12"}
+        cell["foreign"] = {"versions": versions}
+    _, *said = sentences.advice(every)
+    for text, devices in zip(said, (1, 2), strict=True):
+        assert re.fullmatch(
+            rf"With data={devices}, no step in JAX leads: the nearest, jax_step, takes [\d.]+\s% "
+            r"to [\d.]+\s% longer than the fastest\.",
+            text,
+        )
 
 
 def test_of_many_situations_some_are_shown(tmp_path: Path) -> None:

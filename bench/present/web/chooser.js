@@ -3,12 +3,11 @@
 
 const CASE = ["for", "on", "within"]; // Selectors, and their keys in the address.
 const MOST_USED = 4; // Implementations that an answer names.
+const UNPAIRED = 1.19; // How far medians without shared rounds may be off: see `between_runs`.
 
-/* Whether a cell is surely behind another one by more than the margin and the noise floor. Without
-   shared rounds, the step times decide. */
+/* Whether a cell is surely behind another one by more than the margin and the noise floor. */
 function isBehind(cell, other) {
-  const apart = cell.step_s / other.step_s;
-  const [, low] = timesBeside(cell, other) ?? [apart, apart];
+  const [, low] = timesBeside(cell, other) ?? [, cell.step_s / other.step_s / UNPAIRED];
   const negligible = [cell, other].flatMap(({ of }) => [of.margin, of.floor ?? 0]);
   return known(low) && low > 1 + Math.max(...negligible);
 }
@@ -42,11 +41,11 @@ function drawChooser() {
   fill(memory, [["", "any"], ...texts], chosen("within"));
   const cells = own.filter(({ of }) => String(of.devices) === devices.value);
   const batches = ascending(cells.map(({ of }) => of.batch));
-  const told = batches.map((batch) => {
+  const uses = batches.map((batch) => {
     const where = batches.length > 1 ? ` with batch ${batch}` : "";
     return useOf(cells.filter(({ of }) => of.batch === batch), Number(memory.value), where);
   });
-  byId("use").replaceChildren(...told);
+  byId("use").replaceChildren(...uses);
 }
 
 /* What to use of cells of one batch size, where a device has this many bytes (0: any number). */
@@ -65,7 +64,9 @@ function useOf(cells, limit, where) {
     meshes.length > 1 ? ` (${cell.of.mesh})` : "",
   ]);
   const others = more ? ` or ${more} more` : "";
-  const tied = best.length > 1 ? ": differences are undecided or negligible" : "";
+  const highest = Math.max(...best.slice(1).map((cell) => timesBeside(cell, best[0])?.[2] ?? Infinity));
+  const bound = highest < 2 ? ` (within ${percent(Math.ceil(1000 * (highest - 1)) / 1000)})` : "";
+  const tied = best.length > 1 ? `: differences are undecided or negligible${bound}` : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
   const times = unique(ends.map((end) => si(end, "s"))).join(" to ");
   return element("p", "Use ", ...links, `${others}${where}${tied} (${times} per step).${without}`);

@@ -54,7 +54,7 @@ function timesBeside(a, b) {
 }
 
 /* The ratio of the times of A and B in words, with its interval. */
-function timesTold(a, b) {
+function timesSentence(a, b) {
   const without = [a, b].find((cell) => !known(cell.step_s));
   if (without) return `${without.full} has no time: ${without.reason || without.status}.`;
   const beside = timesBeside(a, b);

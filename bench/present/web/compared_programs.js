@@ -46,8 +46,8 @@ async function programsBetween(a, b) {
     return nothing(`The page has no operations of ${without.map(({ full }) => full).join(" and ")}.`);
   const rows = linesBetween(a, b, found);
   if (!rows.length) return nothing("Their programs have the same operations at every source line.");
-  const told = "Operations per step and device, also inside fusions, that A runs more often than B";
-  const note = `${told}, and the reverse; the lines with most bytes come first.`;
+  const meaning = "Operations per step and device, also inside fusions, that A runs more often than B";
+  const note = `${meaning}, and the reverse; the lines with most bytes come first.`;
   const columns = [
     { key: "source", title: "Source line" },
     { key: "a", title: "A's operations", long: true },

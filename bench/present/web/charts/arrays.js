@@ -38,7 +38,7 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
   const total = (key) => rows.reduce((sum, row) => sum + row.count * row[key], 0);
   const copied = rows.filter(({ way }) => way === "on every device");
   const replicated = copied.reduce((sum, row) => sum + row.count * row.whole, 0);
-  const told =
+  const summary =
     `Of ${bytes(total("whole"))} of parameters, a device holds at most ${bytes(total("one"))}. ` +
     (size > 1 ? `${replicated ? bytes(replicated) : "Nothing"} of it is on every device.` : "");
   const columns = [
@@ -51,7 +51,7 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
   ];
   return [
     meshPicture(axes, devices, held),
-    element("p", told),
+    element("p", summary),
     element("p.note", note),
     makeTable({ title: `${title}, ${cell.full}`, name: "arrays", rows, columns, search: false }),
   ];

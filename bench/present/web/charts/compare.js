@@ -51,17 +51,17 @@ function barsBetween(changes, [from, to]) {
 
 /* A's time against B's while traced, just before, and in the timed rounds. */
 function apartTold([traced, untraced, timed]) {
-  const apart = ([a, b]) =>
+  const timeRatio = ([a, b]) =>
     a < 2 * b
       ? `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"} time`
       : `${significant(a / b)} times as long`;
   const start =
-    `Against B, A took ${apart(traced)} while the profiler was recording; just before, without a ` +
-    `profiler, ${apart(untraced)}`;
+    `Against B, A took ${timeRatio(traced)} while the profiler was recording; just before, without a ` +
+    `profiler, ${timeRatio(untraced)}`;
   if (!timed.every(known)) return `${start}.`;
   const agree = timed[0] > timed[1] === untraced[0] > untraced[1];
-  const told = `${start}; in the timed rounds, with a wait after every step, ${apart(timed)}.`;
-  return agree ? told : `${told} So the traces do not show what made the difference there.`;
+  const times = `${start}; in the timed rounds, with a wait after every step, ${timeRatio(timed)}.`;
+  return agree ? times : `${times} So the traces do not show what made the difference there.`;
 }
 
 function waterfall(a, b, width) {
@@ -98,10 +98,10 @@ GROUPS.compare = (target) => {
   if (!a || !b) return [nothing("The run has no two cells to compare.")];
   [lists[0].value, lists[1].value] = [a.full, b.full];
   const same = a.fingerprint && a.fingerprint === b.fingerprint;
-  byId("told").textContent =
+  byId("compared-times").textContent =
     a === b
       ? "A and B are the same cell: choose another one."
-      : timesTold(a, b) + (same ? " Both run the same compiled program." : "");
+      : timesSentence(a, b) + (same ? " Both run the same compiled program." : "");
   if (a === b) return [];
   const [why] = [[a, b], [b, a]]
     .filter(([one, other]) => one.block === other.block && other.isBaseline)

@@ -32,9 +32,9 @@ GROUPS.heatmap = (target) => {
   const all = byPlace(selection(["mesh"]));
   if (unique(all.map((cell) => cell.of.batch)).length === 1) {
     const matrix = element("a", { href: "#behind" }, "Time behind the fastest");
-    const told = "All meshes have one batch size here";
-    if (!byId("behind")) return [nothing(`${told}.`)];
-    return [element("p.note", `${told}, so the matrix shows them: `, matrix, ".")];
+    const reason = "All meshes have one batch size here";
+    if (!byId("behind")) return [nothing(`${reason}.`)];
+    return [element("p.note", `${reason}, so the matrix shows them: `, matrix, ".")];
   }
   const names = typicalOrder(all.filter((cell) => cell.status === "ok"));
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));

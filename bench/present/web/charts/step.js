@@ -52,14 +52,14 @@ function stepFigure(arms, width) {
         })),
       ),
     );
-  const told = arms.flatMap(waitsTold).map((text) => element("li", text));
+  const waits = arms.flatMap(waitSentences).map((text) => element("li", text));
   const left = arms.filter(({ leftOut }) => leftOut);
   const more = arms.flatMap(({ cell }) => [`${cell.name}: `, traceLink(cell), ". "]);
   const below = [
     element("p.note", { id: "step-keys" }, remarks.keys),
     element("figcaption", note, " More in TensorBoard: ", ...more),
     ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${remarks.operations} ${leftOut}.`)),
-    element("ul.remarks", ...told),
+    element("ul.remarks", ...waits),
     numbersBehind(() => ({ title, name: "step", rows: rows(), columns })),
   ];
   return [element("figure", element("p.legend", ...legend), picture, ...below)];
@@ -69,7 +69,7 @@ const partNamed = ({ is: { category } }) =>
   PARTS.find(({ key }) => key === category)?.title ?? (category === "control" ? "loop" : category);
 
 /* Who waited for whom in an arm's collectives, in sentences. */
-function waitsTold({ cell, lanes, meetings, oneClock }) {
+function waitSentences({ cell, lanes, meetings, oneClock }) {
   if (!oneClock)
     return [`${cell.name}: its hosts share no clock, so each process's step starts at 0.`];
   const waits = new Map();
