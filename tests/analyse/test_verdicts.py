@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from bench.analyse.alpha_spending import AlphaSpending
+from bench.analyse.comparisons import alpha_of
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.ratio_intervals import Ratio, compare, estimate
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.verdicts import decide, launches_to_decide, pairs
 from bench.records.messages import is_look
+from bench.records.rows import Look
 
 
 def ratio(value: float, error: float | None = 0.001, freedom: float = 1000) -> Ratio:
@@ -134,3 +136,14 @@ def test_no_error_left_makes_no_verdict() -> None:
     )
     assert wide.low < narrow.low < narrow.high < wide.high
     assert compare(rounds, {"x": "base"}, 0.0, 0.02)["x"].verdict.word == "undecided"
+
+
+def test_the_error_of_a_claim_is_the_largest_since_it_was_settled_for_the_last_time() -> None:
+    errors = (0.008, 0.006, 0.001, 0.004, 0.002)
+    settled = (["a"], ["a"], [], ["a"], ["a", "b"])
+    looks = [
+        Look(rounds=16, alpha=error, spent=error, settled=names)
+        for error, names in zip(errors, settled, strict=True)
+    ]
+    assert [alpha_of(arm, looks) for arm in "abc"] == [0.004, 0.002, 0.002]
+    assert alpha_of("a", []) == 0

@@ -22,6 +22,7 @@ from bench.analyse import run_changes
 from bench.analyse.run_changes import RunComparison
 from bench.commands.exits import BAD_INPUT
 from bench.present import (
+    bounds,
     comparison_report,
     rendering,
 )
@@ -82,6 +83,9 @@ def test_planted_changes_are_found_with_their_sign(tmp_path: Path) -> None:
 def test_a_slower_hour_makes_nothing_different(reports: Path) -> None:
     found = run_changes.compare(*(store.load(reports / name) for name in ("before", "after")))
     assert {change.verdict.word for change in found.changes} <= {"same", "undecided"}
+    left = [change.verdict for change in found.changes if not change.verdict.decided]
+    most = max(max(one.high, 1 / one.low) for one in left)
+    assert f" {len(left)} undecided ({bounds.within(most)})." in comparison_report.tally(found)
     for change in found.changes:
         assert not change.step.paired
         assert change.step.low is not None

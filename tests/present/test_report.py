@@ -738,3 +738,15 @@ def test_other_numbers() -> None:
     }
     for made, expected in plain.items():
         assert made.replace(numbers.NARROW, " ") == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0.0, "0\N{NARROW NO-BREAK SPACE}%"), (0.14373, "14.3\N{NARROW NO-BREAK SPACE}%"),
+     (0.14984, "14.9\N{NARROW NO-BREAK SPACE}%"), (4.209, "5.20\N{MULTIPLICATION SIGN}"),
+     (math.nan, "")],
+)  # fmt: skip
+def test_how_far_a_cell_is_at_least_behind_is_never_rounded_up(share: float, shown: str) -> None:
+    (column,) = (each for each in cell_columns.COLUMNS if each.key == "behind_low")
+    cell = {"behind_low": 1 + share, "behind_high": 2 + share}
+    assert column.figure(cell).main == (shown or numbers.MISSING)
