@@ -1,6 +1,6 @@
 """Histories of cells: measurements of the same cell by several runs on the same hardware.
 
-Step times of different runs also differ by what the host did in between (see `unpaired` in
+Step times of different runs also differ by what the host did in between (see `between_runs` in
 bench.analyse.ratio_intervals). A history therefore follows the ratio to a baseline that took turns
 with the cell. If the baseline itself becomes slower, the ratios of all others fall.
 """

@@ -1364,7 +1364,7 @@ def test_a_run_without_times(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page()
     opened = Opened(page, write_page(directory))
     assert opened.faults == []
-    assert "Nothing could be compared." in page.locator("#fastest").inner_text()
+    assert "Nothing has a time: wrong." in page.locator("#fastest").inner_text()
     page.close()
 
 

@@ -3,11 +3,12 @@
 
 const CASE = ["for", "on", "within"]; // Selectors, and their keys in the address.
 const MOST_USED = 4; // Implementations that an answer names.
-const UNPAIRED = 1.19; // How far medians without shared rounds may be off: see `between_runs`.
 
-/* Whether a cell is surely behind another one by more than the margin and the noise floor. */
+/* Whether a cell is surely behind another one by more than the margin and the noise floor. Without
+   shared rounds, the step times decide. */
 function isBehind(cell, other) {
-  const [, low] = timesBeside(cell, other) ?? [, cell.step_s / other.step_s / UNPAIRED];
+  const apart = cell.step_s / other.step_s;
+  const [, low] = timesBeside(cell, other) ?? [apart, apart];
   const negligible = [cell, other].flatMap(({ of }) => [of.margin, of.floor ?? 0]);
   return known(low) && low > 1 + Math.max(...negligible);
 }
