@@ -140,7 +140,9 @@ def test_the_worker_never_imports_a_foreign_file(planted):
 
 def test_a_workload_without_an_outline_is_unsupported(planted):
     problem = vae.problem(vae.SIZES["tiny"](), 8, "fp32")
-    assert "no outline" in planted("foreign_good").why_unsupported(problem, ONE)
+    for traits in ("{}", "{'command': ['another', 'python']}"):
+        module = planted("foreign_good", change=("FOREIGN = {}", f"FOREIGN = {traits}"))
+        assert "no outline" in module.why_unsupported(problem, ONE)
 
 
 def test_an_outline_has_the_smaller_of_two_clippings():

@@ -175,7 +175,7 @@ class ForeignModule(ModuleType):
         """Return the reason that the processes give; None if they support the problem."""
         if mesh.is_multi_process:
             return "its processes are started by one worker, and the mesh belongs to several"
-        if "model" not in problem.outline and "command" not in self.FOREIGN:
+        if "model" not in problem.outline and JAX_CHILD not in self.FOREIGN.get("command", ()):
             return "the workload has no outline for other frameworks"
         try:
             # Processes that were started for another mesh can answer as well.
