@@ -163,7 +163,8 @@ class Ruling(NamedTuple):
     def row(self) -> dict[str, Any]:
         """The fields that a ledger stores: see bench.records.attempts.Attempt."""
         if self.claim is None:
-            return {"decision": self.decision, "reason": self.reason, "tested": False}
+            none = dict.fromkeys(("ratio", "low", "high", "rounds"))
+            return {"decision": self.decision, "reason": self.reason, "tested": False, **none}
         ratio, verdict = self.claim.ratio, self.claim.verdict
         bounded = math.isfinite(verdict.high)
         return {

@@ -47,6 +47,7 @@ def upgrade(context: typer.Context) -> None:
     if not first:
         refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
     last = here.versions[package] if here else _present(package)
+    typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
     releases = first, *releases_between(package, first, last), last
     code, answer = bisect([f"{package}=={one}" for one in releases], gate)
     typer.echo(answer)

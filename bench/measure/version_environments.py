@@ -98,13 +98,16 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
 
 
 def releases_between(package: str, first: str, last: str) -> list[str]:
-    """List the releases between two versions that support this Python, the oldest first."""
+    """List releases between two that support this Python, oldest first; BadInput if uv fails."""
     found: list[str] = []
     while True:
         wanted = f"{package}>{first},<{found[0] if found else last}"
         done = _compiled(wanted, sys.executable, "--no-deps")
-        if done.returncode:
+        if done.returncode and "No solution found" in done.stderr and "network" not in done.stderr:
             return found
+        if done.returncode:
+            last = readable(done.stderr.strip().rpartition("\n")[2].strip())
+            raise BadInput([f"uv cannot list the releases {wanted}: {last}"])
         found.insert(0, done.stdout.split("==")[1].split()[0])
 
 

@@ -54,29 +54,37 @@ class Attempt(TypedDict):
     low: NotRequired[float | None]
     """Lower end of the ratio's interval, on which the decision is based; None if there is none."""
     high: NotRequired[float | None]
+    rounds: NotRequired[int | None]
     seconds: NotRequired[float]
     """Wall time of the batch of attempts that it belongs to."""
     run: NotRequired[str]
 
 
 class Ledger:
-    """An open ledger, locked against other processes; its file is empty until `start`.
+    """A ledger, whose file is made by `start`, and locked against other processes from then on.
 
-    Raises StoreError if the file is damaged, is not a ledger, or is open in another process.
+    Raises StoreError if the file is damaged, is no ledger, cannot be made or is open elsewhere.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._question: Question | None = None
         self.attempts: list[Attempt] = []
-        self._lines = 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        self._lines, self._locked = 0, False
+        if path.exists():
+            self._lock()
+
+    def _lock(self) -> None:
         try:
-            files.lock(path)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
+            files.lock(self.path)
         except files.LockedError as error:
-            fault = f"another referee is writing {path}; wait until it has ended"
+            fault = f"another referee is writing {self.path}; wait until it has ended"
             raise StoreError(fault) from error
+        except OSError as error:
+            raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
+        self._locked = True
         self._read()
 
     @property
@@ -93,6 +101,8 @@ class Ledger:
 
     def start(self, question: Question) -> str:
         """Store a new ledger's question; in an existing one, return how its question differs."""
+        if not self._locked:
+            self._lock()
         if self._question is None:
             self._add(question)
         for then, now in ((self.question[name], question[name]) for name in ("block", "device")):

@@ -11,6 +11,8 @@ import pytest
 from fronts import Done, Front
 
 from bench.analyse import alpha_spending
+from bench.analyse.outcomes import Ruling
+from bench.present.attempt_record import diagnosis
 from tests.slow import slow
 
 
@@ -96,6 +98,9 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
     assert done.code == 1, done
     assert done.out.startswith("discard 1 copied: identical to the incumbent, so it was")
     assert not referee.front.jobs
+    _, found = referee.judged("best.py", "copied.py")
+    (copied,) = found["attempts"]
+    assert [copied[key] for key in ("ratio", "low", "high", "rounds")] == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -105,6 +110,11 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
         (("best.py",), {}, "the following arguments are required: CHALLENGER.py"),
         (("best.py", "mine.py", "--meshes", "data=1", "data=2"), {}, "a referee judges one block"),
+        (
+            ("best.py", "mine.py", "--ledger", "/proc/x/ledger.jsonl"),
+            {},
+            "cannot write /proc/x/ledger.jsonl: No such file or directory",
+        ),
         *slow(
             (("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2")
         ),
@@ -117,6 +127,19 @@ def test_bad_input_has_one_line_and_a_code(
     assert done.code == 4, done
     (line,) = [line for line in done.err.splitlines() if "error" in line]
     assert error in line
+    assert referee.ledger.exists() == ("the incumbent fails" in error), "else empty"
+
+
+def test_a_program_of_another_framework_is_not_compared() -> None:
+    own = {"foreign": None, "fingerprint": "", "compile_s": 1.0}
+    foreign = {"versions": {"torch": "2.13.0"}, "processes": 1, "threads": 2}
+    ruling = Ruling("keep", "", None, "unknown", ({**own, "foreign": foreign}, own))
+    (sentence,) = diagnosis(ruling, "mine", "best", {})
+    assert sentence == (
+        "mine runs in another framework, in a process of its own (torch 2.13.0; 1 process of 2 "
+        "threads), so its program cannot be compared."
+    )
+    assert diagnosis(Ruling("discard", "it fails"), "mine", "best", {}) == []
 
 
 @pytest.mark.slow

@@ -31,6 +31,8 @@ match words:
         if wanted.endswith(".whl"):
             print(f"flax==0.12.8\njax @ file://{wanted}")
             sys.exit()
+        if os.environ.get("FAKE_UV_UNREACHABLE") == wanted:
+            sys.exit("error: Failed to fetch: https://index/\n  cause: Connection refused\n")
         if between := re.fullmatch(r"jax>(.*),<(.*)", wanted):
             known = [one for one in RELEASES if between[1] < one < between[2]]
         else:

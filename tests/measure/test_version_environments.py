@@ -98,6 +98,13 @@ def test_releases_between_two_are_listed(calls):
     assert releases_between("jax", "0.10.2", "0.12.0") == ["0.11.0", "0.11.1"]
 
 
+def test_a_list_of_releases_is_whole_or_refused(calls, monkeypatch):
+    monkeypatch.setenv("FAKE_UV_UNREACHABLE", "jax>0.10.2,<0.11.1")
+    said = r"uv cannot list the releases jax>0\.10\.2,<0\.11\.1: cause: Connection refused"
+    with pytest.raises(BadInput, match=said):
+        releases_between("jax", "0.10.2", "0.12.0")
+
+
 def test_a_requirement_may_be_a_file(calls, tmp_path):
     wheel, listed = tmp_path / "jax-0.11.1-py3-none-any.whl", tmp_path / "old.txt"
     for file in (wheel, listed):

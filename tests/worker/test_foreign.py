@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -138,7 +140,9 @@ def test_the_worker_never_imports_a_foreign_file(planted):
 
 def test_a_workload_without_an_outline_is_unsupported(planted):
     problem = vae.problem(vae.SIZES["tiny"](), 8, "fp32")
-    assert "no outline" in planted("foreign_good").why_unsupported(problem, ONE)
+    for traits in ("{}", "{'command': ['another', 'python']}"):
+        module = planted("foreign_good", change=("FOREIGN = {}", f"FOREIGN = {traits}"))
+        assert "no outline" in module.why_unsupported(problem, ONE)
 
 
 def test_an_outline_has_the_smaller_of_two_clippings():
@@ -267,11 +271,10 @@ def test_a_worker_that_wakes_up_late_takes_no_time_from_the_next_span(arm, monke
     assert late.run_spans([(1, False), (0, False), (1, True)]) == [20_000_000, 0, 20_000_000]
 
 
-@pytest.mark.parametrize("first", [20_000_000, -(10**12)])
-def test_a_span_that_is_longer_than_the_worker_waited_is_a_lie(arm, monkeypatch, first):
+def test_a_span_that_is_longer_than_the_worker_waited_is_a_lie(arm, monkeypatch):
     """Else a gigantic latency would take the time of the other spans to itself."""
     longer = arm("foreign_good")
-    spans = [(20_000_000, [{"ns": ns, "loss": 1.0}]) for ns in (first, 10**12)]
+    spans = [(20_000_000, [{"ns": ns, "loss": 1.0}]) for ns in (20_000_000, 10**12)]
     answers = iter([spans, [(1000, [])]])
     monkeypatch.setattr(longer, "_asked", lambda asked: next(answers))
     with pytest.raises(WrongStepError, match=r"1e\+06 ms together, longer than the 40 ms"):
@@ -481,6 +484,55 @@ def test_the_manuals_example_passes_the_gate(gate, tmp_path):
     module.close()
 
 
+@pytest.mark.parametrize(
+    ("ask", "answer", "message"),
+    [
+        ("run", '{"loss": 1}', "its answer to 'run' has no valid 'ns': it is missing"),
+        ("run", '{"loss": 1, "ns": -5}', "its answer to 'run' has no valid 'ns': -5"),
+        ("run", '{"loss": 1, "ns": NaN}', "its answer to 'run' has no valid 'ns': nan"),
+        ("run", '{"loss": 1, "ns": true}', "its answer to 'run' has no valid 'ns': True"),
+        ("run", '{"loss": "1", "ns": 5}', "its answer to 'run' has no valid 'loss': '1'"),
+        ("build", "{}", "its answer to 'build' has no valid 'versions': it is missing"),
+        ("build", '{"versions": ["1"]}', "has no valid 'versions': ['1']"),
+        ("why_unsupported", "{}", "no valid 'reason': it is missing"),
+        ("why_unsupported", '{"reason": 5}', "has no valid 'reason': 5"),
+        ("run", '{"loss": NaN, "ns": 5}', ""),
+        ("build", '{"versions": {"gcc": "14"}}', ""),
+    ],
+)
+def test_an_answer_has_what_the_protocol_asks_for(ask, answer, message):
+    children = Children([sys.executable, "-c", f"input(); print({answer!r})"], 1, 1)
+    wrong = pytest.raises(ChildError, match=re.escape(message or "$"))
+    with wrong if message else contextlib.nullcontext():
+        children.ask(ask)
+    assert children.closed == bool(message)
+    children.close()
+
+
+def test_a_command_that_is_not_installed_is_a_reason(tmp_path):
+    (tmp_path / "far.py").write_text('FOREIGN = {"command": ["/no/such/python", "x"]}\n')
+    module, problem = load(tmp_path / "far.py"), problem_of("fp32")
+    reason = "it needs /no/such/python, which is not installed"
+    assert why_unsupported(module, problem, ONE) == reason
+    with pytest.raises(UnsupportedError, match=reason):
+        module.build(problem, ONE)
+
+
+def test_processes_end_if_a_later_one_cannot_start(monkeypatch):
+    start, started = subprocess.Popen, []
+
+    def popen(*args, **kwargs):
+        if started:
+            raise BlockingIOError("no more processes")
+        started.append(start(*args, **kwargs))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(BlockingIOError, match="no more processes"):
+        Children(["sleep", "60"], 2, 1)
+    assert started[0].returncode == -9
+
+
 def test_processes_are_as_many_as_the_mesh_needs(planted):
     module = planted("foreign_good", change=("FOREIGN = {}", "FOREIGN = {'per_device': True}"))
     problem = problem_of("fp32")
@@ -513,8 +565,26 @@ def test_faulty_traits_are_named(tmp_path, given):
     assert given in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("{'packages': 'numpy'}", "its packages must be a list of text"),
+        ("{'packages': [1]}", "its packages must be a list of text"),
+        ("{'command': 'python3 x.py'}", "its command must be a list of text"),
+        ("{'command': []}", "its command must not be empty"),
+        ("{'per_device': 1}", "its per_device must be True or False"),
+        ("{'float64': 'no'}", "its float64 must be True or False"),
+    ],
+)
+def test_faulty_values_of_traits_are_named(tmp_path, given, wanted):
+    path = tmp_path / "faulty.py"
+    path.write_text(f"FOREIGN: dict = {given}")
+    with pytest.raises(ValueError, match=re.escape(f"FOREIGN is {given}; {wanted}")):
+        load(path)
+
+
 def test_files_without_traits_are_not_foreign(tmp_path):
-    for text in ("", "NOT_FOREIGN = 1", "FOREIGN ="):
+    for text in ("", "NOT_FOREIGN = 1", "FOREIGN =", "FOREIGN: dict"):
         (tmp_path / "own.py").write_text(text)
         assert traits_of(tmp_path / "own.py") is None
     assert Arm("own", None, None, None).children_cpu_s() == 0

@@ -188,6 +188,8 @@ FAULTS = (
           planted("foreign_leave", "ok", "", code=0)),
     Fault("foreign-lacks", FOREIGN, "a foreign arm needs a package that is not installed",
           planted("foreign_import", "unsupported", "the package no_such_package", code=0)),
+    Fault("foreign-python", FOREIGN, "the program that a foreign arm names is not installed",
+          planted("foreign_command", "unsupported", "it needs /no/such/python", code=0)),
     Fault("front-killed", RUN, "the supervisor gets SIGKILL in the second block; then --resume",
           run_scenarios.front_killed),
     Fault("ctrl-c", RUN, "the supervisor gets SIGINT in the second block",

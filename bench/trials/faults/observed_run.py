@@ -45,6 +45,7 @@ FOREIGN = {{}}
 
 build, why_unsupported = plant("{name}")
 """
+_COMMAND = 'FOREIGN = {{"command": ["/no/such/python"]}}\n'
 _WORKLOAD = """from bench.trials.faults.planted import DEFAULT_SIZE, SIZES, {name} as problem
 """
 
@@ -128,6 +129,7 @@ class Lab:
         """Write the file of a planted implementation or workload; return its path."""
         text = _WORKLOAD if name.endswith("_workload") else _IMPLEMENTATION
         text = _FOREIGN if name.startswith("foreign_") else text
+        text = _COMMAND if name == "foreign_command" else text
         path = self.folder / f"{name}.py"
         path.write_text(text.format(name=name), encoding="utf-8")
         return str(path)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import psutil
 
 from bench.contract.foreign import read_arrays, write_arrays
 from bench.records.paths import CHECKOUT, ROOT
-from bench.records.printable import ending, readable
+from bench.records.printable import ending, readable, shortened
 from bench.records.temporary_folders import temporary_folder
 from bench.records.variants import Variant
 from bench.worker.prove.failures import ChildError, UnsupportedError
@@ -35,6 +35,14 @@ LONGEST_ANSWER = 1 << 16
 LEAVE_S = 2.0
 """Seconds in which a child must exit once its stdin is closed."""
 
+_NEEDED: dict[tuple[str, str], Callable[[Any], bool]] = {
+    ("why_unsupported", "reason"): lambda own: own is None or isinstance(own, str),
+    ("build", "versions"): lambda own: isinstance(own, dict),
+    ("run", "ns"): lambda own: type(own) in (int, float) and 0 <= own <= sys.maxsize,  # not NaN
+    ("run", "loss"): lambda own: type(own) in (int, float),
+}
+"""Keys that the answer to a request must have, and whether a value is valid."""
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -42,7 +50,8 @@ class Children:
     """The processes of one foreign arm: one, or one per device.
 
     The variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT identify each of the
-    `processes`, as under torchrun. `variables` are those of a variant.
+    `processes`, as under torchrun. `variables` are those of a variant. UnsupportedError if the
+    command cannot be started.
     """
 
     def __init__(
@@ -67,14 +76,20 @@ class Children:
         self._last_lines = [""] * processes
         """The last line of each process's stderr."""
         for rank in range(processes):
-            process = subprocess.Popen(  # noqa: S603 - the implementation's own command
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                start_new_session=True,
-            )
+            try:
+                process = subprocess.Popen(  # noqa: S603 - the implementation's own command
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self.close()
+                if not isinstance(error, FileNotFoundError):
+                    raise
+                raise UnsupportedError(f"it needs {command[0]}, which is not installed") from error
             if processes > 1 and hasattr(os, "SCHED_BATCH"):
                 # Keeps a process that part of a message wakes from preempting the others.
                 os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
@@ -230,4 +245,8 @@ def _parsed(ask: str, text: bytes) -> dict[str, Any]:
         if "OutOfMemory" in error or "MemoryError" in error:
             raise MemoryError(error)
         raise ChildError(f"its process raised {error}")
+    for (request, key), is_valid in _NEEDED.items():
+        if request == ask and not is_valid(answer.get(key, ...)):
+            value = shortened(repr(answer[key])) if key in answer else "it is missing"
+            raise ChildError(f"its answer to {ask!r} has no valid {key!r}: {value}")
     return answer

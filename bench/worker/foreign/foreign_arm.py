@@ -120,7 +120,7 @@ class ForeignArm(Arm):
         waited += self.children.waited_ns()
         ((empty, _),) = self._asked([(0, False)])
         self._note(self._busy)
-        of_each = [[max(0, int(answer["ns"])) for answer in answers] for _, answers in asked]
+        of_each = [[int(answer["ns"]) for answer in answers] for _, answers in asked]
         reported, longest = [*map(max, of_each)], max(map(sum, zip(*of_each, strict=True)))
         most = sum(took for took, _ in asked)
         self._told_ns += longest + self.asking_ns * (len(asked) + 1)

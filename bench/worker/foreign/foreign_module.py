@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, cast, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -51,9 +51,12 @@ class Traits(TypedDict, total=False):
     isolated: bool
     """Whether this is a JAX step that the run's options isolate in its own process."""
     command: list[str]
-    """Command line of each process, run in the file's folder; by default, the Python helper's."""
+    """Command line of each process, run in the worker's folder; by default, the Python helper's."""
     variables: dict[str, str]
     """Environment variables of a variant; flags are added to the worker's."""
+
+
+_WANTED = {list: "a list of text", dict: "a dict", bool: "True or False"}
 
 
 def traits_of(path: Path) -> Traits | None:
@@ -65,16 +68,26 @@ def traits_of(path: Path) -> Traits | None:
         return None
     for node in nodes:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOREIGN":
-            found = None
-            with contextlib.suppress(ValueError):  # it is not a literal
-                found = ast.literal_eval(node.value)
-            if not isinstance(found, dict) or found.keys() - Traits.__annotations__:
-                raise ValueError(
-                    f"FOREIGN is {ast.unparse(node.value)}; it must be a literal dict with keys "
-                    f"among {', '.join(Traits.__annotations__)}"
-                )
-            return Traits(**found)
+            return _checked(node.value)
+        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == "FOREIGN":
+            return _checked(node.value)
     return None
+
+
+def _checked(value: ast.expr) -> Traits:
+    kinds: dict[str, Any] = Traits.__annotations__
+    found, says = None, f"FOREIGN is {ast.unparse(value)}"
+    with contextlib.suppress(ValueError, TypeError):  # it is not a literal
+        found = ast.literal_eval(value)
+    if not isinstance(found, dict) or found.keys() - kinds:
+        raise ValueError(f"{says}; it must be a literal dict with keys among {', '.join(kinds)}")
+    for key, own in found.items():
+        kind: Any = get_origin(kinds[key]) or bool
+        if not isinstance(own, kind) or (kind is list and {type(each) for each in own} - {str}):
+            raise ValueError(f"{says}; its {key} must be {_WANTED[kind]}")
+    if not found.get("command", True):
+        raise ValueError(f"{says}; its command must not be empty")
+    return Traits(**found)
 
 
 @cache
@@ -162,11 +175,11 @@ class ForeignModule(ModuleType):
         """Return the reason that the processes give; None if they support the problem."""
         if mesh.is_multi_process:
             return "its processes are started by one worker, and the mesh belongs to several"
-        if "model" not in problem.outline and "command" not in self.FOREIGN:
+        if "model" not in problem.outline and JAX_CHILD not in self.FOREIGN.get("command", ()):
             return "the workload has no outline for other frameworks"
-        # Processes that were started for another mesh can answer as well.
-        asked = self.spare if self.spare and not self.spare.closed else self.children(mesh)
         try:
+            # Processes that were started for another mesh can answer as well.
+            asked = self.spare if self.spare and not self.spare.closed else self.children(mesh)
             answers = asked.ask("why_unsupported", problem=_described(problem, mesh))
         except UnsupportedError as error:
             return str(error)
