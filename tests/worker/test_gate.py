@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -465,6 +466,33 @@ def test_what_is_built_must_be_a_step(mesh, returned):
 
     with pytest.raises(WrongStepError, match=f"build returns a {type(returned).__name__}, not"):
         build_step(Odd, linear.problem(linear.SIZES["tiny"](), 8, "fp32"), mesh)
+
+
+def test_what_a_file_does_to_its_problem_changes_no_others(mesh):
+    rule = MappingProxyType({"name": "adamw", "betas": [0.9, 0.999]})
+    given = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+    problem = replace(given, outline={"optimizer": rule}, start=given.draw())
+    axis_names, names = {**problem.axis_names}, [*problem.start]
+
+    class Clears:
+        @staticmethod
+        def why_unsupported(problem, mesh):
+            problem.outline["optimizer"]["name"] = "sgd"
+            problem.outline["optimizer"]["betas"].clear()
+            problem.axis_names.clear()
+            problem.start.clear()
+
+        @staticmethod
+        def build(problem, mesh):
+            built = python_loop.build(problem, mesh)
+            Clears.why_unsupported(problem, mesh)
+            return built
+
+    assert why_unsupported(Clears, problem, mesh) == ""
+    build_step(Clears, problem, mesh)
+    assert problem.outline["optimizer"] == {"name": "adamw", "betas": [0.9, 0.999]}
+    assert problem.axis_names == axis_names
+    assert [*problem.start] == names
 
 
 def test_what_a_step_returns_must_be_a_pair():

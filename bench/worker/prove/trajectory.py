@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -26,7 +25,7 @@ from bench.worker.prove.carried_state import (
     snapshot,
     words,
 )
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import WrongStepError, own_copy
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.state_reader import StateCopy, is_elsewhere
 
@@ -83,8 +82,7 @@ def under_sgd(problem: Problem, rate: float) -> Problem:
 
 def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
     """Build an implementation's step; WrongStepError if `build` does not return a TrainStep."""
-    # A copy, whose fields a file may set without an effect on others.
-    train_step: Any = implementation.build(copy(problem), mesh)
+    train_step: Any = implementation.build(own_copy(problem), mesh)
     # isinstance would fail: an implementation of another revision has that revision's class.
     parts = ("state", "place", "step", "params")
     if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):
