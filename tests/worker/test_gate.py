@@ -263,6 +263,28 @@ def test_wrong_optimizer_is_caught(gate):
         gate.prove_exact(data_parallel(step_of, check_vma=False))
 
 
+def test_a_loss_with_the_digits_of_float32_is_right_in_float64_too(gate):
+    """As with a loss scale, which is usually applied in float32."""
+    single = reduced_by(lambda loss: mean(loss.astype(jnp.float32)).astype(loss.dtype), mean)
+    checks = gate.prove_exact(data_parallel(single, check_vma=False))
+    assert checks[0]["loss_tolerance"] == 2.0**-22
+    assert max(check["loss_error"] for check in checks) > 1e-9
+
+
+def test_a_wrong_loss_is_not_blamed_on_the_optimizer(gate):
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            loss, grads = mean(jax.value_and_grad(loss_fn)(state[0], batch))
+            wrong = 1.0 if isinstance(state[1][0], optax.EmptyState) else 1.001
+            return apply(problem, state, grads), wrong * loss
+
+        return step
+
+    why = "^the losses are wrong, and the updates are right .*of the loss 1.0e-03, more than"
+    with pytest.raises(WrongStepError, match=why):
+        gate.prove_exact(data_parallel(step_of, check_vma=False))
+
+
 @pytest.mark.parametrize("exempt", [1, 2])
 def test_weight_decay_on_the_wrong_parameters_is_caught(gate, exempt):
     """It changes an update by less than 1e-4; biases are 0 at first."""

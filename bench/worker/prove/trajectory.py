@@ -52,7 +52,7 @@ class Trajectory:
     """Names and drifts of arrays whose replicas differ: of each loss, and of the state after the
     first step and the last."""
     loss_dtype: str = ""
-    """Dtype of the losses; empty if they are no floats."""
+    """Dtype of the losses, float32 if they only have its digits; empty if they are no floats."""
 
     repeated: Trajectory | None = None
     """The same, with the first step as it was when taken again."""
@@ -147,14 +147,17 @@ def run_steps(
             drifts += _drifts_of_rest(state, (params, model_state), resolved or {})
             snapshots.append(flat(params, np.float32))
             states.append(flat(model_state))
+    found, dtype = np.array(losses), str(loss.dtype) if is_float(loss) else ""
+    if dtype == "float64" and np.array_equal(found, found.astype(np.float32)):
+        dtype = "float32"
     trajectory = Trajectory(
-        np.array(losses),
+        found,
         snapshots[0],
         snapshots[1],
         snapshots[-1],
         (states[0], states[1], states[-1]),
         tuple(drifts),
-        str(loss.dtype) if is_float(loss) else "",
+        dtype,
     )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
