@@ -27,7 +27,7 @@ from bench.records.mesh import MeshShape
 from bench.records.row_parts import OWN, SGD, TIMED_SGD
 from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
-from bench.worker.prove.failures import WrongStepError, why_unsupported
+from bench.worker.prove.failures import WrongStepError, failure, why_unsupported
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.trajectory import build_step, state_and_loss
@@ -523,6 +523,14 @@ def test_what_a_step_returns_must_be_a_pair():
         state_and_loss((1, 2, 3))
     with pytest.raises(WrongStepError, match="an object of type float, not the pair"):
         state_and_loss(1.0)
+
+
+def test_an_error_that_has_no_text_is_named_by_its_type():
+    class OddError(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    assert failure(OddError()) == ("crashed", "OddError")
 
 
 @pytest.mark.parametrize("answer", [False, True, 5, "", "  "])

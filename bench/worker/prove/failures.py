@@ -3,6 +3,7 @@
 import math
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,7 +149,7 @@ def approximation(module: object) -> str:
 
 def failure(error: BaseException) -> tuple[Status, str]:
     """Translate an exception into a status and a reason of one or a few lines."""
-    text = readable(str(error).strip())
+    text = readable(_text_of(error))
     if isinstance(error, WrongStepError | UnsupportedError | ChildError):
         return error.status, text
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
@@ -171,9 +172,16 @@ def _place(error: BaseException) -> str:
     return next((f" ({path.name}:{line})" for path, line in reversed(own or frames)), "")
 
 
+def _text_of(error: BaseException) -> str:
+    """Return an exception's message; empty if its class fails to make one."""
+    with suppress(BaseException):
+        return str(error).strip()
+    return ""
+
+
 def name_and_text(error: BaseException) -> str:
     """Describe an exception by type and message, and a SystemExit by the call that raises it."""
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r})"
-    text = str(error).strip()
+    text = _text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
