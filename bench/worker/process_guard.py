@@ -21,6 +21,7 @@ import statistics
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -231,6 +232,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
     "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
     "logging": (_loggers, _set_loggers),
+    "np.seterr": (np.geterr, lambda old: np.seterr(**old)),
     "os.chdir": (_folder, os.chdir),
     "os.sched_setaffinity": (cores, _pin),
     "os.sched_setscheduler": (
@@ -267,6 +269,7 @@ class ProcessSettings:
     def __init__(self) -> None:
         self._config: dict[str, Any] = dict(jax.config.values)
         self._environment = dict(os.environ)
+        self._filters = list(warnings.filters)
         self._settings = {name: read() for name, (read, _) in _SETTINGS.items()}
         self._entered: list[Any] = []
         """Contexts that hide those which files have left open; jax has no other way to close one.
@@ -276,13 +279,17 @@ class ProcessSettings:
         """Undo all changes since the snapshot, so that no file affects other arms.
 
         The names of the settings and variables that had changed are returned. Output streams that
-        are closed or gone are opened again, without a word, because that affects no time.
+        are closed or gone are opened again, and filters of warnings, which many packages add, are
+        put back, without a word, because that affects no time.
         """
         faulthandler.cancel_dump_traceback_later()  # it could end the process in another's turn
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name, None)
             if stream is None or getattr(stream, "closed", False):
                 setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
+        if [*map(id, warnings.filters)] != [*map(id, self._filters)]:
+            warnings.resetwarnings()  # what has been shown once is forgotten as well
+            warnings.filters = [*self._filters]
         now = jax.config.values
         changed = {name for name in self._config.keys() & now if now[name] != self._config[name]}
         for name in changed:

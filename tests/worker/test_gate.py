@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -26,7 +27,7 @@ from bench.records.mesh import MeshShape
 from bench.records.row_parts import OWN, SGD, TIMED_SGD
 from bench.worker.problems import make_mesh
 from bench.worker.prove.exact_arithmetic import rounding
-from bench.worker.prove.failures import WrongStepError, why_unsupported
+from bench.worker.prove.failures import WrongStepError, failure, why_unsupported
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.trajectory import build_step, state_and_loss
@@ -262,6 +263,28 @@ def test_wrong_optimizer_is_caught(gate):
         gate.prove_exact(data_parallel(step_of, check_vma=False))
 
 
+def test_a_loss_with_the_digits_of_float32_is_right_in_float64_too(gate):
+    """As with a loss scale, which is usually applied in float32."""
+    single = reduced_by(lambda loss: mean(loss.astype(jnp.float32)).astype(loss.dtype), mean)
+    checks = gate.prove_exact(data_parallel(single, check_vma=False))
+    assert checks[0]["loss_tolerance"] == 2.0**-22
+    assert max(check["loss_error"] for check in checks) > 1e-9
+
+
+def test_a_wrong_loss_is_not_blamed_on_the_optimizer(gate):
+    def step_of(problem, loss_fn):
+        def step(state, batch):
+            loss, grads = mean(jax.value_and_grad(loss_fn)(state[0], batch))
+            wrong = 1.0 if isinstance(state[1][0], optax.EmptyState) else 1.001
+            return apply(problem, state, grads), wrong * loss
+
+        return step
+
+    why = "^the losses are wrong, and the updates are right .*of the loss 1.0e-03, more than"
+    with pytest.raises(WrongStepError, match=why):
+        gate.prove_exact(data_parallel(step_of, check_vma=False))
+
+
 @pytest.mark.parametrize("exempt", [1, 2])
 def test_weight_decay_on_the_wrong_parameters_is_caught(gate, exempt):
     """It changes an update by less than 1e-4; biases are 0 at first."""
@@ -467,12 +490,47 @@ def test_what_is_built_must_be_a_step(mesh, returned):
         build_step(Odd, linear.problem(linear.SIZES["tiny"](), 8, "fp32"), mesh)
 
 
+def test_what_a_file_does_to_its_problem_changes_no_others(mesh):
+    rule = MappingProxyType({"name": "adamw", "betas": [0.9, 0.999]})
+    given = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
+    problem = replace(given, outline={"optimizer": rule}, start=given.draw())
+    axis_names, names = {**problem.axis_names}, [*problem.start]
+
+    class Clears:
+        @staticmethod
+        def why_unsupported(problem, mesh):
+            problem.outline["optimizer"]["name"] = "sgd"
+            problem.outline["optimizer"]["betas"].clear()
+            problem.axis_names.clear()
+            problem.start.clear()
+
+        @staticmethod
+        def build(problem, mesh):
+            built = python_loop.build(problem, mesh)
+            Clears.why_unsupported(problem, mesh)
+            return built
+
+    assert why_unsupported(Clears, problem, mesh) == ""
+    build_step(Clears, problem, mesh)
+    assert problem.outline["optimizer"] == {"name": "adamw", "betas": [0.9, 0.999]}
+    assert problem.axis_names == axis_names
+    assert [*problem.start] == names
+
+
 def test_what_a_step_returns_must_be_a_pair():
     assert state_and_loss([1, 2]) == (1, 2)
     with pytest.raises(WrongStepError, match="3 values, not the pair"):
         state_and_loss((1, 2, 3))
     with pytest.raises(WrongStepError, match="an object of type float, not the pair"):
         state_and_loss(1.0)
+
+
+def test_an_error_that_has_no_text_is_named_by_its_type():
+    class OddError(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    assert failure(OddError()) == ("crashed", "OddError")
 
 
 @pytest.mark.parametrize("answer", [False, True, 5, "", "  "])

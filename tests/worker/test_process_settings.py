@@ -10,10 +10,12 @@ import resource
 import signal
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from bench.records.host import cores
@@ -111,6 +113,7 @@ PYTHONS = {
     "gc.callbacks": lambda: gc.callbacks.append(replacement),
     "gc.set_threshold": lambda: gc.set_threshold(1),
     "logging": lambda: logging.getLogger("jax._src.lazy").addFilter(replacement),
+    "np.seterr": lambda: np.seterr(all="raise"),
     "os.chdir": lambda: os.chdir("/"),
     "os.umask": lambda: os.umask(0o777),
     "resource.setrlimit": limit_files,
@@ -133,6 +136,13 @@ def test_pythons_own_settings_are_put_back():
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert Path.cwd() == folder
     assert settings.put_back() == set()
+
+
+def test_filters_of_warnings_are_put_back_without_a_word():
+    settings, before = ProcessSettings(), list(warnings.filters)
+    warnings.simplefilter("error")
+    assert settings.put_back() == set()
+    assert warnings.filters == before
 
 
 def test_a_folder_that_is_gone_ends_no_worker(tmp_path, monkeypatch):

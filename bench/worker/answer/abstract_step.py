@@ -22,6 +22,7 @@ from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from bench.contract import Implementation, Problem, TrainStep
+from bench.worker.prove.failures import own_copy
 
 
 class NotAbstractError(Exception):
@@ -59,7 +60,7 @@ def abstract_step(
     found: dict[str, Any] = {}
 
     def whole() -> Any:
-        step = implementation.build(problem, mesh)
+        step = implementation.build(own_copy(problem), mesh)
         placed = step.place(batch)
         found["bubble"], found["period"] = float(step.bubble), step.period
         found["state_bytes"] = _state_bytes(step, shardings)

@@ -65,7 +65,7 @@ def inspect(request: CellRequest) -> Inspection:
         cell = load_cell(request)
         if why := cell.why_unsupported():
             return inspection(cell.mesh, None, why=why)
-        step = cell.implementation.build(cell.problem, cell.mesh)
+        step = build_step(cell.implementation, cell.problem, cell.mesh)
         return inspection(cell.mesh, step, step.place(cell.problem.batch(0)))
     except Exception as error:  # noqa: BLE001 - a user's file may raise anything
         sys.stderr.write(f"{failure(error)[1]}\n")

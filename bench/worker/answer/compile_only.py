@@ -17,7 +17,7 @@ from bench.records.printable import readable
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.event_stream import answer_requests
 from bench.worker.problems import RequestedCell, load_cell, make_problem
-from bench.worker.prove.failures import UnsupportedError, failure, name_and_text
+from bench.worker.prove.failures import UnsupportedError, failure, name_and_text, own_copy
 from bench.worker.read.device_memory import device_bytes, largest_program
 from bench.worker.read.programs import (
     FirstCall,
@@ -119,7 +119,7 @@ def compile_step(
 
 def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> CompiledStep:
     """Run a step once."""
-    step = implementation.build(problem, mesh)
+    step = implementation.build(own_copy(problem), mesh)
     batch = step.place(problem.batch(0))
     own = max(device_bytes(step.state).values())
     traced = flops_if_traceable(step.step, step.state, batch) or 0.0

@@ -25,7 +25,7 @@ from bench.worker.file_loader import load
 from bench.worker.foreign.foreign_module import STATE, initial, named, restored, without_state
 from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.carried_state import model_state_of
-from bench.worker.prove.failures import why_state_unsupported
+from bench.worker.prove.failures import own_copy, why_state_unsupported
 from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
 from bench.worker.read.programs import FirstCall, program_figures
 from bench.worker.read.step_program import operations
@@ -103,7 +103,7 @@ def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:
 def why_unsupported(implementation: Implementation, asked: Any) -> str | None:
     """Return why the implementation cannot run the problem, or not carry its model state."""
     problem, mesh = problem_and_mesh(asked)
-    reason = implementation.why_unsupported(problem, mesh)
+    reason = implementation.why_unsupported(own_copy(problem), mesh)
     if reason is None:
         return why_state_unsupported(implementation, problem, mesh) or None
     return reason

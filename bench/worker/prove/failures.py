@@ -2,11 +2,13 @@
 
 import math
 import traceback
-from collections.abc import Callable
-from copy import copy
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
@@ -80,9 +82,25 @@ def in_all_processes(
     return result  # type: ignore[return-value]
 
 
+def own_copy(problem: Problem) -> Problem:
+    """Copy a problem for a file, which may change its fields, dicts and lists, for no other's."""
+    start, start_state = jax.tree.map(lambda leaf: leaf, (problem.start, problem.start_state))
+    axis_names, outline = map(_unshared, (problem.axis_names, problem.outline))
+    return replace(
+        problem, axis_names=axis_names, outline=outline, start=start, start_state=start_state
+    )
+
+
+def _unshared(part: Any) -> Any:
+    """Copy mappings, of any class and to dicts, and lists, at any depth."""
+    if isinstance(part, Mapping):
+        return {key: _unshared(one) for key, one in part.items()}
+    return [*map(_unshared, part)] if isinstance(part, list) else part
+
+
 def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh) -> str:
     """Return why an implementation cannot run a problem, or ""; WrongStepError if it is no text."""
-    reason = implementation.why_unsupported(copy(problem), mesh)
+    reason = implementation.why_unsupported(own_copy(problem), mesh)
     if reason is None:
         return why_state_unsupported(implementation, problem, mesh)
     if not isinstance(reason, str) or not reason.strip():
@@ -131,7 +149,7 @@ def approximation(module: object) -> str:
 
 def failure(error: BaseException) -> tuple[Status, str]:
     """Translate an exception into a status and a reason of one or a few lines."""
-    text = readable(str(error).strip())
+    text = readable(_text_of(error))
     if isinstance(error, WrongStepError | UnsupportedError | ChildError):
         return error.status, text
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
@@ -154,9 +172,16 @@ def _place(error: BaseException) -> str:
     return next((f" ({path.name}:{line})" for path, line in reversed(own or frames)), "")
 
 
+def _text_of(error: BaseException) -> str:
+    """Return an exception's message; empty if its class fails to make one."""
+    with suppress(BaseException):
+        return str(error).strip()
+    return ""
+
+
 def name_and_text(error: BaseException) -> str:
     """Describe an exception by type and message, and a SystemExit by the call that raises it."""
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r})"
-    text = str(error).strip()
+    text = _text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -26,7 +25,7 @@ from bench.worker.prove.carried_state import (
     snapshot,
     words,
 )
-from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.failures import WrongStepError, own_copy
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.state_reader import StateCopy, is_elsewhere
 
@@ -53,7 +52,7 @@ class Trajectory:
     """Names and drifts of arrays whose replicas differ: of each loss, and of the state after the
     first step and the last."""
     loss_dtype: str = ""
-    """Dtype of the losses; empty if they are no floats."""
+    """Dtype of the losses, float32 if they only have its digits; empty if they are no floats."""
 
     repeated: Trajectory | None = None
     """The same, with the first step as it was when taken again."""
@@ -83,8 +82,7 @@ def under_sgd(problem: Problem, rate: float) -> Problem:
 
 def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> TrainStep:
     """Build an implementation's step; WrongStepError if `build` does not return a TrainStep."""
-    # A copy, whose fields a file may set without an effect on others.
-    train_step: Any = implementation.build(copy(problem), mesh)
+    train_step: Any = implementation.build(own_copy(problem), mesh)
     # isinstance would fail: an implementation of another revision has that revision's class.
     parts = ("state", "place", "step", "params")
     if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):
@@ -149,14 +147,17 @@ def run_steps(
             drifts += _drifts_of_rest(state, (params, model_state), resolved or {})
             snapshots.append(flat(params, np.float32))
             states.append(flat(model_state))
+    found, dtype = np.array(losses), str(loss.dtype) if is_float(loss) else ""
+    if dtype == "float64" and np.array_equal(found, found.astype(np.float32)):
+        dtype = "float32"
     trajectory = Trajectory(
-        np.array(losses),
+        found,
         snapshots[0],
         snapshots[1],
         snapshots[-1],
         (states[0], states[1], states[-1]),
         tuple(drifts),
-        str(loss.dtype) if is_float(loss) else "",
+        dtype,
     )
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")

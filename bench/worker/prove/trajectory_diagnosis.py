@@ -79,6 +79,8 @@ def why_wrong(
     # After the first step alone: from the second on, one wrong parameter spoils the others.
     wrong = [path for path, error in first.items() if error > check["update_tolerance"]]
     right = f"that of the other {count(len(first) - len(wrong), 'parameter')} is right"
+    only_losses = name == OWN and right_update and not (wrong or sentences)
+    sentences += ["the losses are wrong, and the updates are right"] if only_losses else []
     if name == OWN and not sentences and gate.division.devices == 1:
         steps = OwnSteps(seen, mask, (check["loss_tolerance"], check["update_tolerance"]))
         why = ""
