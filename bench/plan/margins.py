@@ -45,12 +45,11 @@ def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[fl
     rounds = plan.launches * plan.worker["rounds"] * RACED
     wanted = SEVERAL * z * noise / math.sqrt(rounds)
     margin = next((margin for margin in MARGINS if margin >= wanted), MARGINS[-1])
-    resolved = max(margin, wanted)
-    more = f"{percent(resolved)} is" if resolved == margin else f"only {percent(resolved)} is"
-    return margin, (
-        f"{more} what {plan.preset} can resolve here, where the ratio of equal programs varies by "
-        f"{percent(noise)} between rounds ({source})"
-    )
+    resolves = f"{percent(margin)} is what {plan.preset} can resolve here"
+    if wanted > margin:
+        resolves = f"{plan.preset} can resolve only {percent(wanted)} here"
+    varies = f"the ratio of equal programs varies by {percent(noise)} between rounds"
+    return margin, f"{resolves}, where {varies} ({source})"
 
 
 def _noise(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]:
