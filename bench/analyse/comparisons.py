@@ -152,9 +152,13 @@ def compare_arms(
     fed, versions = own_arms(rounds.arms, INPUT_WAYS), version_opponents(arms)
     found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
     floor = found.pop(TWIN, None)
+    programs = {cell["implementation"]: identity(cell) for cell in cells}
+    # Of arms that run one program, the one with the most rounds speaks for all.
+    named = sorted(found.keys() & opponents.keys(), key=lambda arm: found[arm].rounds)
+    longest = {programs[arm] or arm: found[arm] for arm in named}
+    found |= {arm: longest[programs[arm] or arm] for arm in named}
     count = max(1, len({*opponents.items(), *fed.items(), *versions.items()}))
     last = float(looks[-1]["alpha"]) if looks else 0.0
-    programs = {cell["implementation"]: identity(cell) for cell in cells}
     claims = {
         # A look settles an arm under another version only against the present one.
         arm: claim(

@@ -69,6 +69,16 @@ def test_equal_dispatch_is_proved_and_runs_without_programs_are_read(tmp_path: P
     assert found.cells["fingerprint"].isna().all()
 
 
+def test_arms_with_one_program_show_one_step_time(tmp_path: Path) -> None:
+    ratios = {"jit_spmd": 1.0, "one": 1.5, "again": 1.52, "other": 1.5}
+    alike = dict.fromkeys(("one", "again"), ("1" * 16, "a" * 16, 6))
+    found = tables(tmp_path, replace(PLAN, ratios=ratios, programs=alike))
+    times = found.cells.set_index("implementation")["step_s"]
+    assert times["one"] == times["again"] != times["other"]
+    (block,) = found.comparisons
+    assert block.claims["one"].ratio is block.claims["again"].ratio
+
+
 def test_arms_with_one_program_share_their_standing(tmp_path: Path) -> None:
     """The arm that left the rounds early has that of the one that stayed."""
     ratios = {"jit_spmd": 1.0, "slow": 1.5, "renamed": 1.5, "slower": 2.0}
