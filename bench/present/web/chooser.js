@@ -65,10 +65,11 @@ function useOf(cells, limit, where) {
     meshes.length > 1 ? ` (${cell.of.mesh})` : "",
   ]);
   const others = more ? ` or ${more} more` : "";
-  const highest = Math.max(...best.slice(1).map((cell) => timesBeside(cell, best[0])?.[2] ?? Infinity));
-  const bound = highest < 2 ? ` (within ${percent(Math.ceil(1000 * (highest - 1)) / 1000)})` : "";
-  const tied = best.length > 1 ? `: differences are undecided or negligible${bound}` : "";
+  const tied = best.length > 1 ? ": differences are undecided or negligible" : "";
+  const highest = Math.max(1, ...best.slice(1).map((cell) => timesBeside(cell, best[0])?.[2] ?? Infinity));
+  const bounded = tied && highest < 2; // rounded up to a tenth of a percent
+  const bound = bounded ? `within ${percent(Math.ceil(1000 * (highest - 1)) / 1000)}; ` : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));
   const times = unique(ends.map((end) => si(end, "s"))).join(" to ");
-  return element("p", "Use ", ...links, `${others}${where}${tied} (${times} per step).${without}`);
+  return element("p", "Use ", ...links, `${others}${where}${tied} (${bound}${times} per step).${without}`);
 }
