@@ -7,10 +7,9 @@ launch, whose rows are stored like a run's.
 import inspect
 import math
 import platform
-import types
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -159,6 +158,20 @@ def compare(
     return _stored(plan, samples, list(session.cells.values()), block, agreement)
 
 
+@dataclass(frozen=True)
+class _Problem:
+    """The parts of a problem that a session uses; the model FLOPs of a function are unknown."""
+
+    batch: Callable[[int], Any]
+    units_per_step: int
+    unit: str = "samples"
+    model_flops: float = math.nan
+    axis_names: Mapping[str, Any] = field(default_factory=dict)
+    outline: Mapping[str, Any] = field(default_factory=dict)
+    start: Any = None
+    start_state: Any = None
+
+
 class _Session(BlockSession):
     """A session without a supervisor: it keeps the last look that its rounds reported."""
 
@@ -169,11 +182,7 @@ class _Session(BlockSession):
         super().__init__(job, self._keep, Path())
         self.threads, self.mesh = FileThreads(), mesh
         self.row |= {"load_before": load_average(), "cores": [sorted(cores())]}
-        # The parts of a problem that a session uses; the model FLOPs of a function are unknown.
-        self.problem = cast("Problem", types.SimpleNamespace(
-            batch=lambda _: batch, model_flops=math.nan, unit="samples",
-            units_per_step=self.block.batch,
-        ))  # fmt: skip
+        self.problem = cast("Problem", _Problem(lambda _: batch, self.block.batch))
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Leave the process as it is: it belongs to the caller."""

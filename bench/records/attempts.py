@@ -83,7 +83,7 @@ class Ledger:
             fault = f"another referee is writing {self.path}; wait until it has ended"
             raise StoreError(fault) from error
         except OSError as error:
-            raise StoreError(f"cannot write {self.path}: {error.strerror}") from error
+            raise StoreError(f"{self.path}: {(error.strerror or '').lower()}") from error
         self._locked = True
         self._read()
 

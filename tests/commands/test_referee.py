@@ -113,7 +113,7 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
         (
             ("best.py", "mine.py", "--ledger", "/proc/x/ledger.jsonl"),
             {},
-            "cannot write /proc/x/ledger.jsonl: No such file or directory",
+            "error: /proc/x/ledger.jsonl: no such file or directory",
         ),
         *slow(
             (("best.py", "mine.py"), {"best": "wrong"}, "the incumbent fails, wrong: gradients 2")

@@ -16,7 +16,10 @@ from bench.present.closing_summary import next_steps
 def told(word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seconds=100.0):
     claim = Claim(None, Verdict(word, low, high), to_decide)
     conditions = Conditions(steal=0.0, foreign=foreign, mhz=None)
-    block = SimpleNamespace(name="b", claims={"arm": claim}, conditions=conditions)
+    standings = SimpleNamespace(largest_ratio=1.0)
+    block = SimpleNamespace(
+        name="b", claims={"arm": claim}, conditions=conditions, standings=standings, margin=0.02
+    )
     rows = [{"block": "b", "seconds": {"measure": seconds}}, {"block": "c", "seconds": {"x": 9e9}}]
     run = SimpleNamespace(directory=Path("reports/r"), block_rows=rows)
     return list(next_steps(SimpleNamespace(comparisons=[block]), run))
