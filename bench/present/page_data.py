@@ -154,6 +154,8 @@ class _PageData:
                 "bandwidth": ceilings and ceilings["memory_bytes"],
                 "facts": [*run_tables.facts(block, self.manifest)],
                 "ratios": _ratios(block, self.arms),
+                "leaders": [self.arms[arm] for arm in block.standings.leaders],
+                "spread": shortened([block.standings.largest_ratio])[0],
                 "launch": [int(block.rounds.attempt[place]) for place in rounds],
                 "samples": {
                     str(self.arms.get(arm, "twin")): shortened(micros[rounds].tolist(), 5)

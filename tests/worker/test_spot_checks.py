@@ -310,7 +310,7 @@ def reset_moments(right, copy, problem, mesh):
         (reused, "the gradients are those of the step before"),
         (in_a_thread, "the optimizer.s .*count goes|the parameters do not change|left out"),
         (with_a_counter, TWICE),
-        (reset_moments, "the update is"),
+        (reset_moments, r": step \d+ begins with new moments in the optimizer"),
     ],
 )
 def test_a_step_that_goes_wrong_later_is_named(gate, mesh, problem, change, diagnosis):
@@ -339,7 +339,7 @@ def test_a_short_turn_is_checked_as_a_whole(gate, mesh, problem, change, diagnos
 def test_the_reference_runs_once_for_arms_in_equal_states(gate, mesh, problem, monkeypatch):
     gate.expected(AS_TIMED)
     arms = []
-    for name, change in {"one": cached_loss, "other": None, "wrong": longer}.items():
+    for name, change in {"one": cached_loss, "other": None, "wrong": one_layer}.items():
         build = jit_spmd.build if change is None else changed(change)
         built = build(problem, mesh)
         arms.append(Arm(name, built.step, built.state, built.place(problem.batch(0))))
@@ -434,6 +434,23 @@ def test_a_check_is_not_announced_by_a_call_of_params(gate, mesh, problem, rearr
     assert "the parameters do not change" in why
 
 
+def test_moments_that_are_made_anew_in_a_spans_last_step_are_found(gate, mesh, problem):
+    """They spoil no update of the span, and the next one begins without them."""
+
+    def made_anew(right, copy, problem, mesh):
+        def step(call, state, batch):
+            (params, opt_state, *others), loss = right(state, batch)
+            if call > AFTER and call % 5 == 1:
+                opt_state = jax.tree.map(lambda x: 0 * x if x.ndim else x, opt_state)
+            return (params, opt_state, *others), loss
+
+        return step
+
+    why, _ = checked(gate, changed(made_anew)(problem, mesh), problem)
+    assert "the optimizer's [0].mu" in why, why
+    assert "are not what the steps make of them" in why
+
+
 def test_counters_are_read_as_they_were_before_later_steps(gate, mesh, problem):
     """A check may be the first of its turn, and `params` is called only after the round."""
     right = jit_spmd.build(problem, mesh)
@@ -446,7 +463,7 @@ def test_counters_are_read_as_they_were_before_later_steps(gate, mesh, problem):
     assert not reader.is_plain
     before = PendingSnapshot(gate, reader, built.state)
     state, _ = built.step(built.state, batch)
-    after = PendingSnapshot(gate, reader, state, before)
+    after = PendingSnapshot(gate, reader, state)
     later, _ = built.step(state, batch)
     for taken, count in ((before, 0), (after, 1)):
         assert set(counters(taken.moment(later).held.opt_state).values()) == {count}

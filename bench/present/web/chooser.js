@@ -4,19 +4,30 @@
 const CASE = ["for", "on", "within"]; // Selectors, and their keys in the address.
 const MOST_USED = 4; // Implementations that an answer names.
 
-/* Whether a cell is surely behind another one by more than the margin and the noise floor. Without
-   shared rounds, the step times decide. */
+/* Whether a cell is surely behind another one. Without shared rounds, the step times decide, if
+   they differ by more than the margin and the noise floor. */
 function isBehind(cell, other) {
-  const apart = cell.step_s / other.step_s;
-  const [, low] = timesBeside(cell, other) ?? [apart, apart];
+  const beside = timesBeside(cell, other);
   const negligible = [cell, other].flatMap(({ of }) => [of.margin, of.floor ?? 0]);
-  return known(low) && low > 1 + Math.max(...negligible);
+  return beside ? beside[1] > 1 : cell.step_s / other.step_s > 1 + Math.max(...negligible);
 }
 
-/* The fastest cell, and those whose distance to it is undecided or negligible, by step time. */
+const leads = ({ of, arm }) => of.leaders.includes(arm);
+
+/* The cells that may be the fastest, by step time: leaders, if all those of their blocks are here. */
 function usable(cells) {
-  const ordered = [...cells].sort((a, b) => a.step_s - b.step_s);
+  const leaders = cells.filter(leads);
+  const every = unique(cells.map(({ of }) => of)).flatMap((block) => block.leaders);
+  const some = every.length && leaders.length === every.length ? leaders : cells;
+  const ordered = [...some].sort((a, b) => a.step_s - b.step_s);
   return ordered.filter((cell) => cell === ordered[0] || !isBehind(cell, ordered[0]));
+}
+
+/* Bound on the ratio of any two leaders, or else of the best cell and any other. */
+function widestRatio(best) {
+  const [{ of }, ...others] = best;
+  if (best.every((cell) => cell.of === of && leads(cell))) return of.spread ?? Infinity;
+  return Math.max(1, ...others.map((cell) => timesBeside(cell, best[0])?.[2] ?? Infinity));
 }
 
 /* Bytes rounded up to two digits, so that a list of limits is short. */
@@ -65,8 +76,8 @@ function useOf(cells, limit, where) {
     meshes.length > 1 ? ` (${cell.of.mesh})` : "",
   ]);
   const others = more ? ` or ${more} more` : "";
-  const tied = best.length > 1 ? ": differences are undecided or negligible" : "";
-  const highest = Math.max(1, ...best.slice(1).map((cell) => timesBeside(cell, best[0])?.[2] ?? Infinity));
+  const tied = best.length > 1 ? ": any of them may be the fastest" : "";
+  const highest = widestRatio(best);
   const bounded = tied && highest < 2; // rounded up to a tenth of a percent
   const bound = bounded ? `within ${percent(Math.ceil(1000 * (highest - 1)) / 1000)}; ` : "";
   const ends = [Math.min, Math.max].map((end) => end(...best.map(({ step_s }) => step_s)));

@@ -14,6 +14,7 @@ from bench.worker.prove.relative_errors import (
     distance,
     length,
     named_state,
+    rms,
     state_errors,
     update_errors,
 )
@@ -23,6 +24,9 @@ from bench.worker.prove.state_reader import moments
 from bench.worker.prove.timed_reference import ReferenceSteps
 
 NAME = "in the rounds"
+LOST = 0.5
+"""Largest distance of moments from the right ones, relative to these. Rounding moves none
+so far."""
 DRIFT = 1e-2
 """Largest distance of replicas that differ by rounding, relative to the change since the start."""
 
@@ -49,8 +53,6 @@ class Comparison:
         self._strays = not self._moving and not distance(ours, start) <= floor
         if not self._moving:
             start, ours, theirs = map(moments, (before.opt_state, after.opt_state, right.opt_state))
-            if not ours:  # they were not read, because the parameters have moved
-                start = theirs = {}
             self._size = distance(theirs, start)
             floor = FLOOR * 2.0**-23 * length(start)
         self._start, self._floor = start, floor
@@ -136,7 +138,7 @@ def nearby_check(span: SpanRecord, other: SpanRecord, right: ReferenceSteps) -> 
         return None
     ends = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
     found = Comparison(span, right, ends)
-    return found.check if found.is_right else None
+    return found.check if found.is_right and not why_lost(span, right) else None
 
 
 @cache
@@ -161,6 +163,25 @@ def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
     other = flat(span.stepped(apart=True).states[-1])
     most += ROUNDINGS * max(state_errors(other, theirs, start).values())
     return named_state(end, theirs, start, most)
+
+
+def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
+    """Say which moments of the optimizer are far from those that the reference's steps leave.
+
+    Far is relative to the largest of their kind: others may consist of nothing but rounding.
+    """
+    ours, theirs = map(moments, (span.after.held.opt_state, right.opt_state))
+    kinds = {path: path.partition("['")[0] for path in ours}  # such as `[0].mu`
+    off = {path: rms(leaf - theirs[path]) for path, leaf in ours.items()}
+    most = dict.fromkeys(kinds.values(), 0.0)
+    for path, kind in kinds.items():
+        most[kind] = max(most[kind], LOST * rms(theirs[path]))
+    far = [path for path, kind in kinds.items() if not off[path] <= most[kind]]
+    if far:
+        other = moments(span.stepped(apart=True).opt_state)
+        far = [path for path in far if off[path] > ROUNDINGS * rms(other[path] - theirs[path])]
+    why = "are not what the steps make of them: they were lost, or made anew"
+    return f"the optimizer's {', '.join(far[:FEW])} {why}" if far else ""
 
 
 def why_drifting(span: SpanRecord) -> str:

@@ -1,11 +1,13 @@
 """Diagnosis of wrong spans in the rounds: known mistakes are reproduced and compared."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.contract import Params
 from bench.contract.clipping import squared_norm
 from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
@@ -52,9 +54,10 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
             return f"the update is that of {len(some)} of {parts} parts of the batch"
     factor = float(update @ whole / (whole @ whole))
     far = abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT)
-    if far or explains(factor * whole, update, whole):
+    made_anew = _made_anew(span, makes)
+    if not made_anew and (far or explains(factor * whole, update, whole)):
         return f"the update is about {factor:.3g} times what it should be"
-    return _delayed(span)
+    return made_anew or _delayed(span)
 
 
 def unexplained(span: SpanRecord, right: ReferenceSteps) -> str:
@@ -85,6 +88,21 @@ def why_not_finite(span: SpanRecord) -> str:
                 number = count(int(wrong.sum()), "element")
                 found.append(f"{path} is nan or infinite in {number}")
     return "; ".join(found[:FEW])
+
+
+def _made_anew(span: SpanRecord, makes: Callable[[Params], bool]) -> str:
+    """Test whether a step of a span begins with new moments; empty if none does."""
+    optimizer, batch = span.gate.timed.optimizer, span.gate.timed_batches[0]
+    at = readable(span.gate, span.before.held)
+    for number in range(span.steps):
+        fresh = optimizer.init(at.params)
+        anew = jax.tree.map(lambda new, old: new if new.ndim else old, fresh, at.opt_state)
+        left = (span.steps - number) * [batch]
+        if makes(span.gate.reference.run(optimizer, left, at._replace(opt_state=anew)).params[-1]):
+            return f"step {span.first_step + number} begins with new moments in the optimizer"
+        one = span.gate.reference.run(optimizer, [batch], at)
+        at = HostState(one.params[-1], one.opt_state, one.states[-1])
+    return ""
 
 
 def _delayed(span: SpanRecord) -> str:

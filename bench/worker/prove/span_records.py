@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 
-from bench.contract import Params
 from bench.records.row_parts import AS_TIMED
 from bench.worker.prove.carried_state import private
 from bench.worker.prove.gate import Gate
@@ -28,40 +26,30 @@ class ArmSnapshot(NamedTuple):
 
 
 def read_moment(
-    gate: Gate, reader: StateReader, state: Any, *how: Callable[[Params], bool]
+    gate: Gate, reader: StateReader, state: Any, *, moments: bool = True
 ) -> ArmSnapshot:
-    """Copy a state to the host, and compare its replicas; `how` is for the reader."""
+    """Copy a state to the host, with its optimizer's moments or not, and compare its replicas."""
     params, model_state = jax.tree.map(private, reader.parts(state))
     mask = gate.expected(AS_TIMED).mask
     drifts = find_drifts(by_path(params) | state_by_path(model_state), mask)
-    return ArmSnapshot(reader.read(state, (params, model_state), *how), drifts)
+    return ArmSnapshot(reader.read(state, (params, model_state), moments=moments), drifts)
 
 
 class PendingSnapshot:
-    """A state in the rounds, read at once only if this calls no function of the file.
+    """A state in the rounds, read at once only if this calls no function of the file."""
 
-    Moments are needed before a span, and after it if the parameters have not moved since `before`.
-    """
-
-    def __init__(
-        self, gate: Gate, reader: StateReader, state: Any, before: PendingSnapshot | None = None
-    ) -> None:
+    def __init__(self, gate: Gate, reader: StateReader, state: Any) -> None:
         self._read = partial(read_moment, gate, reader)
         self._moment: ArmSnapshot | None = None
         if reader.is_plain or reader.is_elsewhere:
-            how = [] if before is None else [partial(same, before.moment(state).held.params)]
-            self._moment = self._read(state, *how)
-            return
-        self.copy = StateCopy(state, reader.places(moments=before is None))
-        self._has_moments = before is None or self.copy.equals(before.copy, reader.held)
-        if before is not None and self._has_moments:
-            self.copy = StateCopy(state, reader.places(moments=True))
+            self._moment = self._read(state)
+        else:
+            self.copy = StateCopy(state, reader.places)
 
     def moment(self, later: Any) -> ArmSnapshot:
         """Return what was read; `later` is a later state of the arm."""
         if self._moment is None:
-            state = self.copy.restored(later)
-            self._moment = self._read(state, lambda _: self._has_moments)
+            self._moment = self._read(self.copy.restored(later))
         return self._moment
 
 

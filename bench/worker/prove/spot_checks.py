@@ -32,6 +32,7 @@ from bench.worker.prove.span_comparison import (
     Comparison,
     nearby_check,
     why_drifting,
+    why_lost,
     why_wrong_state,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
@@ -126,7 +127,7 @@ class SpotChecks:
             turn_of(arm.name)
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
-                held = read_moment(self.gate, reader, arm.state, lambda _: False).held
+                held = read_moment(self.gate, reader, arm.state, moments=False).held
                 left, repeats = self._left(arm.steps, held), 1 + secrets.randbelow(most)
                 self._watched[arm.name] = _WatchedArm(reader, left, repeats)
         turn_of("")
@@ -169,7 +170,7 @@ class SpotChecks:
 
         def after(arm: Arm) -> None:
             times.append(time.monotonic())
-            states = taken[0], PendingSnapshot(self.gate, watched.reader, arm.state, taken[0])
+            states = taken[0], PendingSnapshot(self.gate, watched.reader, arm.state)
             loss = float(private(arm.losses[-1][1]))
             took_s = time.monotonic() - times[0]
             # A turn that is taken anyway is not the check's time.
@@ -326,6 +327,8 @@ class SpotChecks:
                 unlucky = not watched.suspected and found.is_within_wide and not of_state
                 watched.suspected = CLEARED
                 return "" if unlucky else found.why(of_state)
+            if lost := why_lost(kept, reached.right):
+                return lost
             reached.kept, reached.check = kept, found.check
         return self._passed(kept, reached.check)
 

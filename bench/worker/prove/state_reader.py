@@ -111,19 +111,19 @@ class StateReader:
         if fitting:
             place = max(fitting, key=likeness)
             self._optimizer = place, jax.tree.structure(shapes)
-            self._scalars = [place + at for at, (shape, _) in enumerate(wanted) if not shape]
 
     @property
     def whole(self) -> bool:
         """Whether the optimizer's state was found."""
         return self._optimizer is not None
 
-    def places(self, *, moments: bool) -> list[int] | None:
+    @property
+    def places(self) -> list[int] | None:
         """Return the indices of the leaves that reading needs; None if that may be all."""
         if self._optimizer is None or self._parts.num_leaves > len(self.held):
             return None
         first, tree = self._optimizer
-        return [*self.held, *(range(first, first + tree.num_leaves) if moments else self._scalars)]
+        return [*self.held, *range(first, first + tree.num_leaves)]
 
     def parts(self, state: Any) -> tuple[Params, ModelState]:
         """Return the parameters and the model state of a state; `params` may raise anything."""
@@ -137,17 +137,16 @@ class StateReader:
         self,
         state: Any,
         parts: tuple[Params, ModelState],
-        with_moments: Callable[[Params], bool] = lambda _: True,
+        *,
+        moments: bool = True,
     ) -> HostState:
         """Copy a state, whose parts are given, to the host; a collective if they are sharded.
 
-        `with_moments` says by the copied parameters whether moments are needed; if they are not,
-        empty arrays take their place.
+        Without `moments`, empty arrays take their place.
         """
         params, model_state = on_host(parts)
         if self._optimizer is None:
             return HostState(params, None, model_state)
-        moments = with_moments(params)
         leaves, tree = jax.tree.flatten(state)
         place, optimizers = self._optimizer
         held = jax.tree.unflatten(optimizers, leaves[place : place + optimizers.num_leaves])
