@@ -46,20 +46,15 @@ function drawCell() {
   const parts = [
     element("h3", { tabindex: "-1" }, cell.full),
     cell.status === "ok" ? "" : element("p.reason", status, cell.reason),
-    ...[cell.traced?.why, cell.traced?.why_fastest]
-      .filter(Boolean)
-      .map((text) => element("p", text)),
+    cell.traced?.why && element("p", cell.traced.why),
+    cell.traced?.why_fastest && element("p", cell.traced.why_fastest),
     element("dl.facts", ...factsOf(cell)),
     element("p", ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
+    facts.length && element("h4", `Its block, ${place}`),
+    facts.length && element("ul.remarks", ...facts.map((text) => element("li", text))),
   ];
-  if (facts.length) {
-    parts.push(
-      element("h4", `Its block, ${place}`),
-      element("ul.remarks", ...facts.map((text) => element("li", text))),
-    );
-  }
   clear(target);
   target.replaceChildren(...parts.filter(Boolean));
 }
