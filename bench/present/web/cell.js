@@ -95,7 +95,7 @@ function distribution(cell, width) {
     ["its second copy", samples.twin ?? [], "var(--muted)"],
   ].filter(([, values]) => values.length);
   // Number only the workers that measured the cell.
-  const workers = [...new Set(launch.filter((_, place) => known(own[place])))];
+  const workers = unique(launch.filter((_, place) => known(own[place])));
   const launches = launch.map((worker) => workers.indexOf(worker) + 1);
   const rows = arms.flatMap(([name, values]) =>
     values.flatMap((value, place) =>
@@ -109,8 +109,8 @@ function distribution(cell, width) {
     .filter(({ value, baseline }) => known(value) && known(baseline))
     .map((row, place) => ({ ...row, round: place + 1, ratio: row.value / row.baseline }));
   const round = number("round", "Round");
-  const [names, , colours] = [0, 1, 2].map((at) => arms.map((arm) => arm[at]));
-  const distributed = figure("distribution", { rows, width, names, colours }, {
+  const looks = { names: arms.map(([name]) => name), colours: arms.map(([, , colour]) => colour) };
+  const distributed = figure("distribution", { rows, width, ...looks }, {
     title: `Distribution of step times, ${cell.full}`,
     name: "samples",
     columns: [

@@ -18,11 +18,10 @@ function linesBetween(a, b, { operations, cells }) {
       const [source, opcode, result, size] = operations[place];
       return { source, count, runs: Math.abs(count), what: `${opcode} ${result}`, size };
     });
-  const moved = (own) => own.reduce((sum, { runs, size }) => sum + runs * size, 0);
+  const bytesOf = (own) => own.reduce((sum, { runs, size }) => sum + runs * size, 0);
   return [...Map.groupBy(found, ({ source }) => source)]
-    .map(([source, own]) => ({ source, own, moved: moved(own) }))
-    .sort((one, other) => other.moved - one.moved || (one.source < other.source ? -1 : 1))
-    .map(({ source, own }) => ({
+    .sort(([one, own], [other, others]) => bytesOf(others) - bytesOf(own) || (one < other ? -1 : 1))
+    .map(([source, own]) => ({
       source: source || "unknown",
       a: operationsTold(own.filter(({ count }) => count > 0)),
       b: operationsTold(own.filter(({ count }) => count < 0)),

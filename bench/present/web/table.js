@@ -20,7 +20,9 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     pages += 4;
     draw();
   });
-  const headings = columns.map((column) => heading(column, sortBy));
+  const headings = columns.map((column) =>
+    heading(column, () => redrawn({ sort: column.key, down: state.sort === column.key && !state.down })),
+  );
   const chosenRows = rowFinder(columns, rows, state);
 
   function draw() {
@@ -42,10 +44,6 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     pages = 1;
     draw();
     changed();
-  }
-
-  function sortBy(key) {
-    redrawn({ sort: key, down: state.sort === key && !state.down });
   }
 
   const save = () => downloadCsv(name, csvLines(columns, chosenRows()));
@@ -73,7 +71,7 @@ const alignmentOf = ({ format = "text", long }) =>
 function heading(column, sortBy) {
   const { key, title, note } = column;
   const arrow = element("span.arrow", { "aria-hidden": "true" });
-  const sort = button(title, () => sortBy(key), { class: "sort" });
+  const sort = button(title, sortBy, { class: "sort" });
   sort.append(arrow);
   const below = note ? element("small", note) : "";
   const cell = element("th", { scope: "col", class: alignmentOf(column) }, sort, below);
@@ -114,16 +112,13 @@ function folded(text) {
 function rowFinder(columns, rows, state) {
   let words = null; // Text of each row, computed on the first search.
   const wordsOf = (row) =>
-    columns
-      .map((column) => `${textOf(column, row[column.key], row)} ${detailOf(column, row)}`)
-      .join(" ")
-      .toLowerCase();
+    columns.flatMap((column) => [textOf(column, row[column.key], row), detailOf(column, row)]).join(" ");
   return () => {
     const wanted = Object.entries(state.filters).filter(
       ([key, value]) => value !== "" && columns.some((column) => column.key === key),
     );
     const searched = (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-    if (searched.length) words ??= new Map(rows.map((row) => [row, wordsOf(row)]));
+    if (searched.length) words ??= new Map(rows.map((row) => [row, wordsOf(row).toLowerCase()]));
     const found = rows.filter(
       (row) =>
         wanted.every(([key, value]) => String(row[key]) === value) &&

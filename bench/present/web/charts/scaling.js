@@ -5,29 +5,29 @@ const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its
 const LINE = 13; // Height of a label at the end of a curve.
 const LABEL = 145; // Space beside the curves, for twenty characters.
 
+/* Ascending places, moved on until they are a line apart, from the first that is free. */
+const moved = (places, free = -Infinity) =>
+  places.map((place) => {
+    const at = Math.max(place, free);
+    free = at + LINE;
+    return at;
+  });
+const flipped = (places) => places.map((place) => -place).reverse();
+
 /* Labels of the curves that reach the last x value, beside their ends and without overlap.
    share: where a value lies on the vertical axis, from 0 below to 1 above. */
 function endLabels(rows, last, share) {
-  const ends = rows.filter(({ x }) => x === last);
   const short = (name) => (name.length > 20 ? `${name.slice(0, 8)}\u2026${name.slice(-11)}` : name);
-  const at = ({ value }) => HEIGHT * (1 - share(value));
-  const labels = ends.map((row) => ({ ...row, text: short(row.name), at: at(row) }));
-  labels.sort((a, b) => a.at - b.at);
-  // Push down as far as needed, and up; the mean of both keeps labels apart and near their ends.
-  const pushed = (sign, from) => {
-    let free = -Infinity;
-    return from.map(({ at }) => {
-      const place = Math.max(sign * at, free);
-      free = place + LINE;
-      return sign * place;
-    });
-  };
-  const down = pushed(1, labels);
-  const up = pushed(-1, labels.toReversed()).reverse();
-  const placed = (places) => labels.map((row, place) => ({ ...row, at: places[place] }));
-  const between = placed(down.map((place, number) => (place + up[number]) / 2));
-  const below = placed(pushed(1, [{ at: LINE / 2 - LINE }, ...between]).slice(1));
-  return placed(pushed(-1, [{ at: HEIGHT + LINE }, ...below.reverse()]).slice(1).reverse());
+  const labels = rows
+    .filter(({ x }) => x === last)
+    .map((row) => ({ ...row, text: short(row.name), at: HEIGHT * (1 - share(row.value)) }))
+    .sort((a, b) => a.at - b.at);
+  const ends = labels.map(({ at }) => at);
+  // Moved down as far as needed, and up; the mean of both keeps labels apart and near their ends.
+  const up = flipped(moved(flipped(ends)));
+  const between = moved(ends).map((place, number) => (place + up[number]) / 2);
+  const within = flipped(moved(flipped(moved(between, LINE / 2)), -HEIGHT));
+  return labels.map((row, number) => ({ ...row, at: within[number] }));
 }
 
 /* Values of a specification: one quantity over devices or batches. rows: {name, x, value, low, high,
