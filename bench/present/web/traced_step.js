@@ -155,12 +155,10 @@ function paintStep(view) {
   const drawn = PARTS.map(({ key, colour }) =>
     svg("path", { d: paths.get(key).map(blockPath).join(""), fill: colour, "data-part": key }),
   );
-  const lanes = arms.flatMap(({ ns, lanes: own }) =>
-    own.map((lane) => {
-      const size = { width: Math.min(width, Math.max(0, x(ns))), height: lane.height };
-      return svg("rect", { x: 0, y: lane.top, ...size, class: "lane" });
-    }),
-  );
+  const lanes = arms.flatMap(({ ns, lanes: own }) => {
+    const size = { x: 0, width: Math.min(width, Math.max(0, x(ns))) };
+    return own.map(({ top: y, height }) => svg("rect", { ...size, y, height, class: "lane" }));
+  });
   const ticks = evenTicks(from / 1e9, to / 1e9).map((seconds) => {
     const at = x(1e9 * seconds);
     const line = svg("path", { d: `M${at.toFixed(1)} -4V${height}`, class: "tick" });
@@ -203,10 +201,9 @@ function markHeld(view) {
   for (const run of meeting?.runs ?? [held.run]) {
     const { top } = held.arm.lanes.find(({ device }) => device === run.device);
     const [left, right] = [x(run.start), x(run.start + run.ns)];
+    const size = { width: right - left, height: STEP_ROW - 2 };
     if (right > left)
-      view.mark.append(svg("rect", {
-        ...{ x: left, y: top + run.row * STEP_ROW }, width: right - left, height: STEP_ROW - 2,
-      }));
+      view.mark.append(svg("rect", { x: left, y: top + run.row * STEP_ROW, ...size }));
   }
   if (meeting) view.mark.append(...meetingLine(held.arm.lanes, meeting, x));
 }

@@ -8,11 +8,9 @@ GROUPS.arrays = (target) => {
   if (!stored.length) return [nothing(none)];
   const cell = [named("arrays"), currentCell()].find((one) => stored.includes(one)) ?? stored[0];
   const names = stored.map((one) => [one.full, wholeName(one)]);
-  const made = element("div");
-  const draw = async () =>
-    made.replaceChildren(...placed(cell, await expanded(LAYOUTS[cell.number])));
-  drawLater(made, draw());
-  return [choices(selector("Cell", "arrays", names, "arrays", cell.full)), made];
+  const made = expanded(LAYOUTS[cell.number]).then((layout) => placed(cell, layout));
+  const which = choices(selector("Cell", "arrays", names, "arrays", cell.full));
+  return [which, drawLater(element("div"), made)];
 };
 
 function placed(cell, { axes, devices, parameters, device_bytes: held }) {

@@ -25,9 +25,8 @@ function lossAxis(values, { title, format, log }) {
    without `cell` for the references; lines: {place, y}, dashed. */
 function lossesOf(rows, { columns, width, axis, lines = [] }) {
   const ofCells = rows.filter((row) => known(row.cell));
-  const guides = REFERENCES.filter((name) =>
-    rows.some((row) => row.name === name && !known(row.cell)),
-  );
+  const others = new Set(rows.filter((row) => !known(row.cell)).map(({ name }) => name));
+  const guides = REFERENCES.filter((name) => others.has(name));
   const { y, floor } = lossAxis([...rows, ...lines].map((row) => row.y), axis);
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   const data = [

@@ -12,19 +12,14 @@ GROUPS.step = (target) => {
   const below = asked("below") ?? others.sort((a, b) => a.step_s - b.step_s)[0] ?? above;
   const names = stored.map((cell) => [cell.full, wholeName(cell)]);
   const cells = unique([above, below]);
-  const made = element("div");
-  const draw = async () => {
-    const steps = await Promise.all(cells.map((cell) => expanded(cell.traced.drawn)));
-    const arms = cells.map((cell, place) => armOf(cell, steps[place]));
-    made.replaceChildren(...stepFigure(arms, widthOf(target)));
-  };
-  drawLater(made, draw());
+  const armed = cells.map(async (cell) => armOf(cell, await expanded(cell.traced.drawn)));
+  const made = Promise.all(armed).then((arms) => stepFigure(arms, widthOf(target)));
   return [
     choices(
       selector("Above", "above", names, "step", above.full),
       selector("Below", "below", names, "step", below.full),
     ),
-    made,
+    drawLater(element("div"), made),
     DATA.steps_left_out ? nothing(`${CHARTS.step.remarks.steps} ${DATA.steps_left_out}.`) : "",
   ];
 };
