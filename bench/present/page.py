@@ -22,14 +22,11 @@ from bench.records.statuses import FAILURES, STATUSES
 
 WEB = Path(__file__).with_name("web")
 
-SCRIPTS = (
-    *("format.js", "dom.js", "table.js", "data.js", "state.js", "selection.js", "chart_style.js"),
-    *("chart_figure.js", "focused_cell.js", "chart_groups.js", "compared_pair.js"),
-    *("compared_programs.js", "traced_step.js"),
-    *sorted(path.relative_to(WEB).as_posix() for path in (WEB / "charts").glob("*.js")),
-    *("cell.js", "tables.js", "controls.js", "chooser.js", "app.js"),
+SCRIPTS = sorted(
+    (path.relative_to(WEB).as_posix() for path in WEB.rglob("*.js")),
+    key=lambda name: (name not in {"data.js", "format.js"}, name),
 )
-"""In order of definition; they are concatenated into one script."""
+"""They are concatenated into one script; all others use constants of the first two."""
 
 FIRST = 8
 """Blocks of a workload with its options that are shown at first; the others unfold on request."""

@@ -7,6 +7,7 @@ bench/present/web/data.js is the only reader.
 """
 
 import json
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -69,9 +70,7 @@ def build(found: Tables, manifest: Manifest) -> dict[str, Any]:
 def encode(value: dict[str, Any]) -> str:
     """Return JSON that is safe in an HTML script element: no text can close it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return re.sub(r"[<>&\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class _PageData:

@@ -59,7 +59,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
     blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
-    planned = {name: plans(Subject.of(found, own, most)) for name, own in blocks.items()}
+    planned = {name: plans(Subject(found, own, most)) for name, own in blocks.items()}
     approximate = {name for own in found.comparisons for name in own.approximate}
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
             slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
             spec = _marked(plan.spec(), approximate)
             plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
-            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table()))
+            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table))
     return Figures(chosen, {subject: _left_out(left) for subject, left in missing.items()})
 
 

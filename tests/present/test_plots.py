@@ -75,7 +75,7 @@ def panels(spec: dict[str, Any]) -> int:
 
 def subject(found: Tables) -> kinds.Subject:
     """The only subject of a run."""
-    return kinds.Subject.of(found, found.comparisons, panels=12)
+    return kinds.Subject(found, found.comparisons, panels=12)
 
 
 def rows(spec: dict[str, Any]) -> pd.DataFrame:

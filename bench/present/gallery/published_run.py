@@ -73,24 +73,21 @@ def _free_folder(run: store.Run, reports: Path) -> Path:
     """Return the run's published folder, numbered if other runs have taken its name.
 
     An earlier publication of the run itself is replaced: the run may have been continued since.
+    Raises StoreError if a folder with its name cannot be read.
     """
-    name = published_name(run)
-    for number in itertools.count(1):
-        target = reports / (name if number == 1 else f"{name}_{number}")
-        if not target.exists() or _is_same_run(target, run.manifest):
+    name = target = published_name(run)
+    for number in itertools.count(2):
+        if not (reports / target).exists():
             break
-    return target
-
-
-def _is_same_run(folder: Path, manifest: Manifest) -> bool:
-    """Return whether a folder holds this run; refuse to publish beside one that cannot be read."""
-    try:
-        published = store.read_manifest(folder)
-    except store.StoreError as error:
-        raise store.StoreError(
-            f"{folder.as_posix()} cannot be read; remove it ({error})"
-        ) from error
-    return all(published[key] == manifest[key] for key in ("started_at", "host"))
+        try:
+            published = store.read_manifest(reports / target)
+        except store.StoreError as error:
+            where = (reports / target).as_posix()
+            raise store.StoreError(f"{where} cannot be read; remove it ({error})") from error
+        if all(published[key] == run.manifest[key] for key in ("started_at", "host")):
+            break
+        target = f"{name}_{number}"
+    return reports / target
 
 
 def published_name(run: store.Run) -> str:

@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from bench.analyse import causes
 from bench.analyse.cell_table import Tables
@@ -23,7 +22,6 @@ from bench.present.columns import Table, missing
 from bench.present.plots.vega_plot import LABELS, WIDTH, panel_sizes, spec_of, time_and_share
 from bench.records import numbers
 from bench.records.statuses import STATUSES
-from bench.records.trace_rows import TraceRow
 
 LINES = 120
 """Limit on the lines of a plot over its panels: more would be unreadable on a page."""
@@ -42,27 +40,14 @@ Item = TypeVar("Item")
 class Subject:
     """A workload at one size with one set of options: the data of its plots."""
 
+    found: Tables
     blocks: list[Comparison]
-    cells: pd.DataFrame
-    """The rows of these blocks in the tidy table."""
-    curves: list[Scaling]
-    traces: Mapping[str, TraceRow]
-    implementations: list[str]
-    """All implementations of the run, in order: they determine colours and marks."""
     panels: int
     """Limit on the panels of a plot."""
 
-    @classmethod
-    def of(cls, found: Tables, blocks: list[Comparison], panels: int) -> Self:
-        """Return the data of a subject, which has these blocks."""
-        return cls(
-            blocks=blocks,
-            cells=found.cells[found.cells["block"].isin([block.name for block in blocks])],
-            curves=[curve for curve in found.curves if curve.subject == blocks[0].subject],
-            traces=found.traces,
-            implementations=sorted(found.cells["implementation"].unique()),
-            panels=panels,
-        )
+    def looks(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the looks of implementations, to which all those of the run contribute."""
+        return charts.looks(names, self.found.cells["implementation"].unique())
 
 
 @dataclass(frozen=True)
@@ -74,8 +59,8 @@ class Plan:
     spec: Callable[[], Mapping[str, Any]]
     """Returns it in Vega-Lite; many plans are never drawn."""
     note: str
-    table: Callable[[], Table | None] = lambda: None
-    """Returns the figures behind it; None where the report's other tables contain them."""
+    table: Table | None = None
+    """The figures behind it; None where the report's other tables contain them."""
     title: str = ""
     """Its title, and its file name, where a subject has several plots of the kind."""
     slug: str = ""
@@ -126,12 +111,13 @@ def ratios(subject: Subject) -> Iterator[Plan]:
 
 def breakdown(subject: Subject) -> Iterator[Plan]:
     """Plot the parts of traced steps as stacked bars, in a panel for each block."""
+    traces = subject.found.traces
     panels = {
         block.place: [
             _row(block, cell, "breakdown", what=PARTS[part][0], number=number, seconds=spent[part])
             for cell in block.ranked
-            if cell["cell"] in subject.traces
-            for spent in [causes.parts(subject.traces[cell["cell"]])]
+            if cell["cell"] in traces
+            for spent in [causes.parts(traces[cell["cell"]])]
             for number, part in enumerate(PARTS)
         ]
         for block in subject.blocks
@@ -161,21 +147,25 @@ def roofline(subject: Subject) -> Iterator[Plan]:
 
 def scaling(subject: Subject) -> Iterator[Plan]:
     """Plot each scaling curve, with quartiles: the first of each kind now, the others later."""
-    seen = set()
-    for curve in subject.curves:
-        spec, table = partial(_scaling, curve, subject), partial(run_tables.scaling, curve)
-        words, known = CHARTS["scaling"], len(curve.communication_bound)
-        remarks = [words.remarks["communication"]] if known else []
-        if curve.oversubscribed_from is not None:
-            remarks.append(words.remarks["oversubscribed"])
-        note = " ".join([words.note, *remarks])
-        yield Plan(2, spec, note, table, curve.title, curve.slug, later=curve.kind in seen)
+    seen, words = set(), CHARTS["scaling"]
+    for curve in subject.found.curves:
+        if curve.subject != subject.blocks[0].subject:
+            continue
+        notes = [
+            words.note,
+            words.remarks["communication"] if len(curve.communication_bound) else "",
+            words.remarks["oversubscribed"] if curve.oversubscribed_from is not None else "",
+        ]
+        spec, note = partial(_scaling, curve, subject), " ".join(filter(None, notes))
+        later, table = curve.kind in seen, run_tables.scaling(curve)
+        yield Plan(2, spec, note, table, curve.title, curve.slug, later)
         seen.add(curve.kind)
 
 
 def heatmap(subject: Subject) -> Iterator[Plan]:
     """Plot ratios over meshes and batches, in a panel for each implementation."""
-    cells, words = subject.cells, CHARTS["heatmap"]
+    every, words = subject.found.cells, CHARTS["heatmap"]
+    cells = every[every["block"].isin([block.name for block in subject.blocks])]
     all_meshes = list(cells.sort_values(["devices", "mesh"], kind="stable")["mesh"].unique())
     all_batches = sorted(cells["batch"].unique())
     others = cells[(cells["implementation"] != cells["baseline"]) & cells["ratio"].notna()]
@@ -220,7 +210,7 @@ def _faceted(
     lines = max(len({row["name"] for row in rows}) for rows in found.values())
     places, rest = some(list(found), max(1, min(subject.panels, LINES // lines)), what)
     rows = [row for place in places for row in found[place]]
-    looks = charts.looks((row["name"] for row in rows), subject.implementations)
+    looks = subject.looks(row["name"] for row in rows)
     sizes = panel_sizes(len(places), beside, labels)
     values |= {"rows": rows, "places": places, **looks, **sizes}
     note = CHARTS[kind].note.format(margin=numbers.percent(subject.blocks[0].margin))
@@ -255,7 +245,7 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
         "height": 210,
         "labels": [],
         "shade": [] if start is None else [{"x": max(start, first / 1.2), "to": last * 1.2}],
-        **charts.looks(curve.points["implementation"], subject.implementations),
+        **subject.looks(curve.points["implementation"]),
     }
     communication = _guides(curve.communication_bound.tolist(), "communication")
     time = {

@@ -120,34 +120,31 @@ function goTo(section) {
 function start() {
   readState();
   document.body.append(tip);
-  for (const id of ["subject", "mesh", "batch"]) {
-    byId(id).addEventListener("change", (event) => {
-      narrow({ ...(id === "subject" ? OF_SUBJECT : {}), [id]: event.target.value });
-      if (id === "subject") drawCell();
-    });
-  }
-  for (const id of CASE) {
-    byId(id).addEventListener("change", (event) => {
-      choose({ [id]: event.target.value });
-      drawChooser();
-    });
-  }
-  byId("everyone").addEventListener("click", () => narrow({ off: "" }));
-  byId("nobody").addEventListener("click", () => narrow({ off: IMPLEMENTATIONS.join("/") }));
-  byId("theme").addEventListener("click", () => {
+  const on = (kind, ids, listener) => ids.forEach((id) => byId(id)?.addEventListener(kind, listener));
+  on("change", ["subject", "mesh", "batch"], ({ target: { id, value } }) => {
+    narrow({ ...(id === "subject" ? OF_SUBJECT : {}), [id]: value });
+    if (id === "subject") drawCell();
+  });
+  on("change", CASE, ({ target: { id, value } }) => {
+    choose({ [id]: value });
+    drawChooser();
+  });
+  on("change", ["a", "b"], choosePair);
+  on("click", ["swap"], swapPair);
+  on("click", ["everyone"], () => narrow({ off: "" }));
+  on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
+  on("click", ["theme"], () => {
     const { theme } = document.documentElement.dataset;
     const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = dark ? "light" : "dark";
   });
-  for (const id of ["a", "b"]) byId(id).addEventListener("change", choosePair);
-  byId("swap").addEventListener("click", swapPair);
   window.addEventListener("resize", resized);
   new ResizeObserver(([entry]) => {
     // The sticky controls must not cover a section that the address links to.
     document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
   }).observe(document.querySelector(".controls"));
-  byId("host")?.addEventListener("toggle", drawHost);
-  byId("predicted")?.addEventListener("toggle", drawPredicted);
+  on("toggle", ["host"], drawHost);
+  on("toggle", ["predicted"], drawPredicted);
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();

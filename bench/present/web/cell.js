@@ -46,20 +46,15 @@ function drawCell() {
   const parts = [
     element("h3", { tabindex: "-1" }, cell.full),
     cell.status === "ok" ? "" : element("p.reason", status, cell.reason),
-    ...[cell.traced?.why, cell.traced?.why_fastest]
-      .filter(Boolean)
-      .map((text) => element("p", text)),
+    cell.traced?.why && element("p", cell.traced.why),
+    cell.traced?.why_fastest && element("p", cell.traced.why_fastest),
     element("dl.facts", ...factsOf(cell)),
     element("p", ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
+    facts.length && element("h4", `Its block, ${place}`),
+    facts.length && element("ul.remarks", ...facts.map((text) => element("li", text))),
   ];
-  if (facts.length) {
-    parts.push(
-      element("h4", `Its block, ${place}`),
-      element("ul.remarks", ...facts.map((text) => element("li", text))),
-    );
-  }
   clear(target);
   target.replaceChildren(...parts.filter(Boolean));
 }
@@ -100,7 +95,7 @@ function distribution(cell, width) {
     ["its second copy", samples.twin ?? [], "var(--muted)"],
   ].filter(([, values]) => values.length);
   // Number only the workers that measured the cell.
-  const workers = [...new Set(launch.filter((_, place) => known(own[place])))];
+  const workers = unique(launch.filter((_, place) => known(own[place])));
   const launches = launch.map((worker) => workers.indexOf(worker) + 1);
   const rows = arms.flatMap(([name, values]) =>
     values.flatMap((value, place) =>
@@ -114,8 +109,8 @@ function distribution(cell, width) {
     .filter(({ value, baseline }) => known(value) && known(baseline))
     .map((row, place) => ({ ...row, round: place + 1, ratio: row.value / row.baseline }));
   const round = number("round", "Round");
-  const [names, , colours] = [0, 1, 2].map((at) => arms.map((arm) => arm[at]));
-  const distributed = figure("distribution", { rows, width, names, colours }, {
+  const looks = { names: arms.map(([name]) => name), colours: arms.map(([, , colour]) => colour) };
+  const distributed = figure("distribution", { rows, width, ...looks }, {
     title: `Distribution of step times, ${cell.full}`,
     name: "samples",
     columns: [

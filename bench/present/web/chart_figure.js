@@ -28,13 +28,12 @@ function figure(kind, given, words = {}) {
   const shown = { title: usual, caption: note, name: kind, rows: given.rows, columns, ...words };
   const { title, caption, spec = specOf(kind, given), ...table } = shown;
   const target = element("div.chart", { "aria-hidden": "true" });
+  drawLater(target, embed(target, spec));
   const label = `${title}. The table below has its numbers.`;
   const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
   const below = caption ? element("figcaption", caption) : "";
   const details = numbersBehind(() => ({ title, ...table }));
-  const made = element("figure", element("div", wide, target), below, details);
-  drawLater(target, embed(target, spec));
-  return made;
+  return element("figure", element("div", wide, target), below, details);
 }
 
 /* The table behind a chart, made when it is opened. */
@@ -46,12 +45,14 @@ function numbersBehind(table) {
   return details;
 }
 
-/* Note a chart that is being drawn, and say in its place if it cannot be. */
+/* Fill an element with what is being drawn, if that is not there already, or say that it cannot be. */
 function drawLater(target, drawing) {
   const ended = drawing
+    .then((children) => children && target.replaceChildren(...children))
     .catch((error) => target.append(`This chart could not be drawn: ${error.message}`))
     .finally(() => embedding.delete(ended));
   embedding.add(ended);
+  return target;
 }
 
 /* Release the charts within an element before others replace them. */

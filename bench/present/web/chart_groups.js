@@ -2,10 +2,10 @@
 
 const GROUPS = {}; // By kind of chart: a function of the element that returns its contents.
 const MOST_PANELS = 12;
-const AXES = { "": "logarithmic", linear: "linear" }; // Values of a selector.
+const AXES = [["", "logarithmic"], "linear"]; // Options of a selector.
 
 const choices = (...selectors) => element("div.choices", ...selectors);
-const nothing = (text) => element("p.note", text);
+const nothing = (...texts) => element("p.note", ...texts);
 
 /* The first column of charts' tables, which links each row to its cell. */
 const CELL = { key: "name", title: "Implementation", filter: true };
@@ -14,22 +14,17 @@ const whereOf = (cell) =>
 const number = (key, title, format = "count", note = "") => ({ key, title, format, note });
 
 /* The cells of a limited number of panels, one for each `key`, and a note on the others. */
-function panelled(cells, group, what, key) {
+function panelled(cells, group, what = "blocks", key = ({ block }) => block) {
   const panels = unique(cells.map(key));
   if (chosen("all") === group || panels.length <= MOST_PANELS) return [cells, ""];
   const shown = new Set(panels.slice(0, MOST_PANELS));
-  const onclick = () => {
+  const drawAll = button("Draw all", () => {
     choose({ all: group });
     redraw([group]);
-  };
+  });
   const left = `${panels.length - MOST_PANELS} of ${panels.length} ${what} are not drawn. `;
-  return [
-    cells.filter((cell) => shown.has(key(cell))),
-    element("p.note", left, button("Draw all", onclick)),
-  ];
+  return [cells.filter((cell) => shown.has(key(cell))), nothing(left, drawAll)];
 }
-
-const blockOf = (cell) => cell.block;
 
 /* A row of a kind of chart about a cell, like `_row` in plots/kinds.py. */
 const rowOf = (cell, kind, more) => ({

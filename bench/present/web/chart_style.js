@@ -3,7 +3,6 @@
 
 const CHARTS = DATA.charts;
 const PARTS = DATA.parts;
-const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its first and last tick.
 
 const colourOf = (number) => `var(--c${DATA.looks[number].colour})`;
 
@@ -42,10 +41,6 @@ function looksOf(rows) {
     ...{ dashed: looks.map(({ dashes }) => dashes), legend: null },
   };
 }
-
-const numeric = (field, more) => ({ field, type: "quantitative", ...more });
-
-const TIME_AXIS = { labelExpr: "format(datum.value, '~s') + 's'" };
 
 /* An axis from 0 with ticks at round numbers of bytes. */
 function bytesAxis(most) {

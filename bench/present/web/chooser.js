@@ -40,7 +40,7 @@ function limitAbove(size) {
 /* Offer the cases that have times, and answer the chosen one. */
 function drawChooser() {
   const timed = CELLS.filter((cell) => cell.status === "ok" && known(cell.step_s));
-  byId("chooser").hidden = unique(timed.map(blockOf)).length < 2;
+  byId("chooser").hidden = unique(timed.map(({ block }) => block)).length < 2;
   if (byId("chooser").hidden) return;
   const [workload, devices, memory] = CASE.map(byId);
   fill(workload, unique(timed.map(({ of }) => of.subjectName)), chosen("for"));

@@ -18,11 +18,10 @@ function linesBetween(a, b, { operations, cells }) {
       const [source, opcode, result, size] = operations[place];
       return { source, count, runs: Math.abs(count), what: `${opcode} ${result}`, size };
     });
-  const moved = (own) => own.reduce((sum, { runs, size }) => sum + runs * size, 0);
+  const bytesOf = (own) => own.reduce((sum, { runs, size }) => sum + runs * size, 0);
   return [...Map.groupBy(found, ({ source }) => source)]
-    .map(([source, own]) => ({ source, own, moved: moved(own) }))
-    .sort((one, other) => other.moved - one.moved || (one.source < other.source ? -1 : 1))
-    .map(({ source, own }) => ({
+    .sort(([one, own], [other, others]) => bytesOf(others) - bytesOf(own) || (one < other ? -1 : 1))
+    .map(([source, own]) => ({
       source: source || "unknown",
       a: operationsTold(own.filter(({ count }) => count > 0)),
       b: operationsTold(own.filter(({ count }) => count < 0)),
@@ -37,15 +36,15 @@ function operationsTold(own) {
   return [...named, ...(rest ? [`${rest} more`] : [])].join(", ");
 }
 
-/* A table of the lines in which the programs of A and B differ, or why there is none. */
+/* The lines in which the programs of A and B differ as a table, or why there is none. */
 async function programsBetween(a, b) {
   programs ??= DATA.programs ? expanded(DATA.programs) : Promise.resolve({ cells: {} });
   const found = await programs;
   const without = [a, b].filter(({ number: place }) => !found.cells[place]);
   if (without.length)
-    return nothing(`The page has no operations of ${without.map(({ full }) => full).join(" and ")}.`);
+    return [nothing(`The page has no operations of ${without.map(({ full }) => full).join(" and ")}.`)];
   const rows = linesBetween(a, b, found);
-  if (!rows.length) return nothing("Their programs have the same operations at every source line.");
+  if (!rows.length) return [nothing("Their programs have the same operations at every source line.")];
   const meaning = "Operations per step and device, also inside fusions, that A runs more often than B";
   const note = `${meaning}, and the reverse; the lines with most bytes come first.`;
   const columns = [
@@ -55,5 +54,5 @@ async function programsBetween(a, b) {
   ];
   const title = "What their programs run, by source line";
   const table = makeTable({ title, name: "programs-compared", columns, rows });
-  return element("div", element("h3", title), element("p.note", note), table);
+  return [element("h3", title), nothing(note), table];
 }

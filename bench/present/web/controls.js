@@ -7,15 +7,13 @@ const optionsOf = (options) =>
     return element("option", { value }, text);
   });
 
-/* A labelled selector whose value is kept in the address under a key; it redraws a group of charts.
-   options: texts by value. */
+/* A labelled selector whose value is kept in the address under a key; it redraws a group of charts. */
 function selector(label, key, options, group, value = chosen(key)) {
   const onchange = () => {
     choose({ [key]: select.value });
     redraw([group]);
   };
-  const listed = optionsOf(Object.entries(options));
-  const select = element("select", { id: `choose-${key}`, onchange }, ...listed);
+  const select = element("select", { id: `choose-${key}`, onchange }, ...optionsOf(options));
   select.value = value;
   return element("span", element("label", { for: select.id }, label), " ", select);
 }
@@ -51,13 +49,12 @@ function implementationBox(arm) {
   };
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });
   const mark = DATA.approximate.includes(arm) ? " (approximate)" : "";
-  return element("label.chip", box, swatch(arm), name + mark);
+  return element("label.chip", box, swatch(DATA.looks[arm].letter, colourOf(arm)), name + mark);
 }
 
-/* An implementation's mark in the charts; CSS generates it, to hide it from screen readers. */
-function swatch(number) {
-  const { letter } = DATA.looks[number];
+/* A mark of the charts; CSS generates it, to hide it from screen readers. */
+function swatch(letter, colour) {
   const mark = element("span.mark", { "data-letter": letter, "aria-hidden": "true" });
-  mark.style.color = colourOf(number);
+  mark.style.color = colour;
   return mark;
 }

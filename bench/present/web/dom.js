@@ -6,7 +6,8 @@ const byId = (id) => document.getElementById(id);
 const broken = (name) =>
   name.split(/(?<=[_/])/).flatMap((part, number) => (number ? [element("wbr"), part] : [part]));
 
-const button = (text, onclick) => element("button", { type: "button", onclick }, text);
+const button = (text, onclick, more = {}) =>
+  element("button", { type: "button", onclick, ...more }, text);
 
 /* An element, `tag.class`, with attributes and listeners (`onclick`) if the first of the others is an
    object, and children; empty children are left out. */

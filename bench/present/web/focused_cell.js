@@ -7,19 +7,18 @@ let kept = null;
 
 function peek(event, item) {
   const cell = CELLS[item?.datum?.cell];
-  tip.hidden = !cell;
+  tip.hidden = true;
   if (!cell) return;
-  tip.replaceChildren(
-    element("b", cell.name),
-    element("span", cell.of.place),
-    item.datum.part ? element("b", `${item.datum.what}: ${si(item.datum.seconds, "s")}`) : "",
-    ...summaryOf(cell).map((line) => element("span", line)),
-  );
-  placeTip(event);
+  const { part, what, seconds: spent } = item.datum;
+  const ofPart = part ? [element("b", `${what}: ${si(spent, "s")}`)] : [];
+  showTip(event, [cell.name, cell.of.place, ...ofPart, ...summaryOf(cell)]);
   if (!kept) focusOn(cell);
 }
 
-function placeTip({ clientX, clientY }) {
+/* Show lines beside the pointer, the first one in bold. */
+function showTip({ clientX, clientY }, [name, ...lines]) {
+  tip.hidden = false;
+  tip.replaceChildren(element("b", name), ...lines.map((line) => element("span", line)));
   const { clientWidth, clientHeight } = document.documentElement;
   tip.style.left = `${Math.min(clientX + 14, clientWidth - tip.offsetWidth - 8)}px`;
   tip.style.top = `${Math.min(clientY + 14, clientHeight - tip.offsetHeight - 8)}px`;
@@ -60,8 +59,7 @@ function focusOn(cell) {
   panel.classList.add("filled");
   panel.replaceChildren(
     element("h4", cell.name),
-    element("p", cell.of.place),
-    ...summaryOf(cell).map((line) => element("p", line)),
+    ...[cell.of.place, ...summaryOf(cell)].map((line) => element("p", line)),
     cell.traced?.why ? element("p", cell.traced.why) : "",
     element("p", cellLink(cell, "all about this cell"), ...trace),
     element("p", compareLink(cell)),

@@ -34,14 +34,10 @@ function bytes(value) {
 }
 
 function seconds(value) {
-  if (value >= 7200) {
-    const minutes = Math.round(value / 60);
-    return `${Math.floor(minutes / 60)}${NARROW}h ${minutes % 60}${NARROW}min`;
-  }
-  if (value >= 120) {
-    const whole = Math.round(value);
-    return `${Math.floor(whole / 60)}${NARROW}min ${whole % 60}${NARROW}s`;
-  }
+  const inTwo = (count, large, small) =>
+    `${Math.floor(count / 60)}${NARROW}${large} ${count % 60}${NARROW}${small}`;
+  if (value >= 7200) return inTwo(Math.round(value / 60), "h", "min");
+  if (value >= 120) return inTwo(Math.round(value), "min", "s");
   return `${value >= 1 ? significant(value) : value.toFixed(2)}${NARROW}s`;
 }
 

@@ -20,7 +20,9 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     pages += 4;
     draw();
   });
-  const headings = columns.map((column) => heading(column, sortBy));
+  const headings = columns.map((column) =>
+    heading(column, () => redrawn({ sort: column.key, down: state.sort === column.key && !state.down })),
+  );
   const chosenRows = rowFinder(columns, rows, state);
 
   function draw() {
@@ -44,12 +46,8 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     changed();
   }
 
-  function sortBy(key) {
-    redrawn({ sort: key, down: state.sort === key && !state.down });
-  }
-
-  const download = button("CSV", () => downloadCsv(name, csvLines(columns, chosenRows())));
-  download.setAttribute("aria-label", `Download as CSV: ${title}`);
+  const save = () => downloadCsv(name, csvLines(columns, chosenRows()));
+  const download = button("CSV", save, { "aria-label": `Download as CSV: ${title}` });
   const field = (search ?? rows.length > 8) ? searchField(title, state, redrawn) : "";
   const filters = columns
     .filter(({ filter }) => filter)
@@ -73,8 +71,8 @@ const alignmentOf = ({ format = "text", long }) =>
 function heading(column, sortBy) {
   const { key, title, note } = column;
   const arrow = element("span.arrow", { "aria-hidden": "true" });
-  const onclick = () => sortBy(key);
-  const sort = element("button", { type: "button", class: "sort", onclick }, title, arrow);
+  const sort = button(title, sortBy, { class: "sort" });
+  sort.append(arrow);
   const below = note ? element("small", note) : "";
   const cell = element("th", { scope: "col", class: alignmentOf(column) }, sort, below);
   return { key, cell, arrow };
@@ -114,16 +112,13 @@ function folded(text) {
 function rowFinder(columns, rows, state) {
   let words = null; // Text of each row, computed on the first search.
   const wordsOf = (row) =>
-    columns
-      .map((column) => `${textOf(column, row[column.key], row)} ${detailOf(column, row)}`)
-      .join(" ")
-      .toLowerCase();
+    columns.flatMap((column) => [textOf(column, row[column.key], row), detailOf(column, row)]).join(" ");
   return () => {
     const wanted = Object.entries(state.filters).filter(
       ([key, value]) => value !== "" && columns.some((column) => column.key === key),
     );
     const searched = (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-    if (searched.length) words ??= new Map(rows.map((row) => [row, wordsOf(row)]));
+    if (searched.length) words ??= new Map(rows.map((row) => [row, wordsOf(row).toLowerCase()]));
     const found = rows.filter(
       (row) =>
         wanted.every(([key, value]) => String(row[key]) === value) &&
@@ -143,11 +138,9 @@ function compare(a, b, sign) {
 }
 
 function searchField(title, state, redrawn) {
-  const label = `Search in: ${title}`;
-  const oninput = () => redrawn({ query: field.value });
-  const named = { type: "search", placeholder: "Search", "aria-label": label };
-  const field = element("input", { ...named, value: state.query, oninput });
-  return field;
+  const named = { type: "search", placeholder: "Search", "aria-label": `Search in: ${title}` };
+  const oninput = ({ target }) => redrawn({ query: target.value });
+  return element("input", { ...named, value: state.query, oninput });
 }
 
 function filterOf(column, rows, title, state, redrawn) {
@@ -155,11 +148,9 @@ function filterOf(column, rows, title, state, redrawn) {
   const values = unique(rows.map((row) => row[key]).filter(known));
   if (values.length < 2) return "";
   const onchange = () => redrawn({ filters: { ...state.filters, [key]: select.value } });
-  const every = ["", `${column.title}: all`];
-  const options = optionsOf([every, ...values.map((value) => [value, textOf(column, value)])]);
-  const label = `${column.title}, in: ${title}`;
-  const select = element("select", { "aria-label": label, onchange }, ...options);
-  select.value = values.map(String).includes(state.filters[key]) ? state.filters[key] : "";
+  const select = element("select", { "aria-label": `${column.title}, in: ${title}`, onchange });
+  const texts = values.map((value) => [value, textOf(column, value)]);
+  fill(select, [["", `${column.title}: all`], ...texts], state.filters[key] ?? "");
   return select;
 }
 

@@ -60,17 +60,15 @@ function drawCells() {
   // Fastest first within a block. An unsupported cell has nothing to show except its reason.
   const last = (cell) => cell.step_s ?? Infinity;
   const sorted = [...CELLS].sort((a, b) => a.block - b.block || last(a) - last(b) || 0);
-  const rows = sorted.filter((cell) => cell.status !== "unsupported");
-  const folded = sorted.filter((cell) => cell.status === "unsupported");
-  const tableOf = (own) =>
-    makeTable({ ...DATA.cells, columns, rows: own, state: table, changed, search: true });
-  const every = unfolded || table.filters.status === "unsupported" || !rows.length;
-  const more = button(`Show ${folded.length} unsupported cells too`, () => {
+  const supported = sorted.filter((cell) => cell.status !== "unsupported");
+  const every = unfolded || table.filters.status === "unsupported" || !supported.length;
+  const rows = every ? sorted : supported;
+  const more = button(`Show ${CELLS.length - rows.length} unsupported cells too`, () => {
     unfolded = true;
-    byId("all").replaceChildren(tableOf(sorted));
+    drawCells();
   });
-  if (every || !folded.length) byId("all").replaceChildren(tableOf(sorted));
-  else byId("all").replaceChildren(tableOf(rows), more);
+  const made = makeTable({ ...DATA.cells, columns, rows, state: table, changed, search: true });
+  byId("all").replaceChildren(made, ...(rows.length < CELLS.length ? [more] : []));
 }
 
 function drawTables() {

@@ -30,11 +30,10 @@ function armOf(cell, { ns, one_clock: oneClock, left_out: leftOut, ops, runs }) 
   });
   const meetings = new Map();
   for (const [meeting, own] of Map.groupBy(all, (run) => run.meeting)) {
-    const first = new Map();
-    for (const { device, start } of own)
-      first.set(device, Math.min(start, first.get(device) ?? Infinity));
-    if (meeting < 0 || first.size < 2) continue;
-    const [last, at] = [...first].reduce((a, b) => (b[1] > a[1] ? b : a));
+    const devices = [...Map.groupBy(own, ({ device }) => device)];
+    if (meeting < 0 || devices.length < 2) continue;
+    const came = devices.map(([device, runs]) => [device, Math.min(...runs.map(({ start }) => start))]);
+    const [last, at] = came.reduce((a, b) => (b[1] > a[1] ? b : a));
     meetings.set(meeting, { last, at, runs: own, wait: Math.max(...own.map(({ wait }) => wait)) });
   }
   return { cell, ns, oneClock, leftOut, lanes, meetings };
@@ -100,10 +99,8 @@ function stepPicture(arms, whole) {
   };
   paintStep(view);
   steerStep(view, box, drawing);
-  const nearer = button("+", () => view.zoom(0.5));
-  nearer.setAttribute("aria-label", "Zoom in");
-  const farther = button("\u2212", () => view.zoom(2));
-  farther.setAttribute("aria-label", "Zoom out");
+  const nearer = button("+", () => view.zoom(0.5), { "aria-label": "Zoom in" });
+  const farther = button("\u2212", () => view.zoom(2), { "aria-label": "Zoom out" });
   const all = button("Whole step", () => view.show(0, most));
   return element("div", element("div.tools", nearer, farther, all), box);
 }
@@ -158,12 +155,10 @@ function paintStep(view) {
   const drawn = PARTS.map(({ key, colour }) =>
     svg("path", { d: paths.get(key).map(blockPath).join(""), fill: colour, "data-part": key }),
   );
-  const lanes = arms.flatMap(({ ns, lanes: own }) =>
-    own.map((lane) => {
-      const size = { width: Math.min(width, Math.max(0, x(ns))), height: lane.height };
-      return svg("rect", { x: 0, y: lane.top, ...size, class: "lane" });
-    }),
-  );
+  const lanes = arms.flatMap(({ ns, lanes: own }) => {
+    const size = { x: 0, width: Math.min(width, Math.max(0, x(ns))) };
+    return own.map(({ top: y, height }) => svg("rect", { ...size, y, height, class: "lane" }));
+  });
   const ticks = evenTicks(from / 1e9, to / 1e9).map((seconds) => {
     const at = x(1e9 * seconds);
     const line = svg("path", { d: `M${at.toFixed(1)} -4V${height}`, class: "tick" });
@@ -206,10 +201,9 @@ function markHeld(view) {
   for (const run of meeting?.runs ?? [held.run]) {
     const { top } = held.arm.lanes.find(({ device }) => device === run.device);
     const [left, right] = [x(run.start), x(run.start + run.ns)];
+    const size = { width: right - left, height: STEP_ROW - 2 };
     if (right > left)
-      view.mark.append(svg("rect", {
-        ...{ x: left, y: top + run.row * STEP_ROW }, width: right - left, height: STEP_ROW - 2,
-      }));
+      view.mark.append(svg("rect", { x: left, y: top + run.row * STEP_ROW, ...size }));
   }
   if (meeting) view.mark.append(...meetingLine(held.arm.lanes, meeting, x));
 }
@@ -253,11 +247,8 @@ function steerStep(view, box, drawing) {
   const hold = (event) => {
     view.held = event ? runAt(view, ...place(event)) : null;
     markHeld(view);
-    tip.hidden = !view.held;
-    if (!view.held) return;
-    const [name, ...lines] = runTold(view.held);
-    tip.replaceChildren(element("b", name), ...lines.map((text) => element("span", text)));
-    placeTip(event);
+    tip.hidden = true;
+    if (view.held) showTip(event, runTold(view.held));
   };
   const keys = {
     ArrowLeft: () => view.move(-0.1),

@@ -3,25 +3,21 @@
 const MOST_SHARDS = 64; // Of an array, as blocks.
 
 GROUPS.arrays = (target) => {
-  const stored = CELLS.filter(({ number: place }) => LAYOUTS[place]);
+  const stored = byPlace(CELLS.filter((cell) => LAYOUTS[cell.number]));
   const none = "This run is older than this picture. Measure again to see where arrays lie.";
   if (!stored.length) return [nothing(none)];
-  const asked = stored.find(({ full }) => full === chosen("arrays"));
-  const cell = asked ?? stored.find((one) => one === currentCell()) ?? stored[0];
-  const names = Object.fromEntries(byPlace(stored).map((one) => [one.full, wholeName(one)]));
-  const made = element("div");
-  const draw = async () =>
-    made.replaceChildren(...placed(cell, await expanded(LAYOUTS[cell.number])));
-  drawLater(made, draw());
-  return [choices(selector("Cell", "arrays", names, "arrays", cell.full)), made];
+  const cell = [named("arrays"), currentCell()].find((one) => stored.includes(one)) ?? stored[0];
+  const names = stored.map((one) => [one.full, wholeName(one)]);
+  const made = expanded(LAYOUTS[cell.number]).then((layout) => placed(cell, layout));
+  const which = choices(selector("Cell", "arrays", names, "arrays", cell.full));
+  return [which, drawLater(element("div"), made)];
 };
 
 function placed(cell, { axes, devices, parameters, device_bytes: held }) {
   const { title, note } = CHARTS.arrays;
   const size = devices.flat().length;
-  const alike = Map.groupBy(parameters, ({ path, ...rest }) =>
-    JSON.stringify([path.replace(/\b\d+\b/g, "N"), rest]),
-  );
+  const general = (path) => path.replace(/\b\d+\b/g, "N");
+  const alike = Map.groupBy(parameters, ({ path, ...rest }) => JSON.stringify([general(path), rest]));
   const rows = [...alike.values()].map((own) => {
     const [{ path, shape, dtype, parts, bytes: whole, device_bytes: one }] = own;
     const copies = parts[0].devices.length;
@@ -29,7 +25,7 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
     const entire = copies === size ? "on every device" : `on ${copies} devices`;
     const way = parts.length > 1 ? divided : copies > 1 ? entire : "on one device";
     return {
-      ...{ path: own.length > 1 ? path.replace(/\b\d+\b/g, "N") : path, count: own.length },
+      ...{ path: own.length > 1 ? general(path) : path, count: own.length },
       detail: { path: own.length > 1 ? `${own.length} alike` : "" },
       ...{ shape: `${dtype}[${shape.join(", ")}]`, way },
       ...{ whole, one, parts, shards: parts.map((part) => listed(part.devices)).join(" | ") },
@@ -62,9 +58,9 @@ function meshPicture(axes, devices, held) {
   const across = axes.at(-1)[0];
   const down = axes.slice(0, -1).map(([name]) => name);
   const shape = axes.map(([name, size]) => `${name}=${size}`).join(", ");
-  const of = (kind, device) => held[kind]?.[device] ?? 0;
   const field = (device) => {
-    const [own, state, batch] = ["parameters", "state", "batch"].map((kind) => of(kind, device));
+    const kinds = ["parameters", "state", "batch"];
+    const [own, state, batch] = kinds.map((kind) => held[kind]?.[device] ?? 0);
     const lines = [
       bytes(state + batch),
       `${bytes(own)} parameters`,

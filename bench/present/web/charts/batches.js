@@ -9,20 +9,11 @@ GROUPS.batches = (target) => {
   if (!meshes.length)
     return [nothing("A curve over batch sizes needs at least two of them on one mesh.")];
   const mesh = meshes.includes(chosen("along")) ? chosen("along") : meshes[0];
-  const draw = (key, title, figure, more) =>
-    curveFigure({
-      title,
-      of: mesh,
-      name: `batches-${key}`,
-      rows: pointsOf(on(mesh), (cell) => cell.of.batch, figure),
-      xTitle: CHARTS.batches.x,
-      width: widthOf(target),
-      logX: true,
-      ...more,
-    });
-  const options = Object.fromEntries(meshes.map((each) => [each, each]));
+  const x = (cell) => cell.of.batch;
+  const axis = { x, xTitle: CHARTS.batches.x, logX: true };
+  const draw = curvesOf(on(mesh), { of: mesh, name: "batches", ...axis, target });
   return [
-    choices(selector("Along", "along", options, "batches", mesh)),
+    choices(selector("Along", "along", meshes, "batches", mesh)),
     element("div.panels", ...throughputAndMemory(draw, on(mesh))),
   ];
 };

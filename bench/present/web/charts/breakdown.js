@@ -4,7 +4,7 @@ GROUPS.breakdown = (target) => {
   const traced = byPlace(selection()).filter((cell) => cell.traced);
   if (!traced.length)
     return [nothing("Nothing was traced here: --profile records where the step time goes.")];
-  const [shown, note] = panelled(traced, "breakdown", "blocks", blockOf);
+  const [shown, note] = panelled(traced, "breakdown");
   const share = chosen("bars") === "share";
   const kind = "breakdown";
   const rows = shown.flatMap((cell) =>
@@ -23,6 +23,6 @@ GROUPS.breakdown = (target) => {
     ...(share ? { xAxis: { tickCount: 5, title: "share of the traced step", format: ".0%" } } : {}),
   };
   const chart = figure("breakdown", given, { rows: rows.filter((row) => row.seconds > 0) });
-  const bars = { "": "time", share: "share of the step" };
+  const bars = [["", "time"], ["share", "share of the step"]];
   return [choices(selector("Bars", "bars", bars, "breakdown")), chart, note];
 };

@@ -108,7 +108,7 @@ GROUPS.compare = (target) => {
     .map(([one]) => one.traced?.why);
   const timed = known(a.step_s) && known(b.step_s);
   const lines = element("div", { id: "programs" });
-  if (!same) drawLater(lines, programsBetween(a, b).then((made) => lines.replaceChildren(made)));
+  if (!same) drawLater(lines, programsBetween(a, b));
   const bars = timed && waterfall(a, b, widthOf(target));
   return [why && element("p", why), bars, differing(a, b), lines];
 };

@@ -34,7 +34,7 @@ GROUPS.heatmap = (target) => {
     const matrix = element("a", { href: "#behind" }, "Time behind the fastest");
     const reason = "All meshes have one batch size here";
     if (!byId("behind")) return [nothing(`${reason}.`)];
-    return [element("p.note", `${reason}, so the matrix shows them: `, matrix, ".")];
+    return [nothing(`${reason}, so the matrix shows them: `, matrix, ".")];
   }
   const names = typicalOrder(all.filter((cell) => cell.status === "ok"));
   const never = unique(all.map((cell) => cell.name)).filter((name) => !names.includes(name));
@@ -77,7 +77,7 @@ GROUPS.heatmap = (target) => {
       { key: "status", title: "Status", format: "status", filter: true },
     ],
   });
-  const options = Object.fromEntries(metrics.map((each) => [each.key, each.title]));
+  const options = metrics.map((each) => [each.key, each.title]);
   return [
     choices(selector("Figure", "metric", options, "heatmap", key)),
     chart,

@@ -8,10 +8,9 @@ const REFERENCES = DATA.specs.losses.values.references;
 /* The vertical axis, and the position of a difference of 0: a logarithmic axis is extended below
    the smallest positive value, where zeros are drawn. */
 function lossAxis(values, { title, format, log }) {
-  const positive = values.filter((value) => value > 0);
-  const [low, high] = padded(positive, 0.05);
-  if (!log)
-    return { y: numeric("y", { scale: { zero: false }, axis: { title, format, tickCount: 5 } }) };
+  const y = { field: "y", type: "quantitative" };
+  if (!log) return { y: { ...y, scale: { zero: false }, axis: { title, format, tickCount: 5 } } };
+  const [low, high] = padded(values.filter((value) => value > 0), 0.05);
   const floor = low / (high / low) ** 0.1;
   const equal = values.includes(0);
   const domain = [equal ? floor / (high / low) ** 0.03 : low, high];
@@ -19,16 +18,15 @@ function lossAxis(values, { title, format, log }) {
   const labelExpr = `datum.value < ${low} ? "${EQUAL}" : format(datum.value, "${format}")`;
   const axis = equal ? { values: [floor, ...ticks], labelExpr } : { values: ticks };
   const scale = { type: "log", domain, nice: false };
-  return { y: numeric("y", { scale, axis: { title, format, ...axis } }), floor: equal ? floor : 0 };
+  return { y: { ...y, scale, axis: { title, format, ...axis } }, floor: equal ? floor : 0 };
 }
 
 /* Values of a specification: losses, or their differences. rows: {name, place, x, y, last, cell},
    without `cell` for the references; lines: {place, y}, dashed. */
 function lossesOf(rows, { columns, width, axis, lines = [] }) {
   const ofCells = rows.filter((row) => known(row.cell));
-  const guides = REFERENCES.filter((name) =>
-    rows.some((row) => row.name === name && !known(row.cell)),
-  );
+  const others = new Set(rows.filter((row) => !known(row.cell)).map(({ name }) => name));
+  const guides = REFERENCES.filter((name) => others.has(name));
   const { y, floor } = lossAxis([...rows, ...lines].map((row) => row.y), axis);
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   const data = [
@@ -56,7 +54,7 @@ GROUPS.losses = (target) => {
       .filter((curve) => !off.has(curve.name))
       .map((curve) => ({ ...curve, ...one, place: BLOCKS[one.block].place })),
   );
-  const [shown, note] = panelled(every, "losses", "blocks", blockOf);
+  const [shown, note] = panelled(every, "losses");
   const rows = shown.flatMap((curve) =>
     curve.steps
       .map((x, number) => ({
@@ -91,7 +89,7 @@ GROUPS.losses = (target) => {
       ],
     });
   };
-  const ranges = { "": "all", early: `the first ${EARLY}` };
+  const ranges = [["", "all"], ["early", `the first ${EARLY}`]];
   const positive = rows.every((row) => !known(row.loss) || row.loss > 0);
   const log = chosen("loss") !== "linear" && positive;
   const parted = shown.filter((curve) => known(curve.cell) && curve.apart.some((apart) => apart > tolerance));

@@ -4,7 +4,7 @@ GROUPS.ratios = (target) => {
   const compared = byPlace(selection()).filter((cell) => known(cell.ratio));
   if (!compared.some((cell) => !cell.isBaseline))
     return [nothing("No cell here has a ratio to a baseline.")];
-  const [shown, note] = panelled(compared, "ratios", "blocks", blockOf);
+  const [shown, note] = panelled(compared, "ratios");
   const rows = shown.map((cell) => rowOf(cell, "ratios", { floor: cell.of.floor }));
   const { margin } = shown[0].of;
   const sizes = panelSizes(target, rows, { each: 250, most: 320 });

@@ -1,32 +1,33 @@
 // Step time, efficiency, throughput and memory along the devices of a scaling curve.
 
 const HEIGHT = 240;
+const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its first and last tick.
 const LINE = 13; // Height of a label at the end of a curve.
 const LABEL = 145; // Space beside the curves, for twenty characters.
+
+/* Ascending places, moved on until they are a line apart, from the first that is free. */
+const moved = (places, free = -Infinity) =>
+  places.map((place) => {
+    const at = Math.max(place, free);
+    free = at + LINE;
+    return at;
+  });
+const flipped = (places) => places.map((place) => -place).reverse();
 
 /* Labels of the curves that reach the last x value, beside their ends and without overlap.
    share: where a value lies on the vertical axis, from 0 below to 1 above. */
 function endLabels(rows, last, share) {
-  const ends = rows.filter(({ x }) => x === last);
   const short = (name) => (name.length > 20 ? `${name.slice(0, 8)}\u2026${name.slice(-11)}` : name);
-  const at = ({ value }) => HEIGHT * (1 - share(value));
-  const labels = ends.map((row) => ({ ...row, text: short(row.name), at: at(row) }));
-  labels.sort((a, b) => a.at - b.at);
-  // Push down as far as needed, and up; the mean of both keeps labels apart and near their ends.
-  const pushed = (sign, from) => {
-    let free = -Infinity;
-    return from.map(({ at }) => {
-      const place = Math.max(sign * at, free);
-      free = place + LINE;
-      return sign * place;
-    });
-  };
-  const down = pushed(1, labels);
-  const up = pushed(-1, labels.toReversed()).reverse();
-  const placed = (places) => labels.map((row, place) => ({ ...row, at: places[place] }));
-  const between = placed(down.map((place, number) => (place + up[number]) / 2));
-  const below = placed(pushed(1, [{ at: LINE / 2 - LINE }, ...between]).slice(1));
-  return placed(pushed(-1, [{ at: HEIGHT + LINE }, ...below.reverse()]).slice(1).reverse());
+  const labels = rows
+    .filter(({ x }) => x === last)
+    .map((row) => ({ ...row, text: short(row.name), at: HEIGHT * (1 - share(row.value)) }))
+    .sort((a, b) => a.at - b.at);
+  const ends = labels.map(({ at }) => at);
+  // Moved down as far as needed, and up; the mean of both keeps labels apart and near their ends.
+  const up = flipped(moved(flipped(ends)));
+  const between = moved(ends).map((place, number) => (place + up[number]) / 2);
+  const within = flipped(moved(flipped(moved(between, LINE / 2)), -HEIGHT));
+  return labels.map((row, number) => ({ ...row, at: within[number] }));
 }
 
 /* Values of a specification: one quantity over devices or batches. rows: {name, x, value, low, high,
@@ -57,45 +58,44 @@ function curveOf(rows, options) {
   };
 }
 
-/* One of several such charts side by side, with its table. */
-function curveFigure({ title, of, name, rows, xTitle, text, width, ...spec }) {
-  if (!rows.length) return "";
-  const some = (key, ...column) =>
-    rows.some((row) => known(row[key]) && row[key] !== row.value) ? [number(key, ...column)] : [];
-  const drawn = Math.max(150, Math.min(265, width - 60 - LABEL));
-  return figure("curve", curveOf(rows, { title, xTitle, width: drawn, ...spec }), {
-    title: `${title}, ${of}`,
-    name,
-    columns: [
-      CELL,
-      number("x", xTitle),
-      number("value", title, text),
-      ...some("low", "Lower quartile", text),
-      ...some("high", "Upper quartile", text),
-      ...some("measured", "Measured high water", text),
-    ],
-  });
+/* A function that draws one of several such charts side by side, with its table. It is given a
+   function of a cell's value, and quartiles where it has any. of: which cells; x: function of a cell */
+function curvesOf(cells, { of, name, x, xTitle, logX, over, target }) {
+  const width = Math.max(150, Math.min(265, widthOf(target) - 60 - LABEL));
+  return (key, title, valueOf, { log, text, ...more }) => {
+    const rows = cells
+      .map((cell) => ({ cell: cell.number, name: cell.name, x: x(cell), ...valueOf(cell) }))
+      .filter((point) => known(point.value))
+      .map((point) => ({ low: point.value, high: point.value, ...point }));
+    if (!rows.length) return "";
+    const some = (key, title) =>
+      rows.some((row) => known(row[key]) && row[key] !== row.value) ? [number(key, title, text)] : [];
+    const options = { title, xTitle, width, logX, log: log && logX, over, ...more };
+    return figure("curve", curveOf(rows, options), {
+      title: `${title}, ${of}`,
+      name: `${name}-${key}`,
+      columns: [
+        CELL,
+        number("x", xTitle),
+        number("value", title, text),
+        ...some("low", "Lower quartile"),
+        ...some("high", "Upper quartile"),
+        ...some("measured", "Measured high water"),
+      ],
+    });
+  };
 }
-
-/* Rows of such a chart; `figure` gives a cell's value, and quartiles where it has any. */
-const pointsOf = (cells, x, figure) =>
-  cells
-    .map((cell) => ({ cell: cell.number, name: cell.name, x: x(cell), ...figure(cell) }))
-    .filter((point) => known(point.value))
-    .map((point) => ({ low: point.value, high: point.value, ...point }));
 
 const stepOf = (cell) => ({ value: cell.step_s, low: cell.step_q1_s, high: cell.step_q3_s });
 
 /* Throughput and memory, which the charts over batches also show. */
 function throughputAndMemory(draw, cells) {
-  const rate = ({ units_per_s, step_s, step_q1_s, step_q3_s }) => ({
-    value: units_per_s,
-    // A longer step is a lower rate.
-    low: known(units_per_s) ? (units_per_s * step_s) / step_q3_s : null,
-    high: known(units_per_s) ? (units_per_s * step_s) / step_q1_s : null,
-  });
+  const rate = ({ units_per_s: value, step_s, step_q1_s, step_q3_s }) => {
+    const units = value * step_s; // A longer step is a lower rate.
+    return { value, low: units / step_q3_s, high: units / step_q1_s };
+  };
   const memory = (cell) => ({ value: cell.memory_bytes, measured: cell.high_water_bytes });
-  const most = Math.max(0, ...cells.map(memory).map(({ value, measured }) => Math.max(value ?? 0, measured ?? 0)));
+  const most = Math.max(0, ...cells.map(memory).flatMap(Object.values).filter(known));
   const { panels } = CHARTS.scaling;
   const inPrefixes = { axis: { format: "~s" }, log: true, text: "si" };
   return [
@@ -104,7 +104,7 @@ function throughputAndMemory(draw, cells) {
   ];
 }
 
-const LINES = { "": "the fastest five and the baseline", all: "all" };
+const LINES = [["", "the fastest five and the baseline"], "all"];
 
 /* The implementations shown by default if there are more than MOST_LINES; null for all. */
 const MOST_LINES = 8;
@@ -125,34 +125,24 @@ GROUPS.scaling = (target) => {
   const points = rowsOf({ cell, value, low, high }).filter((one) => !off.has(CELLS[one.cell].name));
   if (!points.length) return [nothing("No implementation is chosen.")];
   const every = points.map((one) => CELLS[one.cell]);
-  const few = chosen("lines") === "all" ? null : fastestOf(every);
-  const cells = every.filter((cell) => !few || few.has(cell.name));
+  const few = fastestOf(every);
+  const all = !few || chosen("lines") === "all";
+  const cells = every.filter(({ name }) => all || few.has(name));
   const efficiency = new Map(points.map((one) => [one.cell, one]));
-  const logarithmic = chosen("axes") !== "linear";
-  const { x, note, panels, remarks } = CHARTS.scaling;
-  const draw = (key, title, figure, { log = false, ...more }) =>
-    curveFigure({
-      title,
-      of: curve.title,
-      name: `${curve.slug}-${key}`,
-      rows: pointsOf(cells, (cell) => cell.of.devices, figure),
-      xTitle: x,
-      width: widthOf(target),
-      logX: logarithmic,
-      log: log && logarithmic,
-      over: curve.over,
-      ...more,
-    });
-  const curves = Object.fromEntries(own.map((each) => [each.slug, each.title]));
-  const { ideal, communication } = curve;
+  const { x: xTitle, note, panels, remarks } = CHARTS.scaling;
+  const { title: of, slug: name, over, ideal, communication } = curve;
+  const x = (cell) => cell.of.devices;
+  const logX = chosen("axes") !== "linear";
+  const draw = curvesOf(cells, { of, name, x, xTitle, logX, target, over });
   const notes = [
     note,
     communication.length && remarks.communication,
-    known(curve.over) && remarks.oversubscribed,
+    known(over) && remarks.oversubscribed,
     cells.some((cell) => known(cell.high_water_bytes)) && remarks.high_water,
     "The choices of mesh and batch above do not apply to curves.",
   ];
-  const inSeconds = { axis: TIME_AXIS, log: true, text: "s", ideal, communication };
+  const axis = { labelExpr: "format(datum.value, '~s') + 's'" };
+  const inSeconds = { axis, log: true, text: "s", ideal, communication };
   const shares = { axis: { format: ".0%" }, text: "percent", ideal: ideal.map(([at]) => [at, 1]) };
   const charts = [
     draw("step", panels.step, stepOf, inSeconds),
@@ -161,9 +151,9 @@ GROUPS.scaling = (target) => {
   ];
   return [
     choices(
-      selector("Curve", "curve", curves, "scaling", curve.slug),
+      selector("Curve", "curve", own.map((each) => [each.slug, each.title]), "scaling", name),
       selector("Axes", "axes", AXES, "scaling"),
-      fastestOf(every) && selector("Lines", "lines", LINES, "scaling"),
+      few && selector("Lines", "lines", LINES, "scaling"),
     ),
     element("div.panels", ...charts),
     nothing(notes.filter(Boolean).join(" ")),

@@ -10,21 +10,16 @@ GROUPS.step = (target) => {
   const above = asked("above") ?? own.find(({ isBaseline }) => isBaseline) ?? own[0];
   const others = own.filter((cell) => cell !== above);
   const below = asked("below") ?? others.sort((a, b) => a.step_s - b.step_s)[0] ?? above;
-  const names = Object.fromEntries(stored.map((cell) => [cell.full, wholeName(cell)]));
+  const names = stored.map((cell) => [cell.full, wholeName(cell)]);
   const cells = unique([above, below]);
-  const made = element("div");
-  const draw = async () => {
-    const steps = await Promise.all(cells.map((cell) => expanded(cell.traced.drawn)));
-    const arms = cells.map((cell, place) => armOf(cell, steps[place]));
-    made.replaceChildren(...stepFigure(arms, widthOf(target)));
-  };
-  drawLater(made, draw());
+  const armed = cells.map(async (cell) => armOf(cell, await expanded(cell.traced.drawn)));
+  const made = Promise.all(armed).then((arms) => stepFigure(arms, widthOf(target)));
   return [
     choices(
       selector("Above", "above", names, "step", above.full),
       selector("Below", "below", names, "step", below.full),
     ),
-    made,
+    drawLater(element("div"), made),
     DATA.steps_left_out ? nothing(`${CHARTS.step.remarks.steps} ${DATA.steps_left_out}.`) : "",
   ];
 };
@@ -37,11 +32,9 @@ function stepFigure(arms, width) {
   const picture = stepPicture(arms, width);
   const runs = arms.flatMap(({ lanes }) => lanes.flatMap((lane) => lane.runs));
   const shown = new Set(runs.flatMap(piecesOf).map(([part]) => part));
-  const legend = PARTS.filter(({ key }) => shown.has(key)).map(({ key, title: name, colour }) => {
-    const mark = element("span.mark", { "data-letter": "\u25a0", "aria-hidden": "true" });
-    mark.style.color = colour;
-    return element("span", mark, ` ${key === "idle" ? "idle in a loop" : name}`);
-  });
+  const legend = PARTS.filter(({ key }) => shown.has(key)).map(({ key, title: name, colour }) =>
+    element("span", swatch("\u25a0", colour), ` ${key === "idle" ? "idle in a loop" : name}`),
+  );
   const rows = () =>
     arms.flatMap(({ cell, lanes, ns }) =>
       lanes.flatMap(({ device, runs: own }) =>
@@ -76,13 +69,14 @@ function waitSentences({ cell, lanes, meetings, oneClock }) {
   for (const run of lanes.flatMap(({ runs }) => runs)) {
     const last = meetings.get(run.meeting)?.last;
     if (!run.wait || !known(last) || last === run.device) continue;
-    const pair = `device ${run.device} waited`;
-    const whom = `for device ${last}`;
-    const key = `${pair} ${whom}`;
-    waits.set(key, { pair, whom, ns: run.wait + (waits.get(key)?.ns ?? 0) });
+    const pair = `${run.device}/${last}`;
+    waits.set(pair, run.wait + (waits.get(pair) ?? 0));
   }
   if (!waits.size) return [`${cell.name}: no device waited for another.`];
-  const longest = [...waits.values()].sort((a, b) => b.ns - a.ns).slice(0, 4);
-  const texts = longest.map(({ pair, whom, ns }) => `${pair} ${si(ns / 1e9, "s")} ${whom}`);
+  const longest = [...waits].sort(([, a], [, b]) => b - a).slice(0, 4);
+  const texts = longest.map(([pair, ns]) => {
+    const [device, last] = pair.split("/");
+    return `device ${device} waited ${si(ns / 1e9, "s")} for device ${last}`;
+  });
   return [`${cell.name}: ${texts.join("; ")}.`];
 }
