@@ -5,8 +5,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
-from operator import itemgetter
+from itertools import chain, groupby, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from bench.present.columns import Column, Figure, Table, formatted
@@ -135,11 +135,9 @@ JUMP = 1.5
 
 def fastest(points: Sequence[Point]) -> list[Point]:
     """Return the fastest prediction that fits for each number of chips, or why there is none."""
-    groups = defaultdict[int, list[Point]](list)
-    for point in points:
-        groups[point.chips].append(point)
-    found = []
-    for _, own in sorted(groups.items()):
+    found, chips = [], attrgetter("chips")
+    for _, group in groupby(sorted(points, key=chips), chips):
+        own = list(group)
         times = [p.fitting.best_s if p.fitting else math.inf for p in own]
         if math.isfinite(best := min(times)):
             alike = sum(seconds <= 1.005 * best for seconds in times) - 1
@@ -189,10 +187,6 @@ def _memory(prediction: Prediction) -> str:
     return used if capacity is None else f"{used} of {numbers.bytes_(capacity)}"
 
 
-def _program(prediction: Prediction) -> Figure:
-    return Figure(prediction.program.read, str(prediction.program.mesh))
-
-
 PREDICTIONS = (
     Column("chips", "Chips", format="count"),
     STEP,
@@ -202,8 +196,9 @@ PREDICTIONS = (
     MFU,
     BOUND,
     Column("memory", "Memory per chip", value=of_prediction(_memory)),
-    Column("program", "Program", "mesh", value=of_prediction(_program)),
-)
+    Column("program", "Program", "mesh",
+           value=of_prediction(lambda p: Figure(p.program.read, str(p.program.mesh)))),
+)  # fmt: skip
 
 
 def predictions(title: str, points: Sequence[Point]) -> Table:
@@ -216,7 +211,7 @@ def remarks(points: Sequence[Point]) -> list[str]:
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
     missing = defaultdict[tuple[int, str], list[str]](list)
     seen: set[str] = set()
-    for point in sorted(points, key=lambda point: point.chips):
+    for point in sorted(points, key=attrgetter("chips")):
         name = point.curve.implementation
         if point.chips in best and point.prediction is None and name not in seen:
             seen.add(name)
@@ -231,7 +226,7 @@ def remarks(points: Sequence[Point]) -> list[str]:
 def _jumps(points: Sequence[Point]) -> Iterator[str]:
     """Yield a remark wherever more chips make a step much more efficient."""
     curves = defaultdict[Curve, list[Point]](list)
-    for point in sorted(points, key=lambda point: point.chips):
+    for point in sorted(points, key=attrgetter("chips")):
         curves[point.curve].append(point)
     for one, other in chain.from_iterable(map(pairwise, curves.values())):
         before, after = one.prediction, other.prediction
