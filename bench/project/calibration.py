@@ -24,6 +24,7 @@ from scipy.stats import t as student
 
 from bench.project.step_model import Calibration, Work
 from bench.records.cells import Cell
+from bench.records.mesh import MeshShape
 
 SHARE, SHARE_WIDTH = 0.6, 0.4
 """Prior of a share, and its standard deviation in logs: 95 % lie within 0.27 to 1.34, which the fit
@@ -53,6 +54,11 @@ class Trial:
     def cell(self) -> Cell:
         """The cell of the step."""
         return self.work.program.cell
+
+    @property
+    def mesh(self) -> MeshShape:
+        """The mesh of the step."""
+        return self.cell.block.mesh
 
     @property
     def ratio(self) -> float:

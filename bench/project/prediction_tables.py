@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.present.columns import Column, Figure, Table, formatted
 from bench.project import published_results
-from bench.project.calibration import Calibrated, Trial
+from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware
 from bench.project.program_formulae import Curve
 from bench.project.projection import Point, Projection
@@ -242,7 +242,7 @@ def _jumps(points: Sequence[Point]) -> Iterator[str]:
 
 MEASURED = (
     Column("implementation", "Implementation", value=lambda row: row.cell.implementation),
-    Column("mesh", "Mesh", value=lambda row: str(row.cell.block.mesh)),
+    Column("mesh", "Mesh", value=lambda row: str(row.mesh)),
     Column("batch", "Batch", format="count", value=lambda row: row.cell.block.batch),
     Column("measured_s", "Step time", "measured", "s"),
     Column("predicted_s", "Predicted", "from the other meshes", "s"),
@@ -252,15 +252,11 @@ MEASURED = (
 
 def cross_validation(projection: Projection) -> list[Table]:
     """Return, for each subject, its measured steps and their predictions from the other meshes."""
-
-    def order(row: Trial) -> tuple[int, str, str]:
-        mesh = row.cell.block.mesh
-        return mesh.size, str(mesh), row.cell.implementation
-
     tables = []
     for subject, own in projection.here.items():
         facts = [calibration(own.calibration), error(own)]
-        tables.append(Table(subject, MEASURED, sorted(own.tried, key=order), facts))
+        rows = sorted(own.tried, key=lambda r: (r.mesh.size, str(r.mesh), r.cell.implementation))
+        tables.append(Table(subject, MEASURED, rows, facts))
     return tables
 
 
