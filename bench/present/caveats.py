@@ -28,7 +28,7 @@ FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
 """Names of custom calls that compute attention: cuDNN's on CUDA, and a Pallas kernel on TPU."""
 
 BUSY_SHARE = 0.05
-"""Share of the cores' time above which other processes' load is reported."""
+"""Share of the cores' time above which the load of other processes is named."""
 
 
 def caveats(content: Tables, manifest: Manifest) -> dict[str, str]:
