@@ -5,7 +5,6 @@ import re
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -129,12 +128,10 @@ def termination_as_interrupt() -> Iterator[None]:
     """Treat termination signals like Ctrl-C: end the workers and build the report."""
     from bench.measure.cluster.leader import TERMINATION
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in TERMINATION}
+    handler = signal.default_int_handler  # raises KeyboardInterrupt
+    before = {number: signal.signal(number, handler) for number in TERMINATION}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

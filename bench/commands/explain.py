@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.commands.exits import refusing
-from bench.commands.shared_options import load_run, plain_console, warn_of_damage
+from bench.commands.shared_options import plain_console, warn_of_damage
+from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.git_files import tracked_folders
@@ -46,7 +47,8 @@ def explain(
 
     console = plain_console()
     with refusing(OSError):
-        stored = load_run(run) if run else newest_run(a, b)
+        stored = store.load(find_run(run)) if run else newest_run(a, b)
+        warn_of_damage(stored)
         programs, apart = stored.programs, cells_apart(stored)
         traces = {row["cell"]: row for row in stored.traces}
         known = {*programs, *traces, *apart}
@@ -54,13 +56,12 @@ def explain(
         compiled = a != b and {a, b} <= programs.keys()
         separate = a != b and {a, b} <= known and {a, b} & apart
         traced = not separate and {a, b} <= traces.keys()
-        tables = None
+        tables = cell_table.build(stored)
         if compiled or separate:
-            tables = cell_table.build(stored)
             explanation.show_times(console, (a, b), tables.comparisons, traces)
         if compiled and (every or not traced):
             explanation.show_programs(console, (a, b), (programs[a], programs[b]))
-        if separate and tables:
+        if separate:
             explanation.show_parts(console, (a, b), tables, traces)
             return
         if compiled and not traced:
@@ -123,20 +124,18 @@ def newest_run(a: str, b: str) -> store.Run:
     """
     published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
     known = set[str]()
-    found = None
+    compiled = None
     for run in store.newest(REPORTS, most=None, without=published):
         traced = {row["cell"] for row in run.traces}
-        names = {*run.programs, *cells_apart(run), *traced}
         if {whole_name(a, traced), whole_name(b, traced)} <= traced:
-            found = run
-            break
+            return run
         known |= traced
+        names = {*run.programs, *cells_apart(run), *traced}
         both = {whole_name(a, names), whole_name(b, names)}
-        if found is None and len(both) > 1 and both <= names:
-            found = run
-    if found is not None:
-        warn_of_damage(found)
-        return found
+        if compiled is None and len(both) > 1 and both <= names:
+            compiled = run
+    if compiled is not None:
+        return compiled
     if not known:
         hint = " (--run NAME explains a published run)" if published else ""
         record = f"record some: {as_typed('run')} --profile"

@@ -1,10 +1,8 @@
 """`python -m bench maxbatch RUN`: the largest batch that fits, for each cell of a run."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,13 +14,7 @@ from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import everything, selector
 from bench.records import largest_batches, numbers, store
 from bench.records.paths import as_typed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bench.project.largest_fit import Limit
-    from bench.records.messages import Catalogue
-    from bench.records.rows import CellRow
+from bench.records.rows import CellRow
 
 
 def maxbatch(
@@ -57,10 +49,8 @@ def maxbatch(
             raise BadInput(faults)
         cells = proved(load_run(run), selected)
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
-        limit = limit_of(catalogue, limit_bytes)
-        contents = Contents(catalogue)
-        planned = largest_fit.planned_bytes(cells, contents)
-        lines = largest_fit.with_hashes(largest_fit.lines_of(planned), contents)
+        limit = largest_fit.limit_of(catalogue, limit_bytes)
+        lines = largest_fit.lines_of_run(cells, Contents(catalogue))
         if not lines:
             raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
         stored = largest_batches.read(folder)
@@ -110,18 +100,3 @@ def bytes_of(text: str) -> float:
     if size == 0:
         raise BadInput([f"--memory: {text} has to be above 0, such as 16GiB"])
     return size
-
-
-def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
-    """Return the memory limit of one device, and its source; BadInput if there is none."""
-    from bench.project.largest_fit import Limit
-
-    if limit_bytes is not None:
-        return Limit(limit_bytes, "requested")
-    device_bytes = catalogue["device_memory_bytes"]
-    if device_bytes is not None:
-        return Limit(device_bytes, "the memory available on the device")
-    why = f"{catalogue['device_kind']} devices do not report how much memory a program may use"
-    if catalogue["platform"] == "cpu":
-        why = "a CPU device is a part of the host, and nothing limits its memory"
-    raise BadInput([f"--memory: name the memory limit of one device, as --memory 2GiB: {why}"])

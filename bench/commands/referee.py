@@ -110,14 +110,11 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
         programs = stored.programs
     seconds = round(time.monotonic() - started, 1)
     run_name = engine.directory.name if engine.directory else ""
+    diagnoses = []
     for one in attempts:
         how = rulings.get(one["name"]) or Ruling("discard", IDENTICAL)
         ledger.end(one["number"], {**how.row, "seconds": seconds, "run": run_name})
-    diagnoses = [
-        attempt_record.diagnosis(rulings[one["name"]], one["name"], incumbent, programs)
-        if one["name"] in rulings else []
-        for one in attempts
-    ]  # fmt: skip
+        diagnoses.append(attempt_record.diagnosis(how, one["name"], incumbent, programs))
     page, curve = attempt_record.build(ledger), record(ledger.question, ledger.attempts)
     if as_json:
         outcomes = [{**one, "diagnosis": why} for one, why in zip(attempts, diagnoses, strict=True)]

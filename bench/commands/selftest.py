@@ -1,7 +1,5 @@
 """`python -m bench selftest`: how reliably does Lockstep tell differences from noise?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

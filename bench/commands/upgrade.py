@@ -70,10 +70,8 @@ def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, st
         elif code == 0:
             high = middle
         else:
-            return (
-                code,
-                f"the comparison with {versions[middle]} was inconclusive: exit code {code}",
-            )
+            said = f"the comparison with {versions[middle]} was inconclusive: exit code {code}"
+            return code, said
     if not low:
         return 0, f"not slower than with {versions[0]}"
     before, after, last = versions[low - 1], versions[low], versions[-1]

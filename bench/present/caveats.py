@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -22,41 +22,39 @@ from bench.records.rows import Manifest
 from bench.records.store import Damage
 
 NAMED = 8
-"""Damaged parts of files that are listed by name."""
+"""Damaged parts of files, or throttled arms, that are listed by name."""
 
 FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
 """Names of custom calls that compute attention: cuDNN's on CUDA, and a Pallas kernel on TPU."""
 
 BUSY_SHARE = 0.05
-"""Share of the cores' time above which other processes' load is reported."""
+"""Share of the cores' time above which the load of other processes is named."""
 
 
 def caveats(content: Tables, manifest: Manifest) -> dict[str, str]:
     """Return the text of every caveat that applies to a run, by its title."""
-    said = {
-        "Damaged files": damage(content.damaged),
-        **_of_host(content, manifest),
-        **_of_ratios(content.comparisons),
-        "Equal programs, unequal times": program_sentences.caveat(content.comparisons),
-        **_of_rounds(content.comparisons),
-        **_of_cells(content.cells),
-        **_of_phases(content, manifest),
-    }
+    said = {"Damaged files": damage(content.damaged)}
+    _of_host(said, content, manifest)
+    _of_ratios(said, content.comparisons)
+    said["Equal programs, unequal times"] = program_sentences.caveat(content.comparisons)
+    _of_rounds(said, content.comparisons)
+    _of_cells(said, content.cells)
+    _of_phases(said, content, manifest)
     return {title: text for title, text in said.items() if text}
 
 
 def damage(found: Sequence[Damage]) -> str:
     """Describe the parts of stored files that were ignored; empty if none were."""
-    if not found:
-        return ""
-    named = "; ".join(map(str, found[:NAMED]))
-    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     parts = numbers.count(len(found), "part")
-    return f"{parts} of the stored files could not be used. {named}{more}."
+    return f"{parts} of the stored files could not be used. {_named(found)}." if found else ""
 
 
-def _of_host(content: Tables, manifest: Manifest) -> dict[str, str]:
-    said: dict[str, str] = {}
+def _named(parts: Sequence[object]) -> str:
+    more = [f"and {len(parts) - NAMED} more"] if len(parts) > NAMED else []
+    return "; ".join([*map(str, parts[:NAMED]), *more])
+
+
+def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
     blocks, host = content.comparisons, manifest["host"]
     if over := sorted({block.block.mesh.size for block in blocks if block.oversubscribed}):
         said["More devices than cores"] = (
@@ -90,7 +88,6 @@ def _of_host(content: Tables, manifest: Manifest) -> dict[str, str]:
         )
     if manifest["git"].get("dirty"):
         said["Uncommitted changes"] = "The working tree had changes that the recorded commit lacks."
-    return said
 
 
 def _throttled(found: Throttling | None) -> str:
@@ -99,18 +96,16 @@ def _throttled(found: Throttling | None) -> str:
     named = [
         f"{one.arm} in {one.block} after {one.throttled} of {numbers.count(one.turns, 'turn')} "
         f"({', '.join(f'{turns} by {why}' for why, turns in one.reasons.items())})"
-        for one in found.arms[:NAMED]
+        for one in found.arms
     ]
-    more = f"; and {len(found.arms) - NAMED} more" if len(found.arms) > NAMED else ""
     return (
-        f"A GPU's clock was held down: {'; '.join(named)}{more}. These turns count like others; "
+        f"A GPU's clock was held down: {_named(named)}. These turns count like others; "
         "samples.csv marks them. Reading the GPUs took "
         f"{numbers.si(found.reading_s, 's')} per turn, outside the timed spans."
     )
 
 
-def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
-    said: dict[str, str] = {}
+def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
     words = {b.name: decide(b.floor, b.alpha, b.margin).word for b in blocks if b.floor}
     if false := [name for name, word in words.items() if word in {"faster", "slower"}]:
         said["Two copies of one program differ"] = (
@@ -141,11 +136,9 @@ def _of_ratios(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"{few} had under {fewest(1 - CONFIDENCE)} rounds, too few for a 95{numbers.NARROW}% "
             "interval."
         )
-    return said
 
 
-def _of_rounds(blocks: Sequence[Comparison]) -> dict[str, str]:
-    said: dict[str, str] = {}
+def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
     moving = [
         (abs(effect.size), name, block)
         for block in blocks
@@ -174,13 +167,11 @@ def _of_rounds(blocks: Sequence[Comparison]) -> dict[str, str]:
             f"{numbers.percent(size)}. Every arm has every place and predecessor about equally "
             "often, so this favours none, but widens the intervals."
         )
-    return said
 
 
-def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
-    said: dict[str, str] = {}
+def _of_cells(said: dict[str, str], cells: pd.DataFrame) -> None:
     if cells.empty:
-        return said
+        return
     if alone := int(((cells["status"] == "ok") & ~cells["interleaved"]).sum()):
         said["Measured in a separate process"] = (
             f"{numbers.count(alone, 'cell')} did not fit beside the others and ran in a process of "
@@ -219,7 +210,6 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, str]:
         said["Implausible times"] = (
             f"Physically impossible times of {numbers.count(refused, 'cell')} are withheld."
         )
-    return said
 
 
 def _foreign(cells: pd.DataFrame) -> str:
@@ -292,9 +282,8 @@ def _fused_attention(cells: pd.DataFrame) -> str:
 def _divided_proofs(cells: pd.DataFrame) -> str:
     """Say how proofs that exceed the memory of a device were made; empty if none does."""
     clauses, kinds = [], ["proof_devices", "proof_parts", "proof_batch"]
-    for kind in cells[cells["proof_parts"] > 0][kinds].drop_duplicates().to_numpy().tolist():
-        devices, parts, batch = kind
-        own = cells[(cells[kinds] == kind).all(axis=1)]
+    for kind, own in cells[cells["proof_parts"] > 0].groupby(kinds, sort=False):
+        devices, parts, batch = cast("tuple[int, int, int]", kind)
         sharded = f", with its parameters sharded over {devices} devices" if devices > 1 else ""
         clauses.append(
             f"The reference of {listing(own['cell'])} does not fit on one device. It was computed "
@@ -312,8 +301,7 @@ def _divided_proofs(cells: pd.DataFrame) -> str:
     return " ".join(clauses)
 
 
-def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:
-    said: dict[str, str] = {}
+def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
     cells, config = content.cells, manifest["config"]
     if proof := config.get("functions"):
         loosened = f", and more in {listing(proof['loosened'])}" if proof["loosened"] else ""
@@ -346,4 +334,3 @@ def _of_phases(content: Tables, manifest: Manifest) -> dict[str, str]:
             f"There are no figures of checkpoints for {numbers.count(len(unsaved), 'cell')}, for "
             f"instance {unsaved[0]}. The times are not affected."
         )
-    return said

@@ -1,14 +1,14 @@
 """The columns of a cell: one description for all tables, in the report and on its page."""
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from bench.analyse.cell_table import Tables
-from bench.analyse.comparisons import Comparison
 from bench.present import command_lines, trace_tables
 from bench.present.bounds import describe_verdict, percentage
 from bench.present.columns import Column, Table, between, formatted, missing, where_known
@@ -17,35 +17,26 @@ from bench.records import numbers
 from bench.records.rows import Manifest
 
 Row = dict[str, Any]
-"""A row of `Tables.cells`, with facts about its block: see `rows`."""
+"""A row of `Tables.cells`, with what `rows` adds."""
 
 _COMPILING = ("trace_s", "lower_s", "compile_s")
 
 
 def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
-    """Return every cell by name: its row of `found.cells`, and the items that `_context` adds."""
-    context = {block.name: _context(block, manifest) for block in found.comparisons}
-    reasons = {
-        f"{block.name}/{name}": reason
-        for block in found.comparisons
-        for name, reason in trace_tables.reasons(block, found.traces).items()
-    }
-    return {
-        cell["cell"]: cell
-        | context[cell["block"]]
-        | {"cause": reasons.get(cell["cell"], Reason(""))}
-        for cell in found.rows
-    }
-
-
-def _context(block: Comparison, manifest: Manifest) -> Row:
-    return {
-        "subject": block.subject,
-        "place": block.place,
-        "command": command_lines.of_block(block, manifest),
-        "isolated": manifest["config"].get("isolated", ()),
-        "single_steps": block.span_steps == (1,),
-    }
+    """Return every cell by name: its row of `found.cells`, its cause, and facts of its block."""
+    cells = {cell["cell"]: cell | {"cause": Reason("")} for cell in found.rows}
+    blocks = {}
+    for block in found.comparisons:
+        blocks[block.name] = {
+            "subject": block.subject,
+            "place": block.place,
+            "command": command_lines.of_block(block, manifest),
+            "isolated": manifest["config"].get("isolated", ()),
+            "single_steps": block.span_steps == (1,),
+        }
+        for name, reason in trace_tables.reasons(block, found.traces).items():
+            cells[f"{block.name}/{name}"]["cause"] = reason
+    return {name: cell | blocks[cell["block"]] for name, cell in cells.items()}
 
 
 def is_baseline(cell: Row) -> bool:
@@ -113,16 +104,14 @@ def collectives(cell: Row) -> str:
     """Return `2 all-reduces over data, 1 all-gather over fsdp`; empty if unknown or without any."""
     if cell["devices"] == 1 or cell["communication"] is None:
         return ""
-    return ", ".join(_collectives(cell["communication"])) or "no collective"
-
-
-def _collectives(used: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for row in used:
-        text = numbers.count(row["count"], row["kind"])
+    texts = []
+    for row in cell["communication"]:
         others = [dtype for dtype in row["dtypes"] if dtype != "f32"]
-        text += f" ({', '.join(others)})" if others else ""
-        members = " and ".join(row["axes"])
-        yield f"{text} over {members}" if members else f"{text} among {row['members']} devices"
+        dtypes = f" ({', '.join(others)})" if others else ""
+        axes = " and ".join(row["axes"])
+        where = f"over {axes}" if axes else f"among {row['members']} devices"
+        texts.append(f"{numbers.count(row['count'], row['kind'])}{dtypes} {where}")
+    return ", ".join(texts) or "no collective"
 
 
 def _error(value: str, error: str, unit: str) -> Callable[[Row], str]:
@@ -154,17 +143,13 @@ IMPLEMENTATION = Column("implementation", "Implementation", filter=True)
 PLACE = Column("place", "Mesh, batch", filter=True, only="text")
 
 ENERGY = (
-    Column(
-        "joules_per_step", "Energy", "per step, 95 % interval", "J",
-        detail=_error("joules_per_step", "joules_error", "J"),
-    ),
+    Column("joules_per_step", "Energy", "per step, 95 % interval", "J",
+           detail=_error("joules_per_step", "joules_error", "J")),
     Column("joules_per_unit", "Energy", "per sample or token", "J"),
     Column("units_per_joule", "Per joule", "", "significant", detail=lambda cell: cell["unit"]),
     Column("watts", "Power", "mean", "W"),
-    Column(
-        "energy_ratio", "Energy to baseline", "per step, 95 % interval", "ratio",
-        detail=_error("energy_ratio", "energy_ratio_error", "ratio"),
-    ),
+    Column("energy_ratio", "Energy to baseline", "per step, 95 % interval", "ratio",
+           detail=_error("energy_ratio", "energy_ratio_error", "ratio")),
 )  # fmt: skip
 
 COLUMNS = (
@@ -172,81 +157,54 @@ COLUMNS = (
     Column("subject", "Workload", filter=True, long=True, only="page"),
     Column("mesh", "Mesh", filter=True, only="page"),
     Column("batch", "Batch", "global", "count", filter=True, only="page"),
-    Column(
-        "status", "Status", "", "status", filter=True, only="page",
-        detail=lambda cell: cell["reason"][:120],
-    ),
+    Column("status", "Status", "", "status", filter=True, only="page",
+           detail=lambda cell: cell["reason"][:120]),
     Column("verdict", "Verdict", filter=True,
            detail=lambda c: describe_verdict(c) if c["verdict"] else "",
            value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),
-    Column(
-        "behind_low", "Behind the fastest", "at least", "excess",
-        value=lambda cell: _rounded_down(cell["behind_low"] - 1),
-        detail=where_known("behind_high", lambda high: f"at most {percentage(high)}" * (high > 1)),
-    ),
+    Column("behind_low", "Behind the fastest", "at least", "excess",
+           value=lambda cell: _rounded_down(cell["behind_low"] - 1),
+           detail=where_known("behind_high", lambda b: f"at most {percentage(b)}" * (b > 1))),
     Column("ratio", "To baseline", "ratio, 95 % interval", "ratio", detail=_ratio_interval),
-    Column(
-        "verdict_interval", "Interval of the verdict", "stricter than 95 %", only="cell",
-        value=lambda cell: between(cell["verdict_low"], cell["verdict_high"], "ratio") or None,
-    ),
+    Column("verdict_interval", "Interval of the verdict", "stricter than 95 %", only="cell",
+           value=lambda cell: between(cell["verdict_low"], cell["verdict_high"], "ratio") or None),
     Column("step_s", "Step time", "median, quartiles", "s", detail=_step),
     Column("latency_s", "Latency", "median, quartiles", "s", span=("latency_q1_s", "latency_q3_s")),
-    Column(
-        "units_per_s", "Throughput", "per second", "si",
-        detail=lambda cell: "" if missing(cell["units_per_s"]) else cell["unit"],
-    ),
-    Column(
-        "cause", "Why", "main cause, as traced", long=True, optional=True,
-        value=lambda cell: cell["cause"].main or None,
-        detail=lambda c: formatted(c["cause"].seconds, "+s") if c["cause"].main else "",
-    ),
-    Column(
-        "approximate", "Approximate", "how the step differs", long=True, optional=True,
-        value=lambda cell: cell["approximate"] or None,
-    ),
-    Column(
-        "foreign", "Framework", "in processes of its own", long=True, optional=True,
-        value=lambda cell: cell["foreign"] and framework(cell["foreign"]),
-    ),
-    Column(
-        "compile_total_s", "Compile", "trace + lower + compile", "seconds",
-        value=lambda cell: sum(cell[name] for name in _COMPILING), detail=_compile,
-    ),
+    Column("units_per_s", "Throughput", "per second", "si",
+           detail=lambda cell: "" if missing(cell["units_per_s"]) else cell["unit"]),
+    Column("cause", "Why", "main cause, as traced", long=True, optional=True,
+           value=lambda cell: cell["cause"].main or None,
+           detail=lambda c: formatted(c["cause"].seconds, "+s") if c["cause"].main else ""),
+    Column("approximate", "Approximate", "how the step differs", long=True, optional=True,
+           value=lambda cell: cell["approximate"] or None),
+    Column("foreign", "Framework", "in processes of its own", long=True, optional=True,
+           value=lambda cell: cell["foreign"] and framework(cell["foreign"])),
+    Column("compile_total_s", "Compile", "trace + lower + compile", "seconds",
+           value=lambda cell: sum(cell[name] for name in _COMPILING), detail=_compile),
     Column("memory_bytes", "Memory", "per device, as planned", "bytes",
            detail=where_known("high_water_bytes", lambda b: f"{numbers.bytes_(b)} measured")),
-    *(
-        Column(f"{part}_bytes", title, "per device, as planned", "bytes", only="cell")
-        for part, title in (
-            ("argument", "Arguments"), ("output", "Outputs"), ("alias", "Aliased outputs"),
-            ("temporary", "Temporaries"),
-        )
-    ),
-    Column(
-        "wire_bytes", "Sends", "per device and step", "bytes", long=True, optional=True,
-        value=lambda cell: cell["wire_bytes"] if cell["devices"] > 1 else None, detail=collectives,
-    ),
+    Column("argument_bytes", "Arguments", "per device, as planned", "bytes", only="cell"),
+    Column("output_bytes", "Outputs", "per device, as planned", "bytes", only="cell"),
+    Column("alias_bytes", "Aliased outputs", "per device, as planned", "bytes", only="cell"),
+    Column("temporary_bytes", "Temporaries", "per device, as planned", "bytes", only="cell"),
+    Column("wire_bytes", "Sends", "per device and step", "bytes", long=True, optional=True,
+           value=lambda cell: cell["wire_bytes"] if cell["devices"] > 1 else None,
+           detail=collectives),
     Column("bubble", "Bubble", "by schedule", "percent", lambda cell: cell["bubble"] or None,
            detail=_idle, optional=True),
     Column("achieved_flops", "Achieved", "model FLOP/s", "FLOP/s"),
     Column("model_flops", "Model FLOPs", "per step", "FLOP", only="cell"),
     Column("accessed_bytes", "Accessed", "per step, compiled", "bytes", only="cell"),
-    Column(
-        "traced_over_model", "Traced FLOPs", "over the model's", "significant",
-        _over_model("traced_flops"), only="page",
-    ),
-    Column(
-        "compiled_over_model", "Compiled FLOPs", "over the model's", "significant",
-        _over_model("compiled_flops"), only="page",
-    ),
+    Column("traced_over_model", "Traced FLOPs", "over the model's", "significant",
+           _over_model("traced_flops"), only="page"),
+    Column("compiled_over_model", "Compiled FLOPs", "over the model's", "significant",
+           _over_model("compiled_flops"), only="page"),
     Column("roof", "Of the roof", "measured", "percent", only="page"),
     Column("mfu", "MFU", "", "percent", optional=True),
     *(replace(column, only="cell") for column in ENERGY),
-    Column(
-        "fingerprint", "Program", "equal for equal programs", only="cell",
-        detail=where_known(
-            "host_calls", lambda n: f"the host calls {numbers.count(int(n), 'function')}"
-        ),
-    ),
+    Column("fingerprint", "Program", "equal for equal programs", only="cell",
+           detail=where_known("host_calls",
+                              lambda n: f"the host calls {numbers.count(int(n), 'function')}")),
     Column("proof_error", "Proof", "largest error, of the allowed", "percent", only="cell"),
     Column("again", "Measure again", "", "command", _again, only="page"),
 )  # fmt: skip
@@ -261,7 +219,5 @@ def energy(cells: Sequence[Row]) -> Table:
         "of throughput and latency spans alike. The intervals only reflect how often the counters "
         "move, not differences between runs."
     )
-    return Table(
-        "Energy", [IMPLEMENTATION, PLACE, *ENERGY], known, [fact],
-        name="energy", cell=lambda cell: cell["cell"],
-    )  # fmt: skip
+    columns = [IMPLEMENTATION, PLACE, *ENERGY]
+    return Table("Energy", columns, known, [fact], name="energy", cell=itemgetter("cell"))

@@ -14,6 +14,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
 from bench.present import phase_tables, run_tables, sentences
 from bench.present.bounds import bound_of, percentage, within
+from bench.present.caveats import BUSY_SHARE
 from bench.present.sentences import Summary
 from bench.present.terminal import Prose, table
 from bench.records import numbers
@@ -27,9 +28,6 @@ FEW_BLOCKS = 2
 
 MOST = 12
 """Subjects (workloads with options), and reasons, that are shown."""
-
-BUSY = 0.05
-"""Share of the cores' time from which on other processes are named as the reason."""
 
 INDENT = "  "
 
@@ -141,7 +139,7 @@ def _why(blocks: list[Comparison]) -> str:
         "other guests of the host": max((one.steal for one in known), default=0.0),
     }
     worst = max(shares, key=lambda name: shares[name])
-    if shares[worst] > BUSY:
+    if shares[worst] > BUSY_SHARE:
         return f"{worst} took up to {numbers.percent(shares[worst])} of the cores' time"
     return "the differences are small for so few rounds"
 

@@ -6,7 +6,7 @@ Its sentences are about the runs' differences, the changes of cells, and reasons
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,23 +89,19 @@ def blocks(compared: RunComparison) -> list[Table]:
     tables = []
     for one, other in compared.blocks:
         if changes := [change for change in compared.changes if change.block == one.name]:
-            facts = [_baseline(one, other), _floors(one, other)]
+            facts = [*_facts(one, other)]
             tables.append(Table(f"{one.subject}, {one.place}", CHANGES, changes, facts))
     return tables
 
 
-def _baseline(one: Comparison, other: Comparison) -> str:
+def _facts(one: Comparison, other: Comparison) -> Iterator[str]:
     if one.baseline == other.baseline:
-        return f"Baseline in both: {one.baseline}."
-    return f"Baselines differ: {one.baseline or 'none'} in A, {other.baseline or 'none'} in B."
-
-
-def _floors(one: Comparison, other: Comparison) -> str:
-    widths = [
-        f"up to {numbers.percent(block.floor_width)}" if block.floor_width else "unknown"
-        for block in (one, other)
-    ]
-    return f"Noise floor of the ratios to the baseline: {widths[0]} in A, {widths[1]} in B."
+        yield f"Baseline in both: {one.baseline}."
+    else:
+        yield f"Baselines differ: {one.baseline or 'none'} in A, {other.baseline or 'none'} in B."
+    widths = (block.floor_width for block in (one, other))
+    a, b = (f"up to {numbers.percent(width)}" if width else "unknown" for width in widths)
+    yield f"Noise floor of the ratios to the baseline: {a} in A, {b} in B."
 
 
 def endings(compared: RunComparison) -> list[Group]:
@@ -290,16 +286,13 @@ def tally(compared: RunComparison) -> str:
     open_ = [one.verdict for one in compared.changes if not one.verdict.decided]
     if open_ and (bound := max(bound_of(one.low, one.high) for one in open_)) < math.inf:
         verdicts += f" ({within(bound)})"
-    cells = numbers.count(len(compared.changes), "cell")
+    changed = numbers.count(len(compared.changes), "cell")
     sentences = [
-        f"B against A, {cells}: {verdicts}." if verdicts else "No cell has a time in both runs."
+        f"B against A, {changed}: {verdicts}." if verdicts else "No cell has a time in both runs."
     ]
     if compared.ended:
         sentences.append(f"{numbers.count(len(compared.ended), 'cell')} ended differently.")
-    only = Counter[str]()
-    for (run, _), cells_of_run in compared.only.items():
-        only[run] += len(cells_of_run)
-    if only:
+    if only := Counter(run for (run, _), cells in compared.only.items() for _ in cells):
         parts = [f"{count} only in {run}" for run, count in only.items()]
         sentences.append(f"{listing(parts)}.")
     if compared.untimed:
@@ -310,14 +303,8 @@ def tally(compared: RunComparison) -> str:
 def basis(compared: RunComparison) -> str:
     """Return the number of verdicts by what they are based on, and the margin."""
     counts = Counter[str](change.source for change in compared.changes)
-    parts = [
-        f"{counts[source]} on {what}"
-        for source, what in (
-            ("baseline", "ratios to the baseline"),
-            ("step time", "step times, which are not paired"),
-        )
-        if counts[source]
-    ]
+    words = {"baseline": "ratios to the baseline", "step time": "step times, which are not paired"}
+    parts = [f"{counts[source]} on {what}" for source, what in words.items() if counts[source]]
     margin = numbers.percent(compared.margin)
     return f"Verdicts: {listing(parts)}; margin {margin}." if parts else ""
 
@@ -327,15 +314,16 @@ def caveats(compared: RunComparison) -> dict[str, str]:
     said = {
         "Damaged files in A": damage(compared.a.damaged),
         "Damaged files in B": damage(compared.b.damaged),
-        **(_of_code(compared) | _of_changes(compared) if compared.changes else {}),
     }
+    if compared.changes:
+        _of_changes(said, compared)
     return {title: text for title, text in said.items() if text}
 
 
-def _of_code(compared: RunComparison) -> dict[str, str]:
-    said: dict[str, str] = {}
+def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
+    changes = compared.changes
     if compared.contents:
-        names = {f"implementation {change.implementation}" for change in compared.changes}
+        names = {f"implementation {change.implementation}" for change in changes}
         alike = sorted(names - compared.contents.keys())
         rest = f" Those of {listing(alike)} are the same." if alike else ""
         said["Other contents"] = (
@@ -355,11 +343,6 @@ def _of_code(compared: RunComparison) -> dict[str, str]:
             f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "
             "in more than the commits do."
         )
-    return said
-
-
-def _of_changes(compared: RunComparison) -> dict[str, str]:
-    changes, said = compared.changes, dict[str, str]()
     if any(change.source == "baseline" for change in changes):
         baselines = {(one.name, one.baseline) for one, _ in compared.blocks}
         steps = [c.step.value for c in changes if (c.block, c.implementation) in baselines]
@@ -387,4 +370,3 @@ def _of_changes(compared: RunComparison) -> dict[str, str]:
             f"In {numbers.count(mixed, 'cell')}, one run took programs from the compilation cache "
             "and the other compiled them."
         )
-    return said

@@ -7,7 +7,6 @@ code spans, in which GitHub renders no links, mentions or markup.
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -20,7 +19,7 @@ from bench.present import bounds, program_sentences, sentences, terminal
 from bench.present.columns import Column, Figure, Table, ratio_figure
 from bench.present.rendering import environment
 from bench.present.run_environment import chips
-from bench.records import files, numbers, printable
+from bench.records import numbers, printable
 from bench.records.paths import PROGRAM
 from bench.records.statuses import CHANGE_STYLES
 
@@ -42,13 +41,6 @@ FINDINGS: dict[Word, str] = {
 
 QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
-
-
-def write(outcome: Outcome, directory: Path) -> Path:
-    """Write the summary for a pull request into the run's folder, and return its path."""
-    path = directory / FILE
-    files.write(path, markdown(outcome))
-    return path
 
 
 def markdown(outcome: Outcome) -> str:

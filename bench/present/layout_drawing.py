@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from bench.present import terminal
@@ -34,9 +34,8 @@ def show(console: Console, layout: Inspection) -> None:
 
 
 def _grid(rows: Sequence[Sequence[object]]) -> Table:
-    table = Table(show_header=False, show_lines=True)
-    for _ in rows[0]:
-        table.add_column(justify="center")
+    centred = (Column(justify="center") for _ in rows[0])
+    table = Table(*centred, show_header=False, show_lines=True)
     for row in rows:
         table.add_row(*map(str, row))
     return table

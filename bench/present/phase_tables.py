@@ -3,7 +3,7 @@
 Input, ablations, checkpoints, and the sentences about loss curves.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -59,14 +59,10 @@ def inputs(rows: Rows) -> Table:
     columns = (
         IMPLEMENTATION,
         Column("way", "Input", filter=True, detail=lambda row: row["reason"]),
-        Column(
-            "step_s", "Step time", "on a resident batch", "s",
-            detail=lambda row: formatted(row["resident_step_s"], "s"),
-        ),
-        Column(
-            "ratio", "To a resident batch", "ratio, 95 % interval", "ratio",
-            span=("ratio_low", "ratio_high"),
-        ),
+        Column("step_s", "Step time", "on a resident batch", "s",
+               detail=lambda row: formatted(row["resident_step_s"], "s")),
+        Column("ratio", "To a resident batch", "ratio, 95 % interval", "ratio",
+               span=("ratio_low", "ratio_high")),
         Column("verdict", "Verdict", filter=True),
         Column("wait_s", "Waits for input", "per step", "s"),
         Column("starved_s", "Devices idle for it", "per step, at most", "s"),
@@ -83,22 +79,17 @@ def inputs(rows: Rows) -> Table:
     return Table(title, columns, rows, facts, name="inputs", cell=itemgetter("cell"))
 
 
-def input_sentences(rows: Rows) -> list[str]:
-    """Return the cost of input over all cells, in one sentence for each way."""
-    said = []
+def input_sentences(rows: Rows) -> Iterator[str]:
+    """Yield the cost of input over all cells, in one sentence for each way."""
     for way in INPUT_WAYS:
-        measured = [row for row in rows if row["way"] == way and row["verdict"]]
-        if not measured:
-            continue
-        ratios = [row["ratio"] for row in measured]
-        verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
-        wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
-        said.append(
-            f"Input {way}: {ends(ratios, numbers.ratio)} of the step time on a resident batch "
-            f"({verdicts}); a step waits {wait} for it, the median of "
-            f"{numbers.count(len(measured), 'cell')}."
-        )
-    return said
+        if measured := [row for row in rows if row["way"] == way and row["verdict"]]:
+            verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
+            wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
+            yield (
+                f"Input {way}: {ends([row['ratio'] for row in measured])} of the step time on a "
+                f"resident batch ({verdicts}); a step waits {wait} for it, the median of "
+                f"{numbers.count(len(measured), 'cell')}."
+            )
 
 
 def ablations(rows: Rows) -> Table:
@@ -110,10 +101,8 @@ def ablations(rows: Rows) -> Table:
             for part, (title, note) in TITLES.items()
             for column in (
                 Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high")),
-                Column(
-                    f"{part}_traced", "In the trace", title.lower(), "percent", optional=True,
-                    span=(f"{part}_traced_low", f"{part}_traced_high"),
-                ),
+                Column(f"{part}_traced", "In the trace", title.lower(), "percent", optional=True,
+                       span=(f"{part}_traced_low", f"{part}_traced_high")),
             )
         ),
     )  # fmt: skip
@@ -165,24 +154,16 @@ def checkpoints(rows: Rows) -> Table:
         IMPLEMENTATION,
         Column("what", "Operation", filter=True, long=True, detail=lambda row: row["reason"]),
         Column("total_s", "Takes", "median, range", "s", span=("total_least_s", "total_most_s")),
-        Column(
-            "blocking_s", "Blocks training", "median, range", "s",
-            span=("blocking_least_s", "blocking_most_s"),
-        ),
+        Column("blocking_s", "Blocks training", "median, range", "s",
+               span=("blocking_least_s", "blocking_most_s")),
         Column("bytes_a_second", "Bandwidth", "of the state", "B/s"),
-        Column(
-            "stored_bytes", "Files", "for a state of", "bytes",
-            lambda row: row["stored_bytes"] or None,
-            detail=lambda row: formatted(row["state_bytes"] or None, "bytes"),
-        ),
-        Column(
-            "step_during_s", "Step meanwhile", "before", "s",
-            detail=other("step_during_s", "step_before_s", "s"),
-        ),
-        Column(
-            "device_bytes", "A device holds", "most of one array while restoring", "bytes",
-            detail=other("device_bytes", "seen_bytes", "bytes"),
-        ),
+        Column("stored_bytes", "Files", "for a state of", "bytes",
+               lambda row: row["stored_bytes"] or None,
+               detail=lambda row: formatted(row["state_bytes"] or None, "bytes")),
+        Column("step_during_s", "Step meanwhile", "before", "s",
+               detail=other("step_during_s", "step_before_s", "s")),
+        Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
+               detail=other("device_bytes", "seen_bytes", "bytes")),
         Column("file_system", "File system", filter=True),
     )  # fmt: skip
     fact = (

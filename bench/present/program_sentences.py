@@ -4,15 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bench.analyse import same_programs
 from bench.analyse.comparisons import Comparison
-from bench.analyse.same_programs import (
-    LineDifference,
-    Relation,
-    contradicted,
-    differences,
-    groups,
-    relation,
-)
+from bench.analyse.same_programs import LineDifference, Relation, relation
 from bench.present.columns import formatted
 from bench.present.sentences import listing
 from bench.records import numbers
@@ -46,12 +40,12 @@ _TOLD: dict[Relation, str] = {
 
 def facts(block: Comparison) -> list[str]:
     """Return a sentence for each program that several arms of a block share."""
-    return [_shared(cells) for cells in groups(block)]
+    return [_shared(cells) for cells in same_programs.groups(block)]
 
 
 def caveat(blocks: Iterable[Comparison]) -> str:
     """Describe where times contradict a proof that two arms are the same; empty if nowhere."""
-    found = [str(cell["cell"]) for block in blocks for cell in contradicted(block)]
+    found = [str(cell["cell"]) for block in blocks for cell in same_programs.contradicted(block)]
     if not found:
         return ""
     return (
@@ -93,7 +87,7 @@ def changes(
             yield f"{words}: {formatted(one, format_)}, {word} {formatted(other, format_)}"
     if {new["cell"], old["cell"]} <= programs.keys():
         known = (unpacked(programs[row["cell"]]["operations"]) for row in rows)
-        for where, one, other in shown(differences(*known)[:_MOST_CHANGES]):
+        for where, one, other in shown(same_programs.differences(*known)[:_MOST_CHANGES]):
             yield f"{where}: {one or 'nothing'}; {word}: {other or 'nothing'}"
 
 

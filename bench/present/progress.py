@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from bench.analyse.verdicts import Claim
@@ -202,10 +202,8 @@ class Progress:
         if options.max_width < _BAR_COLUMNS:
             yield _line(Text(f"{self._done}/{of}  {times}"))
         else:
-            overall = Table.grid(expand=True, padding=(0, 2, 0, 0), pad_edge=False)
-            overall.add_column(no_wrap=True)
-            overall.add_column(ratio=1)
-            overall.add_column(no_wrap=True)
+            columns = Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True)
+            overall = Table.grid(*columns, expand=True, padding=(0, 2, 0, 0), pad_edge=False)
             bar = ProgressBar(total=of or 1, completed=self._done)
             overall.add_row(f"{self._done} of {of} launches", bar, times)
             yield overall

@@ -114,24 +114,15 @@ def energy(found: Tables) -> str:
             f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; the "
             f"counters advance every {numbers.si(longest, 's')}"
         )
-        if unsure := _unsure(found):
-            parts.append(unsure)
+        metered = {
+            name for name, own in found.meters.items() if not all(one["reason"] for one in own)
+        }
+        cells = found.cells[(found.cells["status"] == "ok") & found.cells["block"].isin(metered)]
+        if missing := int(cells["joules_per_step"].isna().sum()):
+            parts.append(
+                f"unknown for {numbers.count(missing, 'cell')}, whose turns are too short for "
+                "that: more --seconds make them longer"
+            )
     if reasons:
         parts.append(f"{'elsewhere ' if known else ''}unknown: {'; '.join(reasons)}")
     return "; ".join(parts)
-
-
-def _unsure(found: Tables) -> str:
-    """Count the cells that have no figure although there are counters."""
-    blocks = {
-        name for name, meters in found.meters.items() if not all(one["reason"] for one in meters)
-    }
-    cells = found.cells
-    timed = cells[(cells["status"] == "ok") & cells["block"].isin(blocks)]
-    missing = int(timed["joules_per_step"].isna().sum())
-    if not missing:
-        return ""
-    return (
-        f"unknown for {numbers.count(missing, 'cell')}, whose turns are too short for that: more "
-        "--seconds make them longer"
-    )

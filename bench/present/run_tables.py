@@ -16,7 +16,7 @@ from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling
 from bench.present import program_sentences, terminal
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE, Row
-from bench.present.columns import Column, Figure, Table, between, formatted, missing
+from bench.present.columns import Column, Figure, Table, between, formatted, missing, where_known
 from bench.records import numbers
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Manifest
@@ -54,10 +54,8 @@ def variants(effects: Sequence[Effect], manifest: Manifest) -> Table:
         "process of its own. Every other option is measured in launches of its own, so its "
         "intervals are wider; more launches narrow them."
     )
-    return Table(
-        "What options change", columns, effects, [fact],
-        name="variants", cell=lambda effect: f"{effect.block.name}/{effect.arm}",
-    )  # fmt: skip
+    return Table("What options change", columns, effects, [fact], name="variants",
+                 cell=lambda effect: f"{effect.block.name}/{effect.arm}")  # fmt: skip
 
 
 def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> Table:
@@ -69,10 +67,8 @@ def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> T
         Column("slowest", "Slowest process", "by rank", "count"),
         Column("often", "How often", "of the spans", "percent"),
         Column("excess", "Spread", "slowest over fastest, median", "percent"),
-        Column(
-            "busiest", "Computes most", "by rank, over the mean", "count", optional=True,
-            detail=lambda row: formatted(row["more"], "percent") if row["more"] else "",
-        ),
+        Column("busiest", "Computes most", "by rank, over the mean", "count", optional=True,
+               detail=lambda row: formatted(row["more"], "percent") if row["more"] else ""),
     ]  # fmt: skip
     fact = (
         "A step takes as long as its slowest process. Processes wait for one another in "
@@ -98,21 +94,16 @@ def largest(rows: Sequence[MaxBatchRow]) -> Table:
     """Return the largest batches that fit."""
     columns = [
         IMPLEMENTATION,
-        Column(
-            "subject", "Workload", filter=True, long=True, only="page",
-            value=lambda row: f"{row['workload']}, {row['options']}",
-        ),
+        Column("subject", "Workload", filter=True, long=True, only="page",
+               value=lambda row: f"{row['workload']}, {row['options']}"),
         Column("mesh", "Mesh", filter=True),
         Column("batch", "Batch", "global", "count", detail=_refuted),
         Column("status", "Status", filter=True, long=True, detail=lambda row: row["reason"]),
         Column("predicted_bytes", "A device holds", "as planned", "bytes"),
         Column("peak_bytes", "Held", "as measured", "bytes", optional=True),
         Column("limit_bytes", "May hold", "", "bytes", long=True, detail=itemgetter("limit_is")),
-        Column(
-            "next_batch", "Too large", "planned or run", "count",
-            detail=lambda row: "" if missing(row["next_bytes"]) else
-            numbers.bytes_(row["next_bytes"]),
-        ),
+        Column("next_batch", "Too large", "planned or run", "count",
+               detail=where_known("next_bytes", numbers.bytes_)),
     ]  # fmt: skip
     fact = (
         "What a device would hold is predicted by compiling the step with one batch after another, "
@@ -184,10 +175,8 @@ def losses(trainings: Sequence[Training]) -> Table:
         "rows of the whole batch show how far rounding takes the reference itself. The gate allows "
         f"{' or '.join(dict.fromkeys(tolerances))} within its few steps."
     )
-    return Table(
-        "Largest difference from the reference's loss", columns, rows, [fact],
-        name="loss_differences",
-    )  # fmt: skip
+    title = "Largest difference from the reference's loss"
+    return Table(title, columns, rows, [fact], name="loss_differences")
 
 
 def endings(cells: pd.DataFrame) -> Table:
@@ -206,10 +195,8 @@ def endings(cells: pd.DataFrame) -> Table:
     columns = [
         Column("status", "Ended", "", "status"),
         Column("reason", "Reason", long=True),
-        Column(
-            "implementations", "Implementations",
-            value=lambda row: ", ".join(row["implementations"]),
-        ),
+        Column("implementations", "Implementations",
+               value=lambda row: ", ".join(row["implementations"])),
         Column("cells", "Cells", "", "count", lambda row: len(row["cells"])),
     ]  # fmt: skip
     return Table("Cells without a time", columns, rows)

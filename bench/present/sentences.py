@@ -303,12 +303,8 @@ def answers(every: Sequence[Summary]) -> dict[str, list[str]]:
 def headline(every: Sequence[Summary]) -> str:
     """Return the answer for each workload, in one paragraph."""
     known = {subject: " ".join(texts) for subject, texts in answers(every).items() if texts}
-    if len(known) == 1:
-        (text,) = known.values()
-        return text
-    return " ".join(f"{subject}: {text}" for subject, text in known.items()) or (
-        "Nothing could be compared."
-    )
+    several = (f"{subject}: {text}" for subject, text in known.items())
+    return " ".join(several if len(known) > 1 else known.values()) or "Nothing could be compared."
 
 
 def decisions(cells: pd.DataFrame) -> str:
@@ -337,9 +333,9 @@ def tally(cells: pd.DataFrame) -> str:
     """Count cells by status: `84 cells: 60 ok, 2 wrong, ...`."""
     if cells.empty:
         return "No cell has ended yet."
-    ended = Counter(cells["status"])
-    parts = [f"{ended[name]} {status.label}" for name, status in STATUSES.items() if ended[name]]
-    return f"{numbers.count(len(cells), 'cell')}: {', '.join(parts)}."
+    labels = {name: status.label for name, status in STATUSES.items()}
+    ended = counted(map(labels.__getitem__, cells["status"]), labels.values())
+    return f"{numbers.count(len(cells), 'cell')}: {ended}."
 
 
 def counted(words: Iterable[str], order: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from bench.analyse.causes import (
@@ -48,17 +48,6 @@ _WORTH_NAMING = 0.05
 """Share of the difference from which on a cause is named; in the opposite direction, twice that."""
 
 
-class Theme(NamedTuple):
-    """Causes of one kind, taken together."""
-
-    category: str
-    phase: str
-    kind: str
-    """Kind of a collective: `all-reduce`."""
-    transposes: str
-    """`a` or `b` if only its operations change an array's layout."""
-
-
 @dataclass(frozen=True)
 class Reason:
     """Why a step of cell A takes more or less time than a step of cell B."""
@@ -78,27 +67,26 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     """
     share = found.explained if (found.untraced > 1) == (timed_ratio > 1) else 0.0
     start = f"With a wait after every step, {a} takes {time_ratio(timed_ratio, b)}"
-    themes = [item for item in _themes(found.causes).items() if item[0].category != "idle"]
-    themes.sort(key=lambda item: -abs(_sum(item[1])))
-    parts = [(item, _sum(item[1]) / found.whole if share else 0.0) for item in themes]
-    along = [item for item, part in parts if part >= _WORTH_NAMING][:_MOST]
-    against = [item for item, part in parts if part <= -2 * _WORTH_NAMING][:1]
+    themes = sorted(_themes(found.causes), key=lambda theme: -abs(_sum(theme)))
+    parts = [(theme, _sum(theme) / found.whole if share else 0.0) for theme in themes]
+    along = [theme for theme, part in parts if part >= _WORTH_NAMING][:_MOST]
+    against = [theme for theme, part in parts if part <= -2 * _WORTH_NAMING][:1]
     before = time_ratio(found.untraced)
     if not along:
         text = f"it took {before} just before tracing, {time_ratio(1 + found.gap)} traced"
         return Reason(f"{start}, but the traces do not show why ({text}).")
     count = "cause" if len(along) == 1 else "causes"
-    text = f"{start}. The main {count}: {'; '.join(_phrase(a, b, *item) for item in along)}."
+    text = f"{start}. The main {count}: {'; '.join(_phrase(a, b, theme) for theme in along)}."
     if against:
-        text += f" This is partly offset by {_phrase(a, b, *against[0])}."
+        text += f" This is partly offset by {_phrase(a, b, against[0])}."
     explained = numbers.percent(round(share, 3))
     text += (
         f" Together with all smaller causes, this explains {explained} of the difference just "
         f"before tracing, when {a} took {before}."
     )
-    theme, causes = along[0]
-    main = operation_name(causes[0].key) + (" that transpose" if theme.transposes else "")
-    return Reason(text, main, _sum(causes))
+    first = along[0][0]
+    main = operation_name(first.key) + (" that transpose" if only_one_transposes(first) else "")
+    return Reason(text, main, _sum(along[0]))
 
 
 def time_ratio(times: float, whom: str = "") -> str:
@@ -116,13 +104,15 @@ def operation_name(key: Key) -> str:
     return _CATEGORIES[key.category] + _PHASES.get(key.phase, "")
 
 
-def _themes(causes: Iterable[Cause]) -> dict[Theme, list[Cause]]:
-    found: defaultdict[Theme, list[Cause]] = defaultdict(list)
+def _themes(causes: Iterable[Cause]) -> Iterable[list[Cause]]:
+    """Group causes, apart from idle time, by what operations do and which side transposes."""
+    found = defaultdict[tuple[str, ...], list[Cause]](list)
     for cause in causes:
         key = cause.key
-        kind = key.sizes[0] if key.category == "collective" else ""
-        found[Theme(key.category, key.phase, kind, only_one_transposes(cause))].append(cause)
-    return dict(found)
+        if key.category != "idle":
+            kind = key.sizes[0] if key.category == "collective" else ""
+            found[key.category, key.phase, kind, only_one_transposes(cause)].append(cause)
+    return found.values()
 
 
 def only_one_transposes(cause: Cause) -> str:
@@ -139,10 +129,10 @@ def _sum(causes: Iterable[Cause]) -> float:
     return sum(cause.difference for cause in causes)
 
 
-def _phrase(a: str, b: str, theme: Theme, causes: list[Cause]) -> str:
+def _phrase(a: str, b: str, causes: list[Cause]) -> str:
     text = operation_name(causes[0].key)
-    if theme.transposes:
-        one, other = (a, b) if theme.transposes == "a" else (b, a)
+    if side := only_one_transposes(causes[0]):
+        one, other = (a, b) if side == "a" else (b, a)
         text += f", which transpose in {one} but not in {other}"
     largest = sorted(causes, key=lambda cause: -abs(cause.difference))[:2]
     ops = [(cause.a.ops or cause.b.ops)[:1] for cause in largest]
@@ -188,16 +178,12 @@ def breakdown(
         Column("implementation", "Implementation"),
         Column("total", "Traced step", "waited for", "s"),
         *(
-            Column(
-                part, label.capitalize(), NOTES.get(part, ""), "s", _nonzero(part), _share(part),
-                optional=part == "unknown",
-            )
+            Column(part, label.capitalize(), NOTES.get(part, ""), "s", _nonzero(part), _share(part),
+                   optional=part == "unknown")
             for part, (label, *_) in PARTS.items()
         ),
-        Column(
-            "overlap", "Overlap", "collective beside compute", "s", _nonzero("overlap"),
-            _share("overlap"),
-        ),
+        Column("overlap", "Overlap", "collective beside compute", "s", _nonzero("overlap"),
+               _share("overlap")),
         Column("slowest", "Slowest device", "computing, over the mean", "count",
                detail=where_known("excess", lambda share: formatted(share, "+percent"))),
     ]  # fmt: skip
@@ -261,11 +247,9 @@ def _reason(cell: Mapping[str, Any], baseline: str, found: Attribution, timed: f
 
 def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
     """Explain why arms slower than the baseline are slower than the fastest, if that is another."""
-    if not block.ranked:
-        return {}
-    fastest = block.ranked[0]
     return {
         cell["implementation"]: reason(cell["implementation"], fastest["implementation"], *pair)
+        for fastest in block.ranked[:1]
         for cell in block.ranked
         if fastest["verdict"] == "faster"
         and cell["verdict"] == "slower"

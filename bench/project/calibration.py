@@ -24,6 +24,7 @@ from scipy.stats import t as student
 
 from bench.project.step_model import Calibration, Work
 from bench.records.cells import Cell
+from bench.records.mesh import MeshShape
 
 SHARE, SHARE_WIDTH = 0.6, 0.4
 """Prior of a share, and its standard deviation in logs: 95 % lie within 0.27 to 1.34, which the fit
@@ -53,6 +54,11 @@ class Trial:
     def cell(self) -> Cell:
         """The cell of the step."""
         return self.work.program.cell
+
+    @property
+    def mesh(self) -> MeshShape:
+        """The mesh of the step."""
+        return self.cell.block.mesh
 
     @property
     def ratio(self) -> float:
@@ -117,6 +123,8 @@ def fit(trials: Sequence[Trial]) -> Calibration:
     names = sorted({one.cell.implementation for one in trials})
     own = names if len(names) > 1 else []
     measured = np.log([one.measured_s for one in trials])
+    prior = np.array([math.log(SHARE), EXPOSED, math.log(OVERHEAD_S)])
+    widths = np.array([SHARE_WIDTH, EXPOSED_WIDTH, OVERHEAD_WIDTH])
 
     def calibration(figures: np.ndarray) -> Calibration:
         share, exposed, overhead, *others = figures.tolist()
@@ -125,20 +133,12 @@ def fit(trials: Sequence[Trial]) -> Calibration:
 
     def residuals(figures: np.ndarray) -> np.ndarray:
         candidate = calibration(figures)
-        times = [one.work.step_s(candidate) for one in trials]
-        share, exposed, overhead, *others = figures
-        return np.array(
-            [
-                *(np.log(times) - measured) / NOISE,
-                (share - math.log(SHARE)) / SHARE_WIDTH,
-                (exposed - EXPOSED) / EXPOSED_WIDTH,
-                (overhead - math.log(OVERHEAD_S)) / OVERHEAD_WIDTH,
-                *((of_own - share) / SHARE_WIDTH for of_own in others),
-            ]
-        )
+        errors = np.log([one.work.step_s(candidate) for one in trials]) - measured
+        common, shares = figures[:3], figures[3:]
+        deviations = (common - prior) / widths, (shares - common[0]) / SHARE_WIDTH
+        return np.concatenate([errors / NOISE, *deviations])
 
-    share = math.log(SHARE)
-    start = [share, EXPOSED, math.log(OVERHEAD_S), *[share] * len(own)]
+    start = [*prior, *[prior[0]] * len(own)]
     low = [-np.inf, 0.0, -np.inf, *[-np.inf] * len(own)]
     high = [0.0, 1.0, np.inf, *[0.0] * len(own)]
     return calibration(least_squares(residuals, start, bounds=(low, high), loss="soft_l1").x)

@@ -48,6 +48,19 @@ class Limit:
     """Source of the limit, in words."""
 
 
+def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
+    """Return the memory limit of one device, and its source; BadInput if there is none."""
+    if limit_bytes is not None:
+        return Limit(limit_bytes, "requested")
+    device_bytes = catalogue["device_memory_bytes"]
+    if device_bytes is not None:
+        return Limit(device_bytes, "the memory available on the device")
+    why = f"{catalogue['device_kind']} devices do not report how much memory a program may use"
+    if catalogue["platform"] == "cpu":
+        why = "a CPU device is a part of the host, and nothing limits its memory"
+    raise BadInput([f"--memory: name the memory limit of one device, as --memory 2GiB: {why}"])
+
+
 @dataclass(frozen=True)
 class Line:
     """Cells that differ only in their batch."""
@@ -57,7 +70,7 @@ class Line:
     known: dict[int, float]
     """Bytes per device by batch, where the run has them."""
     contents: str | None = None
-    """Hash for the stored row; see `with_hashes`."""
+    """Hash of its files, versions, device and XLA-related variables, for the stored row."""
 
 
 @dataclass
@@ -116,6 +129,22 @@ class Search:
         if slope <= 0:
             return GROWTH * low
         return int(low + (self.limit - self.known[low]) / slope)
+
+
+def lines_of_run(measured: Iterable[CellRow], contents: Contents) -> list[Line]:
+    """Return the lines of a run's cells, with the bytes planned for cells that have not changed."""
+    planned: dict[Cell, float | None] = {}
+    for row in measured:
+        cell, memory = Cell.of(row), row.get("memory")
+        same = memory and row.get("key") == _key(cell, contents)
+        planned[cell] = memory["total_bytes"] if memory and same else None
+    variables, lines = relevant_variables(os.environ), []
+    for line in lines_of(planned):
+        # The search varies the batch, so it is not part of the hash.
+        own = _key(with_batch(line.cell, 0), contents)
+        hashed = own and digest(json.dumps([own, variables]).encode())
+        lines.append(replace(line, contents=hashed))
+    return lines
 
 
 def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
@@ -222,28 +251,6 @@ def _row(line: Line, search: Search, limit: Limit, **found: Any) -> MaxBatchRow:
         "compilations": len(search.fitted), "contents": line.contents, **known,
     }  # fmt: skip
     return cast("MaxBatchRow", row)
-
-
-def planned_bytes(measured: Iterable[CellRow], contents: Contents) -> dict[Cell, float | None]:
-    """Return the bytes that the compiler planned for each cell; None if the cell has changed."""
-    planned: dict[Cell, float | None] = {}
-    for row in measured:
-        cell, memory = Cell.of(row), row.get("memory")
-        same = memory and row.get("key") == _key(cell, contents)
-        planned[cell] = memory["total_bytes"] if memory and same else None
-    return planned
-
-
-def with_hashes(lines: Iterable[Line], contents: Contents) -> list[Line]:
-    """Return the lines with hashes of their files, versions, device, and XLA-related variables."""
-    variables = relevant_variables(os.environ)
-
-    def hashed(cell: Cell) -> str | None:
-        # The search varies the batch, so it is not part of the hash.
-        own = _key(with_batch(cell, 0), contents)
-        return own and digest(json.dumps([own, variables]).encode())
-
-    return [replace(line, contents=hashed(line.cell)) for line in lines]
 
 
 def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:

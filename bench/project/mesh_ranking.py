@@ -48,15 +48,6 @@ class Plan:
     refused: dict[str, list[str]]
     """The same for all other reasons."""
 
-    def frame(self) -> pd.DataFrame:
-        """Return the rows of plan.csv."""
-        rows = []
-        for one in self.ranked:
-            cell = one.program.cell
-            name = {"cell": cell.name, "implementation": cell.implementation}
-            rows.append({**name, "mesh": str(cell.block.mesh), **one.row()})
-        return pd.DataFrame(rows)
-
 
 def meshes(chips: int) -> Iterator[MeshShape]:
     """Yield all mesh shapes of this many chips, without axes of size 1."""
@@ -129,7 +120,13 @@ def remarks(plan: Plan) -> list[str]:
 def build(plan: Plan, folder: Path) -> Path:
     """Write plan.html, .md, .csv and .parquet; return the page. Raises OSError if it cannot."""
     folder.mkdir(parents=True, exist_ok=True)
-    frames.write(plan.frame(), folder, "plan")
+    rows = [
+        {"cell": cell.name, "implementation": cell.implementation, "mesh": str(cell.block.mesh)}
+        | one.row()
+        for one in plan.ranked
+        for cell in [one.program.cell]
+    ]
+    frames.write(pd.DataFrame(rows), folder, "plan")
     columns = (MESH, _struck_through(IMPLEMENTATION), STEP, INTERVAL, MFU, BOUND, MEMORY)
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)

@@ -5,13 +5,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
-from operator import itemgetter
+from itertools import chain, groupby, pairwise
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from bench.present.columns import Column, Figure, Table, formatted
 from bench.project import published_results
-from bench.project.calibration import Calibrated, Trial
+from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware
 from bench.project.program_formulae import Curve
 from bench.project.projection import Point, Projection
@@ -135,11 +135,9 @@ JUMP = 1.5
 
 def fastest(points: Sequence[Point]) -> list[Point]:
     """Return the fastest prediction that fits for each number of chips, or why there is none."""
-    groups = defaultdict[int, list[Point]](list)
-    for point in points:
-        groups[point.chips].append(point)
-    found = []
-    for _, own in sorted(groups.items()):
+    found, chips = [], attrgetter("chips")
+    for _, group in groupby(sorted(points, key=chips), chips):
+        own = list(group)
         times = [p.fitting.best_s if p.fitting else math.inf for p in own]
         if math.isfinite(best := min(times)):
             alike = sum(seconds <= 1.005 * best for seconds in times) - 1
@@ -189,10 +187,6 @@ def _memory(prediction: Prediction) -> str:
     return used if capacity is None else f"{used} of {numbers.bytes_(capacity)}"
 
 
-def _program(prediction: Prediction) -> Figure:
-    return Figure(prediction.program.read, str(prediction.program.mesh))
-
-
 PREDICTIONS = (
     Column("chips", "Chips", format="count"),
     STEP,
@@ -202,8 +196,9 @@ PREDICTIONS = (
     MFU,
     BOUND,
     Column("memory", "Memory per chip", value=of_prediction(_memory)),
-    Column("program", "Program", "mesh", value=of_prediction(_program)),
-)
+    Column("program", "Program", "mesh",
+           value=of_prediction(lambda p: Figure(p.program.read, str(p.program.mesh)))),
+)  # fmt: skip
 
 
 def predictions(title: str, points: Sequence[Point]) -> Table:
@@ -216,7 +211,7 @@ def remarks(points: Sequence[Point]) -> list[str]:
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
     missing = defaultdict[tuple[int, str], list[str]](list)
     seen: set[str] = set()
-    for point in sorted(points, key=lambda point: point.chips):
+    for point in sorted(points, key=attrgetter("chips")):
         name = point.curve.implementation
         if point.chips in best and point.prediction is None and name not in seen:
             seen.add(name)
@@ -231,7 +226,7 @@ def remarks(points: Sequence[Point]) -> list[str]:
 def _jumps(points: Sequence[Point]) -> Iterator[str]:
     """Yield a remark wherever more chips make a step much more efficient."""
     curves = defaultdict[Curve, list[Point]](list)
-    for point in sorted(points, key=lambda point: point.chips):
+    for point in sorted(points, key=attrgetter("chips")):
         curves[point.curve].append(point)
     for one, other in chain.from_iterable(map(pairwise, curves.values())):
         before, after = one.prediction, other.prediction
@@ -247,7 +242,7 @@ def _jumps(points: Sequence[Point]) -> Iterator[str]:
 
 MEASURED = (
     Column("implementation", "Implementation", value=lambda row: row.cell.implementation),
-    Column("mesh", "Mesh", value=lambda row: str(row.cell.block.mesh)),
+    Column("mesh", "Mesh", value=lambda row: str(row.mesh)),
     Column("batch", "Batch", format="count", value=lambda row: row.cell.block.batch),
     Column("measured_s", "Step time", "measured", "s"),
     Column("predicted_s", "Predicted", "from the other meshes", "s"),
@@ -257,15 +252,11 @@ MEASURED = (
 
 def cross_validation(projection: Projection) -> list[Table]:
     """Return, for each subject, its measured steps and their predictions from the other meshes."""
-
-    def order(row: Trial) -> tuple[int, str, str]:
-        mesh = row.cell.block.mesh
-        return mesh.size, str(mesh), row.cell.implementation
-
     tables = []
     for subject, own in projection.here.items():
         facts = [calibration(own.calibration), error(own)]
-        tables.append(Table(subject, MEASURED, sorted(own.tried, key=order), facts))
+        rows = sorted(own.tried, key=lambda r: (r.mesh.size, str(r.mesh), r.cell.implementation))
+        tables.append(Table(subject, MEASURED, rows, facts))
     return tables
 
 

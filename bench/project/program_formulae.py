@@ -190,11 +190,11 @@ def programs_along(
             known.update(zip(missing, read(missing), strict=True))
 
     # No check covers sizes below those that determine a formula.
-    below = {
-        curve: rungs[0].block.mesh.size if rungs else math.inf for curve, rungs in ladders.items()
-    }
     direct = [
-        cell for curve in curves for count, cell in cells[curve].items() if count < below[curve]
+        cell
+        for curve, rungs in ladders.items()
+        for count, cell in cells[curve].items()
+        if not rungs or count < rungs[0].block.mesh.size
     ]
     compile_all(itertools.chain(direct, *ladders.values()))
     formulae = {

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from bench.analyse import cell_table, peaks
-from bench.plan.option_values import BadInput
+from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import everything
 from bench.project import program_formulae, published_results
 from bench.project.calibration import Calibrated, Trial, calibrate
@@ -48,12 +48,9 @@ def sheets(text: str) -> list[Hardware]:
 
     Raises BadInput, with those that exist, if one does not.
     """
-    found, faults = [], []
-    for name in dict.fromkeys(_words(text)):
-        try:
-            found.append(hardware(name))
-        except ValueError as error:
-            faults.append(f"--hardware: {error}")
+    faults: list[str] = []
+    names = dict.fromkeys(_words(text))
+    found = [sheet for name in names if (sheet := collected(faults, hardware, name, "--hardware"))]
     if faults or not found:
         raise BadInput(faults or ["--hardware: name at least one chip"])
     return found

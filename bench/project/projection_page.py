@@ -87,7 +87,7 @@ def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str])
     precisions = ", ".join(sorted({cell.cell.block.options.precision for cell in cells}))
     whats = [f"predicted for {hardware}, with its interval", f"measured here, {precisions}"]
     times, shares = [], []
-    first = min(cells, key=lambda cell: (_devices(cell), -_rate(cell)), default=None)
+    first = min(cells, key=lambda cell: (cell.mesh.size, -_rate(cell)), default=None)
     for line in lines:
         for point in line.points:
             row = partial(_row, line.name, whats[0], "", point.chips)
@@ -96,7 +96,7 @@ def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str])
             shares.append(row(point.efficiency, point.efficiency_low, point.efficiency_high))
         for name, own in line.measured.items():
             for cell in own:
-                row = partial(_row, line.name, whats[1], name, _devices(cell))
+                row = partial(_row, line.name, whats[1], name, cell.mesh.size)
                 times.append(row(cell.measured_s))
                 shares.append(row(_rate(cell) / _rate(first or cell)))
     every = looks_of(implementations)
@@ -147,20 +147,16 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     """
     by_options, own = defaultdict[StepOptions, list[Trial]](list), curve.options.precision
     for one in tried:
-        if step_on_hardware(one.cell, own) == curve.cell(_devices(one)):
+        if step_on_hardware(one.cell, own) == curve.cell(one.mesh.size):
             by_options[one.cell.block.options].append(one)
     if not by_options:
         return []
     plainest = min(by_options, key=lambda o: (o.precision != own, o.variant, o.processes, str(o)))
-    return sorted(by_options[plainest], key=_devices)
-
-
-def _devices(cell: Trial) -> int:
-    return cell.cell.block.mesh.size
+    return sorted(by_options[plainest], key=lambda one: one.mesh.size)
 
 
 def _rate(cell: Trial) -> float:
-    return cell.cell.block.batch / (_devices(cell) * cell.measured_s)
+    return cell.cell.block.batch / (cell.mesh.size * cell.measured_s)
 
 
 SHOWN = 6

@@ -236,14 +236,14 @@ def compare() -> list[dict[str, Any]]:
     for entry in published()[0]:
         calibrated = calibration_of_chip(entry.hardware)
         own = [trial for trial in calibrated.tried if trial.cell.implementation == entry.step]
-        first = min(own, key=lambda trial: trial.cell.block.mesh.size)
+        first = min(own, key=lambda trial: trial.mesh.size)
         errors = [error for name, error in calibrated.errors.items() if name != first.group]
         width = calibration.spread(errors)
         for trial in own:
             row = {
                 "name": entry.name,
                 "hardware": entry.hardware,
-                "mesh": trial.cell.block.mesh,
+                "mesh": trial.mesh,
                 "measured_s": trial.measured_s,
                 "predicted_s": trial.predicted_s,
                 "error": trial.ratio - 1,

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from bench.__main__ import app
 from bench.analyse import cell_table
 from bench.commands import exits
-from bench.commands.maxbatch import bytes_of, limit_of
+from bench.commands.maxbatch import bytes_of
 from bench.commands.shared_options import load_run
 from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput
@@ -26,7 +26,7 @@ from bench.present.report_files import build
 from bench.project import compiled_programs
 from bench.project import largest_fit as largest
 from bench.project.compiled_programs import NoProgram, Program
-from bench.project.largest_fit import RESOLUTION, Search
+from bench.project.largest_fit import RESOLUTION, Search, limit_of
 from bench.records import largest_batches, numbers, store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape

@@ -24,9 +24,6 @@ class RunEnd(_pytest.outcomes.Exit):
 
     __module__, __qualname__ = "builtins", "lockstep"
 
-    def __init__(self, message: str, returncode: int) -> None:
-        super().__init__(message, returncode)
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_parse() -> Generator[None, Any, Any]:

@@ -11,7 +11,7 @@ import pytest
 from bench.commands.exits import BAD_INPUT, INTERRUPTED
 from bench.commands.pytest_plugin.run_plugin import FRONT, Front
 from bench.plan.options import add_options
-from bench.records import store
+from bench.records import files, store
 
 _CUT_SHORT = {
     2: "interrupted",
@@ -44,7 +44,8 @@ def _exit_code(pytest_code: int, front: Front) -> int:
         from bench.present import gate_comment
 
         outcome = outcomes.judge(store.load(directory), _CUT_SHORT.get(pytest_code, ""))
-        summary = gate_comment.write(outcome, directory)
+        summary = directory / gate_comment.FILE
+        files.write(summary, gate_comment.markdown(outcome))
         gate_comment.show(outcome, front.console)
         front.console.print(f"summary: {summary.as_posix()}", soft_wrap=True)
         if not outcome.ended:
