@@ -1,7 +1,4 @@
-"""Samples arranged by round and arm, and the spread of each arm's step times.
-
-Arms take turns within a round, so whatever slows the host slows all of them.
-"""
+"""Samples by round, in which whatever slows the host slows all arms, and spreads of step times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

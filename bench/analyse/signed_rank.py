@@ -55,10 +55,7 @@ def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def shift(
     differences: NDArray[np.float64], alpha: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the location of each series of differences, (..., n), and the ends of its interval.
-
-    The interval has the error alpha. Its ends are infinite where n is too small: see `fewest`.
-    """
+    """Return the location of each series, (..., n), and its interval; infinite if n < `fewest`."""
     averages = walsh_averages(differences)
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
     below, above = (count - 1) // 2, count // 2

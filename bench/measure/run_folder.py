@@ -132,7 +132,7 @@ def describe_run(
     argv: Sequence[str],
     gate: Mapping[str, Any] | None,
 ) -> Manifest:
-    """Return the manifest of a run that starts now; `gate` describes the comparisons of a gate."""
+    """Return the manifest of a run that starts now; `gate` describes a gate, None for others."""
     return {
         "schema": SCHEMA,
         "run": options.run or "",

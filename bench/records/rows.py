@@ -92,7 +92,7 @@ class SampleRow(Turn):
 
 
 class BlockFields(TypedDict):
-    """The fields that identify a block in every row about it."""
+    """The fields that identify a block in every row about it, in the order of blocks.csv."""
 
     block: str
     """The block's name: see bench.records.cells."""
