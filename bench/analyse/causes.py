@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.analyse.comparisons import Comparison
 from bench.records.cells import Block
+from bench.records.grouping import grouped
 from bench.records.trace_rows import OpTime, StepParts, TraceRow
 
 Part = Literal[
@@ -151,9 +152,7 @@ def oversubscription(row: TraceRow) -> float | None:
 
 def stragglers(row: TraceRow) -> dict[int, float]:
     """Return the seconds that each device computes in a step, by its position in the mesh."""
-    seconds: defaultdict[int, list[int]] = defaultdict(list)
-    for part in counted(row):
-        seconds[part["device"]].append(part["compute_ns"])
+    seconds = grouped((part["device"], part["compute_ns"]) for part in counted(row))
     return {place: sum(each) / len(each) / 1e9 for place, each in sorted(seconds.items())}
 
 
@@ -201,11 +200,8 @@ def parts(trace: TraceRow) -> dict[str, float]:
         category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
         for category in _COMPUTING
     }
-    return {
-        "dispatch": mean["dispatch"],
-        **computing,
-        **{part: mean[part] for part in ("wait", "move", "idle")},
-    }
+    others = {part: mean[part] for part in ("wait", "move", "idle")}
+    return {"dispatch": mean["dispatch"], **computing, **others}
 
 
 def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:

@@ -18,17 +18,13 @@ from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
 from bench.analyse.turn_details import Waits, input_waits, process_times
 from bench.analyse.verdicts import Claim, claim, pairs, same
-from bench.records.arms import (
-    ABLATIONS,
-    INPUT_WAYS,
-    TWIN,
-    implementation_of,
-    own_arms,
-    version_opponents,
-)
+from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
 from bench.records.rows import Ceilings, Look
 from bench.records.step_programs import identity
+
+Row = Mapping[str, Any]
+"""A row of bench.analyse.cell_table.Tables.cells."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ def compare_arms(
     arms = tuple(cell["implementation"] for cell in cells if cell["status"] == "ok")
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     opponents = {arm: baseline for arm in arms if arm != baseline}
-    fed, versions = own_arms(rounds.arms, INPUT_WAYS), version_opponents(arms)
+    fed, versions = own_arms(rounds.arms, INPUT_WAYS), versions_of(arms)
     found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
     floor = found.pop(TWIN, None)
     programs = {cell["implementation"]: identity(cell) for cell in cells}

@@ -10,10 +10,10 @@ equally often, so the neighbours are assumed to have the block's mean power.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
+from bench.analyse.comparisons import Row
 from bench.records.rows import BlockRow
 
 MOST_ERROR = 0.5
@@ -80,9 +80,7 @@ def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str
     }
 
 
-def figures(
-    energy: Mapping[tuple[str, str], Usage], cell: Mapping[str, Any], baseline: str
-) -> dict[str, float]:
+def figures(energy: Mapping[tuple[str, str], Usage], cell: Row, baseline: str) -> dict[str, float]:
     """Return a cell's columns of `Tables.cells` that are known and precise enough."""
     used = energy.get((cell["block"], cell["implementation"]))
     if cell["status"] != "ok" or used is None or used.error > MOST_ERROR:

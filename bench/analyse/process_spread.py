@@ -156,9 +156,7 @@ def by_devices(
         opponents = dict.fromkeys(whole[1:], whole[0]) if several else {}
         shown[devices].append(log_ratios(rounds, opponents, own))
         apart[devices].update(own)
-    return {
-        count: known(earlier, count, apart[count]).updated(found) for count, found in shown.items()
-    }
+    return {count: known(earlier, count, apart[count]).updated(own) for count, own in shown.items()}
 
 
 def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:

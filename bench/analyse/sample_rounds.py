@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -135,8 +135,7 @@ class Rounds:
         ]
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Seconds per step over an arm's rounds: median, quartiles and number of rounds."""
 
     median: float

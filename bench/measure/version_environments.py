@@ -29,13 +29,7 @@ from bench.plan.presets import is_exact
 from bench.records import files
 from bench.records.arms import version_arm
 from bench.records.cells import base_of
-from bench.records.messages import (
-    JAX_CHILD,
-    BaseFile,
-    Catalogue,
-    ImplementationEntry,
-    WorkerSettings,
-)
+from bench.records.messages import JAX_CHILD, BaseFile, Catalogue, ImplementationEntry
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import readable
 from bench.records.temporary_folders import temporary_folder
@@ -228,7 +222,7 @@ def with_versions(
             )
     paths = [*plan.worker["implementation_paths"], *(entry["path"] for entry in added)]
     implementations = (*plan.implementations, *(entry["name"] for entry in added))
-    worker: WorkerSettings = {**plan.worker, "implementation_paths": paths}
+    worker = plan.worker | {"implementation_paths": paths}
     plan = replace(plan, implementations=implementations, worker=worker)
     return plan, {**catalogue, "implementations": [*catalogue["implementations"], *added]}
 

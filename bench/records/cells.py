@@ -107,13 +107,8 @@ class Block:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """Read the block of a row, job or request; other fields are ignored."""
-        return cls(
-            row["workload"],
-            row["size"],
-            MeshShape.parse(row["mesh"]),
-            int(row["batch"]),
-            StepOptions.parse(row["options"]),
-        )
+        mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
+        return cls(row["workload"], row["size"], mesh, int(row["batch"]), options)
 
     @property
     def fields(self) -> BlockText:

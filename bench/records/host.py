@@ -69,9 +69,7 @@ _PROCESSOR: tuple[Callable[[], str], ...] = (
 )
 """Texts that name the processor: on Linux, on Linux on ARM, and on macOS."""
 
-_NAME = re.compile(
-    r"^ *(?:model name|machdep\.cpu\.brand_string)\s*:[ \t]*(\S.*)", re.IGNORECASE | re.MULTILINE
-)
+_NAME = re.compile(r"(?im)^ *(?:model name|machdep\.cpu\.brand_string)\s*:[ \t]*(\S.*)")
 
 
 def processor_name() -> str:

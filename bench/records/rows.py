@@ -3,6 +3,7 @@
 bench.records.store says which file holds them. `_ns` and `_bytes` are integers, `_s` are floats.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
@@ -229,6 +230,10 @@ class CellRow(BlockFields, ProgramFigures):
     """Checkpoint figures of the first launch."""
     profile: NotRequired[str]
     """TensorBoard run name under profiles/."""
+
+
+Cells = Mapping[str, CellRow]
+"""Rows of a block's cells, by implementation."""
 
 
 class LossRow(BlockFields):

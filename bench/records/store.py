@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import json
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.records import files
+from bench.records.grouping import grouped
 from bench.records.rows import SCHEMA, BlockRow, CellRow, LossRow, Manifest, SampleRow
 from bench.records.statuses import decisive
 from bench.records.step_programs import StepProgram
@@ -134,9 +134,7 @@ class Run:
 
     def decisive(self) -> list[CellRow]:
         """Select the decisive row of each cell among those of its launches."""
-        launches: defaultdict[str, list[CellRow]] = defaultdict(list)
-        for row in self.last_cell_rows:
-            launches[row["cell"]].append(row)
+        launches = grouped((row["cell"], row) for row in self.last_cell_rows)
         return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
 
 
@@ -201,10 +199,8 @@ def read_manifest(directory: Path) -> Manifest:
         raise StoreError(f"{path} is damaged, it is not JSON: {error}") from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
-        convert = f"; convert it: python {CONVERTER} {directory}" if schema == SCHEMA - 1 else ""
-        raise StoreError(
-            f"{path} has schema {schema!r}; this version reads schema {SCHEMA}{convert}"
-        )
+        how = f"; convert it: python {CONVERTER} {directory}" if schema == SCHEMA - 1 else ""
+        raise StoreError(f"{path} has schema {schema!r}; this version reads schema {SCHEMA}{how}")
     manifest = files.unsealed(text)
     if manifest is None:
         raise StoreError(f"{path} is damaged: {files.CHANGED}")
