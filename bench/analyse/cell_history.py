@@ -110,16 +110,15 @@ def find(runs: Iterable[tuple[Run, Tables]]) -> list[History]:
 
 def _of_block(runs: Sequence[tuple[Run, Comparison]]) -> Iterator[History]:
     newest = runs[-1][1]
-    arms = dict.fromkeys(cell["implementation"] for _, b in reversed(runs) for cell in b.ranked)
-    for arm in arms:
-        visits = [
-            CellMeasurement(run, cell["step_s"], _ratio(block, arm, newest.baseline))
-            for run, block in runs
-            for cell in block.ranked
-            if cell["implementation"] == arm
-        ]
-        if len(visits) > 1:
-            yield History(newest.block, arm, newest.baseline, visits)
+    visits = grouped(
+        (arm, CellMeasurement(run, cell["step_s"], _ratio(block, arm, newest.baseline)))
+        for run, block in reversed(runs)
+        for cell in block.ranked
+        for arm in [cell["implementation"]]
+    )
+    for arm, own in visits.items():
+        if len(own) > 1:
+            yield History(newest.block, arm, newest.baseline, own[::-1])
 
 
 def _ratio(block: Comparison, arm: str, baseline: str) -> Ratio | None:

@@ -39,13 +39,11 @@ class Tables:
     """The rows of `cells`, whose conversion would take a second for 10,000 of them."""
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
-    """By cell."""
+    checkpoints: dict[str, Checkpoint]
     layouts: dict[str, str]
-    """By cell: see bench.records.rows.CellRow."""
+    """These are by cell: see bench.records.rows.CellRow."""
     programs: dict[str, str]
     """Operations of its programs, by cell: see bench.records.step_programs."""
-    checkpoints: dict[str, Checkpoint]
-    """By cell."""
     timeline: pd.DataFrame
     """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[Damage] = ()

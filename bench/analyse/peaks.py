@@ -29,7 +29,6 @@ class Peak:
     """Dense FLOP/s of one device."""
     note: str
     source: str
-    """Address of the page or paper."""
 
 
 _PEAKS = {

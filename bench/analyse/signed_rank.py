@@ -39,12 +39,6 @@ def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, N
             yield length, some
 
 
-def walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the means of all pairs, and of each value with itself: (..., n (n + 1) / 2)."""
-    one, other = _pairs(differences.shape[-1])
-    return (differences[..., one] + differences[..., other]) / 2
-
-
 @cache
 def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the indices of all pairs of values, each with itself included."""
@@ -56,7 +50,8 @@ def shift(
     differences: NDArray[np.float64], alpha: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return the location of each series, (..., n), and its interval; infinite if n < `fewest`."""
-    averages = walsh_averages(differences)
+    one, other = _pairs(differences.shape[-1])
+    averages = (differences[..., one] + differences[..., other]) / 2
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
     below, above = (count - 1) // 2, count // 2
     if count < _SORTED:
