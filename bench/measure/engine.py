@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import InitVar, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -51,42 +52,35 @@ class Monitor(Protocol):
         """Return whether to stop before the next launch."""
 
 
+@dataclass(eq=False)
 class Engine:
     """The measurement of a plan's blocks into one run's folder, which the first launch creates.
 
     In a gate, `bases` are the earlier revisions, whose arms are measured together with the plan's
-    selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
-    there. With `measures`, `measure` will be called, and a resumed run is locked.
+    selected ones. With `measures`, `measure` will be called, and a resumed run is locked.
 
     Raises BadInput if the run's name is invalid or taken, or if the run to resume is locked by
     another process, or was measured with another machine, other versions or other sources;
     StoreError if it cannot be read.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        options: Options,
-        catalogue: Catalogue,
-        argv: Sequence[str],
-        bases: Bases | None = None,
-        hosts: Hosts | None = None,
-        unsupported: Reasons | None = None,
-        *,
-        measures: bool = True,
-    ) -> None:
-        self.plan = plan
-        self.bases = bases
-        self.hosts = hosts or Hosts()
-        self.unsupported = unsupported or {}
-        self.directory: Path | None = None
-        self.options = options
-        self.catalogue = catalogue = _as_planned(catalogue, plan)
+    plan: Plan
+    options: Options
+    catalogue: Catalogue
+    argv: Sequence[str]
+    bases: Bases | None
+    hosts: Hosts
+    unsupported: Reasons
+    measures: InitVar[bool]
+
+    def __post_init__(self, measures: bool) -> None:
+        plan, options = self.plan, self.options
+        self.catalogue = catalogue = _as_planned(self.catalogue, plan)
         foreign = [own["name"] for own in catalogue["implementations"] if "foreign" in own]
-        self.schedule = Schedule(plan, bases, foreign)
-        self._argv = argv
+        self.schedule = Schedule(plan, self.bases, foreign)
+        self.directory: Path | None = None
         self._base_files: Mapping[str, BaseFile] = {}
-        self._contents = Contents(catalogue, plan.variants)
+        self._contents = self._read_contents()
         self._notes: list[str] = []
         if options.resume is not None:
             self.directory = Path(options.resume)
@@ -181,7 +175,7 @@ class Engine:
         if self.bases is not None:
             allowed, cells = self.plan.allow_undecided, self.schedule.compared_cells
             gate = {**self.bases.record(), "allow_undecided": allowed, "cells": cells}
-        about = self.plan, self.options, self.catalogue, self._argv
+        about = self.plan, self.options, self.catalogue, self.argv
         try:
             with files.storing(REPORTS):
                 self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
@@ -225,11 +219,8 @@ class Engine:
         blocks = [attempt.block for attempt in attempts]
         blocks[0]["looks"] = taken
         state.ceilings = blocks[0]["ceilings"] or state.ceilings
-        rows = [
-            self._with_sources(block, proof_cache.completed(row, known))
-            for attempt in attempts
-            for row in attempt.cells
-        ]
+        cells = [row for attempt in attempts for row in attempt.cells]
+        rows = [self._with_sources(block, proof_cache.completed(row, known)) for row in cells]
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
         with files.storing(directory, resume=directory.name):

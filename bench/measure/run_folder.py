@@ -31,9 +31,8 @@ needs them. The manifest, which may be published, has no folders of the user."""
 
 def folder_faults() -> list[str]:
     """Return why nothing can be stored in reports/; empty if something can."""
-    folder = REPORTS.absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    wanted = REPORTS.absolute()
+    folder = next(one for one in (wanted, *wanted.parents) if one.exists())
     if not folder.is_dir():
         return [f"{REPORTS}/ cannot be created: {folder} is a file"]
     if not os.access(folder, os.W_OK | os.X_OK):

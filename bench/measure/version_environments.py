@@ -166,11 +166,7 @@ def _dependencies() -> list[str]:
 
 
 def write_arm(
-    folder: Path,
-    name: str,
-    origin: Path,
-    environment: Environment,
-    variables: Mapping[str, str] | None = None,
+    folder: Path, name: str, origin: Path, environment: Environment, variables: Mapping[str, str]
 ) -> Path:
     """Write the foreign file of an arm that runs an implementation in another environment.
 
@@ -239,7 +235,7 @@ class VersionBases(Bases):
         with temporary_folder() as folder:
             files, place = {}, str(folder)
             for name, origin in self.origins.items():
-                path = str(write_arm(folder, name, origin.path, self.environment))
+                path = str(write_arm(folder, name, origin.path, self.environment, {}))
                 files[base_of(name)] = BaseFile(path=path, worktree=place, repository=place)
             yield files
 
