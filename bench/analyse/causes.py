@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.analyse.comparisons import Comparison
 from bench.records.cells import Block
+from bench.records.grouping import grouped
 from bench.records.trace_rows import OpTime, StepParts, TraceRow
 
 Part = Literal[
@@ -140,11 +141,7 @@ def means(row: TraceRow) -> dict[str, float]:
 
 
 def oversubscription(row: TraceRow) -> float | None:
-    """Return the devices' busy time over the time that the cores had.
-
-    Above 1, devices share cores, and "computing" includes waiting for a core. None where devices
-    are not made of cores.
-    """
+    """Return the devices' busy time over the cores', above 1 if they wait; None if not on CPU."""
     if row["cores"] is None:
         return None
     parts = counted(row)
@@ -155,9 +152,7 @@ def oversubscription(row: TraceRow) -> float | None:
 
 def stragglers(row: TraceRow) -> dict[int, float]:
     """Return the seconds that each device computes in a step, by its position in the mesh."""
-    seconds: defaultdict[int, list[int]] = defaultdict(list)
-    for part in counted(row):
-        seconds[part["device"]].append(part["compute_ns"])
+    seconds = grouped((part["device"], part["compute_ns"]) for part in counted(row))
     return {place: sum(each) / len(each) / 1e9 for place, each in sorted(seconds.items())}
 
 
@@ -205,11 +200,8 @@ def parts(trace: TraceRow) -> dict[str, float]:
         category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
         for category in _COMPUTING
     }
-    return {
-        "dispatch": mean["dispatch"],
-        **computing,
-        **{part: mean[part] for part in ("wait", "move", "idle")},
-    }
+    others = {part: mean[part] for part in ("wait", "move", "idle")}
+    return {"dispatch": mean["dispatch"], **computing, **others}
 
 
 def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
@@ -220,10 +212,7 @@ def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
 def pair_of(
     cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
 ) -> tuple[Attribution, float] | None:
-    """Attribute a cell's difference from another; return it with the ratio of their latencies.
-
-    None where either has no trace or no time.
-    """
+    """Attribute a cell's difference from another; with their latencies' ratio. None if unknown."""
     if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
     timed = cell["latency_s"] / other["latency_s"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analyse import peaks
-from bench.analyse.comparisons import Comparison
+from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import columns
 from bench.analyse.sample_rounds import Spread
 from bench.records.row_parts import OWN, SGD
@@ -24,41 +24,34 @@ _IDENTITY = (
     *("options", "implementation", "key", "status", "reason"),
 )
 
-_STORED = {
-    "units_per_step": ("units_per_step",),
-    "trace_s": ("compile", "trace_s"),
-    "lower_s": ("compile", "lower_s"),
-    "compile_s": ("compile", "compile_s"),
-    "cache_hits": ("compile", "cache_hits"),
-    "memory_bytes": ("memory", "total_bytes"),
-    "argument_bytes": ("memory", "argument_bytes"),
-    "output_bytes": ("memory", "output_bytes"),
-    "temporary_bytes": ("memory", "temporary_bytes"),
-    "alias_bytes": ("memory", "alias_bytes"),
-    "traced_flops": ("traced_flops",),
-    "host_calls": ("program", "host_calls"),
-    "compiled_flops": ("cost", "flops"),
-    "accessed_bytes": ("cost", "accessed_bytes"),
-    "model_flops": ("model_flops",),
-    "bubble": ("bubble",),
-}
-"""Stored figures: column names here, and their keys in bench.records.rows.CellRow. They are the
-first launch's: later launches take programs from the compilation cache."""
+_STORED = (
+    *("units_per_step", "trace_s", "lower_s", "compile_s", "cache_hits", "argument_bytes"),
+    *("output_bytes", "temporary_bytes", "alias_bytes", "traced_flops", "host_calls"),
+    *("accessed_bytes", "model_flops", "bubble"),
+)
+_RENAMED = {"memory_bytes": "total_bytes", "compiled_flops": "flops"}
+"""Stored figures, and others by the names they have in bench.records.rows.CellRow or in its PARTS.
+They are the first launch's: later launches take programs from the compilation cache."""
+
+_PARTS = ("compile", "memory", "program", "cost")
+"""Parts of a CellRow, whose keys all differ."""
 
 _TIMES = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "latency_q3_s")
 
 
 def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dict[str, Any]:
-    """Return the columns that follow from a cell's rows, one for each launch; others are NaN.
-
-    The launch chosen by `decisive` counts; `failed_launches` counts those that failed beside it.
-    """
+    """Return the columns that follow from a cell's rows, one for each launch; others are NaN."""
     first = rows[decisive([row["status"] for row in rows])]
     failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
     marks = [float(mark) for row in rows if (mark := row.get("high_water_bytes")) is not None]
     communication, proof = first.get("communication"), first.get("proof") or []
-    program = first.get("program") or {}
+    known = dict(first)
+    for part in _PARTS:
+        known |= first.get(part) or {}
     cores = manifest["host"].get("usable_cores") or 0
+
+    def figure(name: str) -> float:
+        return math.nan if known.get(name) is None else float(known[name])
 
     def worst(name: str) -> float:
         return max((check.get(name) or 0 for check in proof), default=0)
@@ -73,7 +66,8 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         "launches": len(rows),
         "failed_launches": failed,
         "unit": first.get("unit", math.nan),
-        **{name: _figure(first, keys) for name, keys in _STORED.items()},
+        **{name: figure(name) for name in _STORED},
+        **{name: figure(stored) for name, stored in _RENAMED.items()},
         "high_water_bytes": max(marks, default=math.nan),
         "communication": communication,
         "wire_bytes": math.nan
@@ -96,7 +90,7 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         "approximate": first.get("approximate") or "",
         **{name: first.get(name) for name in ("inputs", "ablations", "foreign", "isolation")},
         **{name: first.get(name) for name in ("profile", "proved_in", "compiled_in")},
-        **{name: program.get(name) for name in ("fingerprint", "dispatch")},
+        **{name: known.get(name) for name in ("fingerprint", "dispatch")},
         "rounds": 0,
         "baseline": "",
         "paired": True,
@@ -105,15 +99,8 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     }
 
 
-def _figure(row: Mapping[str, Any], keys: Sequence[str]) -> float:
-    found: Any = row
-    for key in keys:
-        found = None if found is None else found.get(key)
-    return math.nan if found is None else float(found)
-
-
 def time_columns(
-    cell: Mapping[str, Any], throughput: Spread | None, latency: Spread | None, device_kind: str
+    cell: Row, throughput: Spread | None, latency: Spread | None, device_kind: str
 ) -> dict[str, Any]:
     """Return times and rates of an `ok` cell, or the status and reason that refuse them."""
     if cell["status"] != "ok":
@@ -128,21 +115,14 @@ def time_columns(
         return {"status": "implausible", "reason": reason}
     return {
         "rounds": throughput.rounds,
-        "step_s": step,
-        "step_q1_s": throughput.lower_quartile,
-        "step_q3_s": throughput.upper_quartile,
-        "latency_s": latency.median,
-        "latency_q1_s": latency.lower_quartile,
-        "latency_q3_s": latency.upper_quartile,
+        **dict(zip(_TIMES, (*throughput[:3], *latency[:3]), strict=True)),
         "units_per_s": cell["units_per_step"] / step,
         "achieved_flops": cell["model_flops"] / step,
         "mfu": mfu,
     }
 
 
-def side_by_side(
-    cell: Mapping[str, Any], comparison: Comparison, level: Spread | None
-) -> dict[str, Any]:
+def side_by_side(cell: Row, comparison: Comparison, level: Spread | None) -> dict[str, Any]:
     """Return times and rates as if the arm had shared all rounds of the baseline.
 
     An arm leaves the rounds once it is decided. Medians over different rounds would compare the
@@ -158,7 +138,7 @@ def side_by_side(
     }
 
 
-def standing_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, Any]:
+def standing_columns(cell: Row, comparison: Comparison) -> dict[str, Any]:
     """Return how far a cell is behind its block's fastest; empty for a cell that is not ranked."""
     name, standings = cell["implementation"], comparison.standings
     if name not in standings.behind:
@@ -167,7 +147,7 @@ def standing_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[st
     return {"tier": standings.tier(name), "behind_low": low, "behind_high": high}
 
 
-def ratio_columns(cell: Mapping[str, Any], comparison: Comparison) -> dict[str, Any]:
+def ratio_columns(cell: Row, comparison: Comparison) -> dict[str, Any]:
     """Return a cell's ratio to the baseline and its verdict."""
     name, baseline = cell["implementation"], comparison.baseline
     if name == baseline and name in comparison.arms:

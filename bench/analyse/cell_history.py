@@ -7,7 +7,6 @@ with the cell. If the baseline itself becomes slower, the ratios of all others f
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +22,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import UNPAIRED_FREEDOM, UNPAIRED_SD, Ratio, quotient, ratios
 from bench.analyse.run_changes import Difference, contents, differences, hardware
 from bench.records.cells import Block
+from bench.records.grouping import grouped
 from bench.records.store import Run
 
 RESOLVED = -special.stdtrit(UNPAIRED_FREEDOM, 0.025) * math.sqrt(2) * UNPAIRED_SD
@@ -98,29 +98,27 @@ class History:
 
 def find(runs: Iterable[tuple[Run, Tables]]) -> list[History]:
     """Return the history of every cell that two of the runs, in any order, timed on one machine."""
-    blocks = defaultdict[tuple[object, str], list[tuple[Run, Comparison]]](list)
-    for run, found in sorted(
-        runs, key=lambda one: datetime.fromisoformat(one[0].manifest["started_at"])
-    ):
-        for block in found.comparisons:
-            if block.ranked:
-                machine = tuple(hardware(run.manifest).items())
-                blocks[machine, block.name].append((run, block))
+    by_time = sorted(runs, key=lambda one: datetime.fromisoformat(one[0].manifest["started_at"]))
+    blocks = grouped(
+        ((*hardware(run.manifest).items(), block.name), (run, block))
+        for run, found in by_time
+        for block in found.comparisons
+        if block.ranked
+    )
     return [history for own in blocks.values() for history in _of_block(own)]
 
 
 def _of_block(runs: Sequence[tuple[Run, Comparison]]) -> Iterator[History]:
     newest = runs[-1][1]
-    arms = dict.fromkeys(cell["implementation"] for _, b in reversed(runs) for cell in b.ranked)
-    for arm in arms:
-        visits = [
-            CellMeasurement(run, cell["step_s"], _ratio(block, arm, newest.baseline))
-            for run, block in runs
-            for cell in block.ranked
-            if cell["implementation"] == arm
-        ]
-        if len(visits) > 1:
-            yield History(newest.block, arm, newest.baseline, visits)
+    visits = grouped(
+        (arm, CellMeasurement(run, cell["step_s"], _ratio(block, arm, newest.baseline)))
+        for run, block in reversed(runs)
+        for cell in block.ranked
+        for arm in [cell["implementation"]]
+    )
+    for arm, own in visits.items():
+        if len(own) > 1:
+            yield History(newest.block, arm, newest.baseline, own[::-1])
 
 
 def _ratio(block: Comparison, arm: str, baseline: str) -> Ratio | None:

@@ -1,23 +1,16 @@
 """Tables of a run's stored rows: one row for each cell, and one comparison for each block."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
-from bench.analyse import (
-    block_ratios,
-    cell_figures,
-    energy_per_step,
-    peaks,
-    scaling_curves,
-    turn_details,
-)
+from bench.analyse import cell_figures, energy_per_step, peaks, scaling_curves, turn_details
+from bench.analyse.block_ratios import idle_shares
 from bench.analyse.comparisons import Comparison, compare_arms
 from bench.analyse.process_spread import by_devices
 from bench.analyse.sample_rounds import Rounds, spreads
@@ -26,12 +19,11 @@ from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
+from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Checkpoint, EnergyMeter, LossRow
 from bench.records.store import Damage, Run
 from bench.records.trace_rows import TraceRow
-
-R = TypeVar("R", bound=Mapping[str, Any])
 
 BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
 
@@ -47,13 +39,11 @@ class Tables:
     """The rows of `cells`, whose conversion would take a second for 10,000 of them."""
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
-    """By cell."""
+    checkpoints: dict[str, Checkpoint]
     layouts: dict[str, str]
-    """By cell: see bench.records.rows.CellRow."""
+    """These are by cell: see bench.records.rows.CellRow."""
     programs: dict[str, str]
     """Operations of its programs, by cell: see bench.records.step_programs."""
-    checkpoints: dict[str, Checkpoint]
-    """By cell."""
     timeline: pd.DataFrame
     """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[Damage] = ()
@@ -74,10 +64,11 @@ class Tables:
 
 def build(run: Run) -> Tables:
     """Compute the tables of a run."""
-    launches = _grouped(run.last_cell_rows, "cell")
+    launches = grouped((row["cell"], row) for row in run.last_cell_rows)
     cells = [cell_figures.stored_columns(rows, run.manifest) for rows in launches.values()]
-    cells_of = _grouped(cells, "block")
-    blocks = _grouped(sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER)), "block")
+    cells_of = grouped((cell["block"], cell) for cell in cells)
+    in_order = sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER))
+    blocks = grouped((row["block"], row) for row in in_order)
     ceilings = peaks.ceilings(run.block_rows)
     samples = _timed_samples(run)
     of_block = dict.fromkeys(blocks, samples.iloc[:0]) | dict(iter(samples.groupby("block")))
@@ -85,13 +76,9 @@ def build(run: Run) -> Tables:
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.of(of_block[name]) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
-    process = by_devices(
-        (
-            (devices[name], rounds, [c["implementation"] for c in cells_of[name] if c["foreign"]])
-            for name, rounds in arranged.items()
-        ),
-        run.manifest["config"].get("process_spread"),
-    )
+    apart = {name: [c["implementation"] for c in cells_of[name] if c["foreign"]] for name in blocks}
+    timed = ((devices[name], rounds, apart[name]) for name, rounds in arranged.items())
+    process = by_devices(timed, run.manifest["config"].get("process_spread"))
     comparisons = []
     for name, attempts in blocks.items():
         own, machine, rounds = cells_of[name], ceilings.get(name), arranged[name]
@@ -113,7 +100,7 @@ def build(run: Run) -> Tables:
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))
         comparisons.append(comparison)
-    idle = block_ratios.idle_shares(comparisons)
+    idle = idle_shares(comparisons)
     for cell in cells:
         cell.update(idle.get((cell["block"], cell["implementation"]), {}))
     cells.sort(key=itemgetter(*BLOCK_ORDER, "implementation"))
@@ -137,13 +124,6 @@ def build(run: Run) -> Tables:
         },
         largest=largest_batches.read(run.directory),
     )
-
-
-def _grouped(rows: Iterable[R], key: str) -> dict[str, list[R]]:
-    groups: defaultdict[str, list[R]] = defaultdict(list)
-    for row in rows:
-        groups[str(row[key])].append(row)
-    return groups
 
 
 def _rank(cell: Mapping[str, Any]) -> tuple[bool, float, float, str]:

@@ -18,17 +18,13 @@ from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
 from bench.analyse.turn_details import Waits, input_waits, process_times
 from bench.analyse.verdicts import Claim, claim, pairs, same
-from bench.records.arms import (
-    ABLATIONS,
-    INPUT_WAYS,
-    TWIN,
-    implementation_of,
-    own_arms,
-    version_opponents,
-)
+from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
 from bench.records.rows import Ceilings, Look
 from bench.records.step_programs import identity
+
+Row = Mapping[str, Any]
+"""A row of bench.analyse.cell_table.Tables.cells."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +108,7 @@ class Comparison:
         return compare(self.rounds, known, alpha, self.margin, self.process).get(arm)
 
     def all_pairs(self) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
-        """Return every two arms with the log of their ratio and its interval: (pairs, 3).
-
-        NaN or infinite where `claim_of` has no ratio or no interval.
-        """
+        """Return all pairs of arms, and (pairs, 3): log ratios with intervals, NaN or infinite."""
         every, alpha = [*combinations(self.arms, 2)], self.alpha / pairs(len(self.arms))
         return every, log_intervals(self.rounds, every, alpha, self.process)
 
@@ -138,9 +131,8 @@ def compare_arms(
 ) -> Comparison:
     """Compare a block's arms; leave `ranked` empty for the caller to fill.
 
-    `attempts` are the block's rows of bench.records.rows.BlockRow, at least one, and `cells` its
-    cells with their status; `samples` are those that may be shown, and `rounds` the same, arranged.
-    `process`, `margin` and `ceilings` are as in Comparison.
+    `attempts` are the block's BlockRows, at least one, and `cells` its cells with their status;
+    `samples` are those that may be shown, and `rounds` the same. Others are as in Comparison.
     """
     block = Block.of(attempts[0])
     baseline, counted = _comparable(attempts, samples, cells)
@@ -149,7 +141,7 @@ def compare_arms(
     arms = tuple(cell["implementation"] for cell in cells if cell["status"] == "ok")
     looks = [look for row in sorted(attempts, key=itemgetter("launch")) for look in row["looks"]]
     opponents = {arm: baseline for arm in arms if arm != baseline}
-    fed, versions = own_arms(rounds.arms, INPUT_WAYS), version_opponents(arms)
+    fed, versions = own_arms(rounds.arms, INPUT_WAYS), versions_of(arms)
     found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
     floor = found.pop(TWIN, None)
     programs = {cell["implementation"]: identity(cell) for cell in cells}

@@ -46,12 +46,8 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
     median over launches of the Theil-Sen slope times the rounds. Arms without a launch of enough
     rounds are left out. `series` has, by arm, log ratios as one array per launch.
     """
-    long = [
-        (arm, own)
-        for arm, launches in series.items()
-        for own in launches
-        if len(own) >= _FEWEST_ROUNDS and np.ptp(own)
-    ]
+    every = ((arm, own) for arm, launches in series.items() for own in launches)
+    long = [(arm, own) for arm, own in every if len(own) >= _FEWEST_ROUNDS and np.ptp(own)]
     trends = defaultdict[str, list[list[float]]](list)
     for length, places in batches([len(own) for _, own in long]):
         slopes, scores = trend(np.array([long[place][1] for place in places]))

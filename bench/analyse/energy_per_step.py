@@ -10,10 +10,11 @@ equally often, so the neighbours are assumed to have the block's mean power.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
+from bench.analyse.comparisons import Row
+from bench.records.grouping import grouped
 from bench.records.rows import BlockRow
 
 MOST_ERROR = 0.5
@@ -60,11 +61,8 @@ def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str
     counted = samples[samples["energy_seconds"].astype(float) > 0]
     if counted.empty:
         return {}
-    periods: dict[str, float] = {}
-    for row in blocks:
-        if "energy" in row:
-            name = row["block"]
-            periods[name] = max(periods.get(name, 0.0), row["energy"]["period_s"])
+    metered = [row for row in blocks if "energy" in row]
+    periods = grouped((row["block"], row["energy"]["period_s"]) for row in metered)
     steps = 1 + counted["steps"] + counted["latency_steps"]
     sums = (
         counted.assign(all_steps=steps, turns=1)
@@ -75,14 +73,12 @@ def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str
     of_block = sums.groupby("block").sum()
     watts = (of_block["energy_joules"] / of_block["energy_seconds"]).to_dict()
     return {
-        (block, arm): Usage(joules, seconds, int(turns), int(every), periods[block], watts[block])
+        (block, arm): Usage(joules, seconds, turns, int(every), max(periods[block]), watts[block])
         for (block, arm), joules, seconds, turns, every in sums.itertuples(name=None)
     }
 
 
-def figures(
-    energy: Mapping[tuple[str, str], Usage], cell: Mapping[str, Any], baseline: str
-) -> dict[str, float]:
+def figures(energy: Mapping[tuple[str, str], Usage], cell: Row, baseline: str) -> dict[str, float]:
     """Return a cell's columns of `Tables.cells` that are known and precise enough."""
     used = energy.get((cell["block"], cell["implementation"]))
     if cell["status"] != "ok" or used is None or used.error > MOST_ERROR:

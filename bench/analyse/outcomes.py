@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from bench.analyse import cell_table
-from bench.analyse.comparisons import Comparison
+from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import compare
 from bench.analyse.same_programs import Relation, relation
 from bench.analyse.verdicts import Claim
@@ -96,7 +96,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
     stopped before everything was measured, if it did.
     """
     tables = cell_table.build(run)
-    cells: dict[str, Mapping[str, Any]] = {row["cell"]: row for row in tables.rows}
+    cells: dict[str, Row] = {row["cell"]: row for row in tables.rows}
     failed = {row["cell"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     # A head that fails in some launches is broken, if its base never fails.
     for name, row in failed.items():
@@ -105,9 +105,8 @@ def judge(run: Run, ended: str = "") -> Outcome:
             cells[name] = row
     blocks = {comparison.name: comparison for comparison in tables.comparisons}
     names: list[str] = run.manifest["config"]["regress"]["cells"]
-    cases = [
-        _case(name, cells, blocks.get(name.rpartition("/")[0]), 1 / len(names)) for name in names
-    ]
+    share = 1 / len(names)
+    cases = [_case(name, cells, blocks.get(name.rpartition("/")[0]), share) for name in names]
     return Outcome(
         cases=sorted(cases, key=lambda case: (WORDS.index(case.word), case.cell)),
         manifest=run.manifest,
@@ -118,9 +117,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
     )
 
 
-def _case(
-    name: str, cells: Mapping[str, Mapping[Any, Any]], block: Comparison | None, share: float
-) -> Case:
+def _case(name: str, cells: Mapping[str, Row], block: Comparison | None, share: float) -> Case:
     head, base = cells.get(name), cells.get(base_of(name))
     if head is None or base is None or block is None:
         return Case(name, "undecided", NOT_MEASURED)
@@ -218,10 +215,7 @@ def made_findings(attempts: Sequence[Attempt]) -> list[bool]:
 
 
 def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, float]:
-    """Return each incumbent's step time relative to the first incumbent's, by content hash.
-
-    The values are products of estimated ratios, each against the incumbent of its attempt.
-    """
+    """Return incumbents' step times over the first's, as products of estimated ratios, by hash."""
     known = {question["incumbent"]: 1.0}
     for one in attempts:
         ratio, before = one.get("ratio"), known.get(one["incumbent"])

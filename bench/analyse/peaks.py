@@ -6,14 +6,14 @@ device's FLOP/s by its matmul rate, and by its memory bandwidth times the arithm
 
 import math
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.records import numbers
 from bench.records.cells import PRECISIONS, Block
+from bench.records.grouping import grouped
 from bench.records.rows import BlockRow, Ceilings
 
 LEAST = 0.5
@@ -29,7 +29,6 @@ class Peak:
     """Dense FLOP/s of one device."""
     note: str
     source: str
-    """Address of the page or paper."""
 
 
 _PEAKS = {
@@ -68,21 +67,18 @@ def utilization(
     )
 
 
-def ceilings(blocks: Iterable[BlockRow]) -> dict[str, Ceilings]:
+def ceilings(blocks: Sequence[BlockRow]) -> dict[str, Ceilings]:
     """Return, by block, the best of each figure over all blocks with the same hardware.
 
     Such blocks have equal numbers of devices and processes, and the same precision and variant.
     Blocks without any such figures are left out.
     """
-    hardware: dict[str, tuple[Any, ...]] = {}
-    measured: defaultdict[tuple[Any, ...], list[Ceilings]] = defaultdict(list)
+    hardware = {}
     for row in blocks:
-        options = Block.of(row).options
-        same = row["devices"], options.processes, options.precision, options.variant
-        hardware[row["block"]] = same
-        if row["ceilings"]:
-            measured[same].append(row["ceilings"])
-    best: dict[tuple[Any, ...], Ceilings] = {}
+        own = Block.of(row).options
+        hardware[row["block"]] = row["devices"], own.processes, own.precision, own.variant
+    measured = grouped((hardware[r["block"]], r["ceilings"]) for r in blocks if r["ceilings"])
+    best = {}
     for same, every in measured.items():
         rates = [one["all_reduce_bytes"] for one in every if one["all_reduce_bytes"] is not None]
         seconds = [one["all_reduce_s"] for one in every if one["all_reduce_s"] is not None]
@@ -96,10 +92,7 @@ def ceilings(blocks: Iterable[BlockRow]) -> dict[str, Ceilings]:
 
 
 def roofline(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
-    """Return a cell's columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
-
-    `cell` is a row of that table, with its times; `machine` has the ceilings of its hardware.
-    """
+    """Return a cell's columns, given its times and the ceilings of its hardware; NaN if unknown."""
     flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
     if flops < LEAST * cell["model_flops"]:
         flops = math.nan

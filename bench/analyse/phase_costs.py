@@ -1,8 +1,4 @@
-"""Costs beside the step's own: of input and of checkpoints.
-
-An arm with input takes a new batch in every step, and is compared with the same on a resident
-batch.
-"""
+"""Costs of input and of checkpoints, and of the parts of a step that ablated arms lack."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,13 +25,9 @@ def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     latter to the former in the same rounds, with its 95 % interval (`ratio_low`, `ratio_high`) and
     `verdict`; the fields of `Waits`. NaN or None without samples.
     """
-    return [
-        _input_cost(block, cell, way)
-        for block in comparisons
-        for cell in block.ranked
-        for way in INPUT_WAYS
-        if (cell["inputs"] or {}).get(way) is not None
-    ]
+    cells = [(block, cell, cell["inputs"] or {}) for block in comparisons for cell in block.ranked]
+    asked = ((block, cell, way) for block, cell, ways in cells for way in INPUT_WAYS if way in ways)
+    return [_input_cost(*each) for each in asked]
 
 
 def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[str, Any]:
@@ -74,13 +66,8 @@ def checkpoint_costs(
     - Of a restored state, the most bytes on one device (`device_bytes`), and the most that one
       device was seen to hold of one array meanwhile (`seen_bytes`), at most its largest shard.
     """
-    return [
-        row
-        for block in blocks
-        for cell in block.ranked
-        if cell["cell"] in stored
-        for row in _checkpoint_rows(cell, stored[cell["cell"]])
-    ]
+    cells = (cell for block in blocks for cell in block.ranked if cell["cell"] in stored)
+    return [row for cell in cells for row in _checkpoint_rows(cell, stored[cell["cell"]])]
 
 
 _FIGURES = (
@@ -152,16 +139,8 @@ def find(comparisons: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> l
     A share may be below 0, where the step without the part takes longer. Shares need not add up:
     communication and computation may run at the same time, and a part may slow down another.
     """
-    return [
-        _shares(block, cell, traces.get(cell["cell"]))
-        for block in comparisons
-        for cell in block.ranked
-        if cell["ablations"]
-    ]
-
-
-def _traced(part: str) -> tuple[str, str, str]:
-    return f"{part}_traced", f"{part}_traced_low", f"{part}_traced_high"
+    cells = ((block, cell) for block in comparisons for cell in block.ranked if cell["ablations"])
+    return [_shares(block, cell, traces.get(cell["cell"])) for block, cell in cells]
 
 
 def _shares(block: Comparison, cell: Mapping[str, Any], trace: TraceRow | None) -> dict[str, Any]:
@@ -169,11 +148,14 @@ def _shares(block: Comparison, cell: Mapping[str, Any], trace: TraceRow | None) 
     traced = traced_shares(trace) if trace else {}
     for way, part in PARTS.items():
         left = columns(part, block.ablated.get(arm_beside(cell["implementation"], way)))
+        mean, low, high = traced.get(part, (math.nan,) * 3)
         row |= {
             part: 1 - left[part],
             f"{part}_low": 1 - left[f"{part}_high"],
             f"{part}_high": 1 - left[f"{part}_low"],
-            **dict(zip(_traced(part), traced.get(part, (math.nan,) * 3), strict=True)),
+            f"{part}_traced": mean,
+            f"{part}_traced_low": low,
+            f"{part}_traced_high": high,
             f"{part}_reason": cell["ablations"][way],
         }
     return row

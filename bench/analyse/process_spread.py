@@ -64,10 +64,7 @@ class Spreads:
         return self.one_process if self.apart.isdisjoint((arm, other)) else self.two_processes
 
     def updated(self, blocks: Iterable[tuple[Sequence[Series], Sequence[Series]]]) -> Self:
-        """Return the spreads that blocks on equally many devices show, with these as the priors.
-
-        `blocks` has what `log_ratios` returns for each.
-        """
+        """Return the spreads that the `log_ratios` of blocks show, with these as the priors."""
         one, two = zip(*blocks, strict=True)
         one_process, two_processes = pooled(one, self.one_process), pooled(two, self.two_processes)
         return replace(self, one_process=one_process, two_processes=two_processes)
@@ -85,11 +82,7 @@ ASSUMED = Spreads()
 def log_ratios(
     rounds: Rounds, opponents: Mapping[str, str], apart: Collection[str]
 ) -> tuple[list[Series], list[Series]]:
-    """Return the log ratios of arms of one process, and those of arms of two.
-
-    Each arm has one array per launch, with a value per round. `apart` are the arms with processes
-    of their own.
-    """
+    """Return the log ratios of arms of one process, and with arms `apart`: an array per launch."""
     one: list[Series] = []
     two: list[Series] = []
     for arm, series in rounds.paired(opponents).items():
@@ -163,9 +156,7 @@ def by_devices(
         opponents = dict.fromkeys(whole[1:], whole[0]) if several else {}
         shown[devices].append(log_ratios(rounds, opponents, own))
         apart[devices].update(own)
-    return {
-        count: known(earlier, count, apart[count]).updated(found) for count, found in shown.items()
-    }
+    return {count: known(earlier, count, apart[count]).updated(own) for count, own in shown.items()}
 
 
 def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:

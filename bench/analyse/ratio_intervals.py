@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +138,7 @@ def compare(
     alpha: float,
     margin: float,
     process: Spreads = ASSUMED,
-    programs: Mapping[str, str] = MappingProxyType({}),
+    programs: Mapping[str, str] = {},
 ) -> dict[str, Claim]:
     """Return the claim about each arm against its opponent, for all pairs that have samples.
 

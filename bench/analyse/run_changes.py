@@ -1,11 +1,8 @@
-"""Comparison of two runs: their settings, and their cells, with a verdict on each change.
-
-Every ratio is B over A: below 1, B is faster.
-"""
+"""Comparison of two runs: settings, and cells with verdicts. Every ratio is B over A."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
@@ -13,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from bench.analyse import cell_table
-from bench.analyse.comparisons import Comparison
+from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import Ratio, between_runs, columns, quotient, ratios
 from bench.analyse.verdicts import ALPHA, Verdict, decide, margin_of
 from bench.records import numbers
@@ -26,10 +23,6 @@ NOTABLE = 0.01
 Kind = Literal["machine", "versions", "environment", "code", "sources", "options"]
 
 Source = Literal["baseline", "step time"]
-
-Row = Mapping[str, Any]
-"""A row of bench.analyse.cell_table.Tables.cells."""
-
 
 OPTIONS = {
     "baseline": "Baseline",
@@ -132,11 +125,8 @@ def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
     found_a, found_b = cell_table.build(a), cell_table.build(b)
     cells_a, cells_b = ({row["cell"]: row for row in found.rows} for found in (found_a, found_b))
     blocks_b = {block.name: block for block in found_b.comparisons}
-    blocks = {
-        block.name: (block, blocks_b[block.name])
-        for block in found_a.comparisons
-        if block.name in blocks_b
-    }
+    common = (block for block in found_a.comparisons if block.name in blocks_b)
+    blocks = {block.name: (block, blocks_b[block.name]) for block in common}
     if margin is None:
         margin = max(margin_of(run.manifest) for run in (a, b))
     both = [(cell, cells_b[name]) for name, cell in cells_a.items() if name in cells_b]
@@ -177,15 +167,13 @@ def compile_s(cell: Row) -> float:
 def _change(
     a: Row, b: Row, block_a: Comparison, block_b: Comparison, alpha: float, margin: float
 ) -> Change:
-    arm = a["implementation"]
-    step = between_runs(*(block.rounds.log_seconds(arm) for block in (block_b, block_a)))
+    arm, both = a["implementation"], (block_b, block_a)
+    step = between_runs(*(block.rounds.log_seconds(arm) for block in both))
     if step is None:
         raise ValueError(f"{a['cell']} is ok and has no samples")
     against = None
     if block_a.baseline == block_b.baseline != arm:
-        one, other = (
-            ratios(c.rounds, {arm: c.baseline}, c.process).get(arm) for c in (block_b, block_a)
-        )
+        one, other = (ratios(c.rounds, {arm: c.baseline}, c.process).get(arm) for c in both)
         if one is not None and other is not None:
             found = quotient(one, other)
             against = found if found.paired and found.error is not None else None
@@ -277,16 +265,13 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
         ]
         for name in files_a
         if name in files_b
-        for both in [{""} | _folders(files_a[name]) & _folders(files_b[name])]
+        for both in [{""} | {*map(_folder, files_a[name])} & {*map(_folder, files_b[name])}]
     }
     return {name: each for name, each in changed.items() if each}
 
 
 def _files(run: Run) -> dict[str, dict[str, str]]:
-    """Return file hashes by the implementation or workload that the files belong to.
-
-    Functions of lockstep.compare have none.
-    """
+    """Return file hashes by implementation or workload; functions of lockstep.compare have none."""
     rows: Sequence[Mapping[str, Any]] = run.last_cell_rows
     return {
         f"{part} {row[part]}": hashes
@@ -297,10 +282,6 @@ def _files(run: Run) -> dict[str, dict[str, str]]:
 
 def _folder(file: str) -> str:
     return file.rpartition("/")[0].partition("/")[0]
-
-
-def _folders(files: Iterable[str]) -> set[str]:
-    return set(map(_folder, files))
 
 
 def _differing(

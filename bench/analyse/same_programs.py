@@ -5,11 +5,12 @@ same time, whatever was measured: they form another A/A pair, and differ by chan
 placement. If only the programs are equal, only dispatch can make a difference.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from bench.analyse.comparisons import Comparison
+from bench.records.grouping import grouped
 from bench.records.step_programs import Operation
 
 Relation = Literal["same", "dispatch", "different", "unknown"]
@@ -25,12 +26,9 @@ def relation(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Relation:
     return "same" if a["dispatch"] and a["dispatch"] == b["dispatch"] else "dispatch"
 
 
-def groups(block: Comparison) -> list[list[Mapping[str, Any]]]:
+def groups(block: Comparison) -> list[list[dict[str, Any]]]:
     """Return a block's ranked cells that share a program with another one, by program."""
-    found: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for cell in block.ranked:
-        if cell["fingerprint"]:
-            found[cell["fingerprint"]].append(cell)
+    found = grouped((cell["fingerprint"], cell) for cell in block.ranked if cell["fingerprint"])
     return [cells for cells in found.values() if len(cells) > 1]
 
 

@@ -1,12 +1,9 @@
-"""Samples arranged by round and arm, and the spread of each arm's step times.
-
-Arms take turns within a round, so whatever slows the host slows all of them.
-"""
+"""Samples by round, in which whatever slows the host slows all arms, and spreads of step times."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -138,8 +135,7 @@ class Rounds:
         ]
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Seconds per step over an arm's rounds: median, quartiles and number of rounds."""
 
     median: float

@@ -60,10 +60,7 @@ class Scaling:
 
     @cached_property
     def ideal(self) -> NDArray[np.float64]:
-        """Ideal scaling from the fastest cell on the smallest mesh.
-
-        (meshes, 2): devices, and seconds per step.
-        """
+        """Devices, and seconds by ideal scaling from the fastest on the smallest: (meshes, 2)."""
         every, seconds = (self.points[name].to_numpy(float) for name in ("devices", "step_s"))
         devices = np.unique(every)
         best = seconds[every == devices[0]].min()
@@ -72,10 +69,7 @@ class Scaling:
 
     @cached_property
     def communication_bound(self) -> NDArray[np.float64]:
-        """The smallest communication time of any implementation, at the measured rate.
-
-        (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
-        """
+        """Devices, and the least communication seconds of any: (meshes, 2); empty on one mesh."""
         names = ("devices", "communication_s")
         devices, seconds = (self.points[name].to_numpy(float) for name in names)
         known = np.unique(devices[seconds > 0])

@@ -39,12 +39,6 @@ def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, N
             yield length, some
 
 
-def walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the means of all pairs, and of each value with itself: (..., n (n + 1) / 2)."""
-    one, other = _pairs(differences.shape[-1])
-    return (differences[..., one] + differences[..., other]) / 2
-
-
 @cache
 def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the indices of all pairs of values, each with itself included."""
@@ -55,11 +49,9 @@ def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def shift(
     differences: NDArray[np.float64], alpha: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the location of each series of differences, (..., n), and the ends of its interval.
-
-    The interval has the error alpha. Its ends are infinite where n is too small: see `fewest`.
-    """
-    averages = walsh_averages(differences)
+    """Return the location of each series, (..., n), and its interval; infinite if n < `fewest`."""
+    one, other = _pairs(differences.shape[-1])
+    averages = (differences[..., one] + differences[..., other]) / 2
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
     below, above = (count - 1) // 2, count // 2
     if count < _SORTED:

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, compress
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +55,7 @@ def rank(
     arms: Sequence[str],
     alpha: float,
     process: Spreads = ASSUMED,
-    programs: Mapping[str, str] = MappingProxyType({}),
+    programs: Mapping[str, str] = {},
 ) -> Standings:
     """Return the standings of the arms that shared a round with any other arm.
 

@@ -151,9 +151,8 @@ def read_layout(
     plan = make_plan(options, catalogue, called=lambda name: f"the cell's {_PARTS.get(name, name)}")
     cell = next(c for c in plan.cells if c.implementation == options.implementations[0])
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
-    answer = ask(
-        LAYOUT_COMMAND, json.dumps(cell_request(cell, catalogue)), environment, LAYOUT_TIMEOUT_S
-    )
+    request = json.dumps(cell_request(cell, catalogue))
+    answer = ask(LAYOUT_COMMAND, request, environment, LAYOUT_TIMEOUT_S)
     if answer.code is None:
         raise ChildError(f"{cell.name} was not built within {LAYOUT_TIMEOUT_S:.0f} s")
     if answer.code:

@@ -2,8 +2,9 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import InitVar, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,7 @@ from bench.measure.launch_looks import LaunchLooks
 from bench.measure.schedule import Schedule
 from bench.measure.supervisor import Launch, Settings, run_block
 from bench.plan.base_revisions import Bases
-from bench.plan.content_keys import Contents
+from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
@@ -28,7 +29,7 @@ from bench.records.rows import CellRow
 from bench.records.statuses import Status
 from bench.records.temporary_folders import temporary_folder
 
-Verdicts = Mapping[str, Claim]
+Claims = Mapping[str, Claim]
 """Comparisons of a block's arms so far, by arm."""
 
 
@@ -44,51 +45,42 @@ class Monitor(Protocol):
     def phase(self, event: PhaseEvent) -> None:
         """Show that the launch's worker has begun a phase."""
 
-    def end(
-        self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Verdicts
-    ) -> None:
+    def end(self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Claims) -> None:
         """Show how the cells of a launch ended, and the comparisons of the block so far."""
 
     def stop(self) -> bool:
         """Return whether to stop before the next launch."""
 
 
+@dataclass(eq=False)
 class Engine:
     """The measurement of a plan's blocks into one run's folder, which the first launch creates.
 
     In a gate, `bases` are the earlier revisions, whose arms are measured together with the plan's
-    selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
-    there. With `measures`, `measure` will be called, and a resumed run is locked.
+    selected ones. With `measures`, `measure` will be called, and a resumed run is locked.
 
     Raises BadInput if the run's name is invalid or taken, or if the run to resume is locked by
     another process, or was measured with another machine, other versions or other sources;
     StoreError if it cannot be read.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        options: Options,
-        catalogue: Catalogue,
-        argv: Sequence[str],
-        bases: Bases | None = None,
-        hosts: Hosts | None = None,
-        unsupported: Reasons | None = None,
-        *,
-        measures: bool = True,
-    ) -> None:
-        self.plan = plan
-        self.bases = bases
-        self.hosts = hosts or Hosts()
-        self.unsupported = unsupported or {}
-        self.directory: Path | None = None
-        self.options = options
-        self.catalogue = catalogue = _as_planned(catalogue, plan)
+    plan: Plan
+    options: Options
+    catalogue: Catalogue
+    argv: Sequence[str]
+    bases: Bases | None
+    hosts: Hosts
+    unsupported: Reasons
+    measures: InitVar[bool]
+
+    def __post_init__(self, measures: bool) -> None:
+        plan, options = self.plan, self.options
+        self.catalogue = catalogue = _as_planned(self.catalogue, plan)
         foreign = [own["name"] for own in catalogue["implementations"] if "foreign" in own]
-        self.schedule = Schedule(plan, bases, foreign)
-        self._argv = argv
+        self.schedule = Schedule(plan, self.bases, foreign)
+        self.directory: Path | None = None
         self._base_files: Mapping[str, BaseFile] = {}
-        self._contents = Contents(catalogue, plan.variants)
+        self._contents = self._read_contents()
         self._notes: list[str] = []
         if options.resume is not None:
             self.directory = Path(options.resume)
@@ -122,7 +114,14 @@ class Engine:
         self.pass_on_notes(monitor.note)
         # It takes a second to load, so it is loaded while no worker waits for an answer.
         import_module("bench.analyse.ratio_intervals")
-        with temporary_folder() as programs, self._checked_out(selected):
+        bases = self.bases
+        checkout = nullcontext(self._base_files) if bases is None else bases.checked_out()
+        with temporary_folder() as programs, checkout as self._base_files:
+            if bases is not None:
+                compared = ((block, bases.opponents(arms)) for block, arms in selected.items())
+                names = [Cell(block, name).name for block, own in compared for name in own]
+                self.schedule.compared_cells = names
+                self._contents = self._read_contents()
             for block, arms in selected.items():
                 for name in arms:  # sources are read before anything is measured
                     self._contents.sources(Cell(block, name))
@@ -132,26 +131,22 @@ class Engine:
                 self._launch(block, arms, programs / files.file_name(block.name), monitor)
         user_cache.prune()
 
-    @contextmanager
-    def _checked_out(self, selected: Mapping[Block, Sequence[str]]) -> Iterator[None]:
-        """Check out the bases of a gate while the context lasts."""
-        if self.bases is None:
-            yield
-            return
-        compared = ((block, self.bases.opponents(arms)) for block, arms in selected.items())
-        self.schedule.compared_cells = [Cell(b, name).name for b, own in compared for name in own]
-        with self.bases.checked_out() as self._base_files:
-            self._contents = self._read_contents()
-            yield
-
     def _read_contents(self) -> Contents:
         return Contents(self.catalogue, self.plan.variants, self._base_files)
 
     def _refuse_changed_files(self, block: Block, arms: Sequence[str]) -> None:
-        """Raise BadInput if a file of these arms has changed since the run began."""
-        run = self.directory.name if self.directory else "it"
+        """Raise BadInput with the names of these arms' files that changed since the run began."""
+        before, now = self._contents, self._read_contents()
         cells = [Cell(block, name) for name in arms]
-        run_folder.refuse_changed_files(cells, self._contents, self._read_contents(), run)
+        files = [name for c in cells for name in changed(c, before.sources(c), now.sources(c))]
+        if files:
+            run = self.directory.name if self.directory else "it"
+            fault = (
+                f"{', '.join(dict.fromkeys(files))}: changed while {run} was measured; what was "
+                "measured before is stored. Restore the files to continue it with --resume, or "
+                "start another run"
+            )
+            raise BadInput([fault])
 
     def _lock(self, directory: Path) -> None:
         """Lock the run until this process ends, so that no other process measures it."""
@@ -180,7 +175,7 @@ class Engine:
         if self.bases is not None:
             allowed, cells = self.plan.allow_undecided, self.schedule.compared_cells
             gate = {**self.bases.record(), "allow_undecided": allowed, "cells": cells}
-        about = self.plan, self.options, self.catalogue, self._argv
+        about = self.plan, self.options, self.catalogue, self.argv
         try:
             with files.storing(REPORTS):
                 self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
@@ -206,13 +201,9 @@ class Engine:
         cached = {name: entry["figures"] for name, entry in known.items() if name in own}
         proved = {**cached, **state.proved(number)}
         try:
-            attempts = run_block(
-                block,
-                arms,
-                self._settings(directory, programs),
-                monitor.phase,
-                Launch(number, proved, looks.arms_to_continue, state.ceilings, state.isolated),
-            )
+            settings = self._settings(directory, programs)
+            launch = Launch(number, proved, looks.arms_to_continue, state.ceilings, state.isolated)
+            attempts = run_block(block, arms, settings, monitor.phase, launch)
         finally:
             if "checkpoint" in self.plan.worker["phases"]:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)

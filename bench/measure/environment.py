@@ -90,17 +90,11 @@ def worker_cores(platform: str, devices: int, rank: int = 0, processes: int = 1)
 
 def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Select the variables that change how XLA and its libraries run, sorted by name."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if _RELEVANT.match(name) and not _PRIVATE.search(name)
-    }
+    relevant = filter(_RELEVANT.match, sorted(environment))
+    return {name: environment[name] for name in relevant if not _PRIVATE.search(name)}
 
 
 def recorded_variables() -> dict[str, str]:
-    """Return this process's relevant variables for the manifest; no others are ever recorded.
-
-    Values that contain a path are masked, because they reveal a person's folders.
-    """
+    """Return the variables to record, the only ones ever; paths, which show folders, are masked."""
     relevant = relevant_variables(os.environ).items()
     return {name: "(a path)" if "/" in value else value for name, value in relevant}

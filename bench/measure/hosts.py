@@ -67,10 +67,8 @@ def start_process(order: StartOrder, on_line: OnLine) -> LocalProcess:
         if platform != "cpu" and neighbours > 1:
             own["local_devices"] = [*range(place * devices, (place + 1) * devices)]
         job = {**job, "place": own}
+    environment = Variant("", order["variables"]).applied(environment)
+    cores = worker_cores(platform, devices, place, neighbours)
     return LocalProcess(
-        json.dumps(job),
-        on_line,
-        environment=Variant("", order["variables"]).applied(environment),
-        cores=worker_cores(platform, devices, place, neighbours),
-        shares_host=processes > 1,
+        json.dumps(job), on_line, environment=environment, cores=cores, shares_host=processes > 1
     )

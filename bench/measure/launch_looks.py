@@ -85,7 +85,7 @@ class LaunchLooks:
 
     def _look(self, rows: Sequence[SampleRow]) -> dict[str, Claim]:
         schedule, samples = self._schedule, [*self._state.samples, *rows]
-        programs, launches = self._state.programs, len(self._state.launches)
+        launches = len(self._state.launches)
         turns = Counter((row["attempt"], row["round"]) for row in samples)
         rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
         # Turns beyond the plan of the last launch are beyond that of the run.
@@ -96,14 +96,12 @@ class LaunchLooks:
         alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
         if not self._opponents and not any(is_ablated(row["arm"]) for row in rows):
             return {}
-        about = self._block, samples, self._opponents, alpha, programs
-        claims, paired, spreads = schedule.compared(*about)
+        found = schedule.compared(self._block, samples, self._opponents, alpha)
+        claims, settled, paired, spreads = found
         if alpha:
-            enough = {arm for arm, one in claims.items() if schedule.is_enough(one)}
-            # An arm that is undecided again comes back.
-            self._settled = enough - schedule.contenders(paired, spreads, alpha, programs)
             from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
 
+            self._settled = settled  # an arm that is undecided again comes back
             arms = own_arms(paired.arms, ABLATIONS)
             widths = {  # half of each share's interval, in multiples of SHARE_MARGIN
                 arm: ratio.value * ratio.half_width() / SHARE_MARGIN

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -31,9 +31,8 @@ needs them. The manifest, which may be published, has no folders of the user."""
 
 def folder_faults() -> list[str]:
     """Return why nothing can be stored in reports/; empty if something can."""
-    folder = REPORTS.absolute()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    wanted = REPORTS.absolute()
+    folder = next(one for one in (wanted, *wanted.parents) if one.exists())
     if not folder.is_dir():
         return [f"{REPORTS}/ cannot be created: {folder} is a file"]
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -56,9 +55,7 @@ def name_fault(name: str, *, resumes: bool = False) -> str:
 
 def find_run(name: str) -> Path:
     """Find a stored run's folder by name, path or `last`; BadInput if there is none."""
-    if name == LAST and (
-        starts := [_started(path) for path in REPORTS.glob(f"*/{store.MANIFEST}")]
-    ):
+    if name == LAST and (starts := [*map(_started, REPORTS.glob(f"*/{store.MANIFEST}"))]):
         return max(starts)[1]
     folders = (REPORTS / name, Path(name))
     for folder in folders:
@@ -126,13 +123,9 @@ def own_files(directory: Path) -> dict[str, list[str]]:
 
 
 def describe_run(
-    plan: Plan,
-    options: Options,
-    catalogue: Catalogue,
-    argv: Sequence[str],
-    gate: Mapping[str, Any] | None,
+    plan: Plan, options: Options, catalogue: Catalogue, argv: Sequence[str], gate: object
 ) -> Manifest:
-    """Return the manifest of a run that starts now; `gate` describes the comparisons of a gate."""
+    """Return the manifest of a run that starts now; `gate` describes a gate, None for others."""
     return {
         "schema": SCHEMA,
         "run": options.run or "",
@@ -157,15 +150,14 @@ def describe_run(
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
     """Raise BadInput with every difference if a run's machine or versions were not these."""
-    then, now = cast("Any", run.manifest), cast("Any", catalogue)
-    differences = [(n, then[n], now[n]) for n in ("platform", "device_kind", "device_count")]
-    versions = now["versions"]
-    differences += [(name, old, versions.get(name)) for name, old in then["versions"].items()]
+    kinds = ("platform", "device_kind", "device_count")
+    both: tuple[Any, Any] = run.manifest, catalogue
+    then, now = ({name: one[name] for name in kinds} | one["versions"] for one in both)
     faults = [
-        f"--resume: {run.directory.name} was measured with {name} {old}, and here it is {new}; "
-        "rows of different machines or versions do not belong in one run"
-        for name, old, new in differences
-        if old != new
+        f"--resume: {run.directory.name} was measured with {name} {old}, and here it is "
+        f"{now.get(name)}; rows of different machines or versions do not belong in one run"
+        for name, old in then.items()
+        if old != now.get(name)
     ]
     if faults:
         raise BadInput(faults)
@@ -184,19 +176,6 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
         fault = (
             f"--resume: {', '.join(names)}: changed since {run.directory.name} was measured; rows "
             "of different sources do not belong in one run. Restore the files, or start another run"
-        )
-        raise BadInput([fault])
-
-
-def refuse_changed_files(cells: Iterable[Cell], before: Contents, now: Contents, run: str) -> None:
-    """Raise BadInput with the names of files that have changed since the run began."""
-    names = dict.fromkeys(
-        name for cell in cells for name in changed(cell, before.sources(cell), now.sources(cell))
-    )
-    if names:
-        fault = (
-            f"{', '.join(names)}: changed while {run} was measured; what was measured before is "
-            "stored. Restore the files to continue it with --resume, or start another run"
         )
         raise BadInput([fault])
 

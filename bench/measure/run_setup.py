@@ -11,10 +11,10 @@ from bench.measure.engine import Engine
 from bench.measure.hosts import Hosts
 from bench.measure.run_folder import folder_faults, resumed_options
 from bench.measure.version_environments import VersionBases, find_versions, with_versions
-from bench.plan.base_revisions import find_bases, restricted_to_paths
+from bench.plan.base_revisions import find_bases
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.margins import resolved_margin, runs_here
-from bench.plan.matrix import Plan, make_plan
+from bench.plan.matrix import Plan, make_plan, name_of
 from bench.plan.options import Options
 from bench.plan.variant_files import with_variant_files
 from bench.records import store
@@ -31,8 +31,9 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     and StoreError if the run to resume cannot be read.
     """
     typed, options = options, resumed_options(options)
-    if options.base_revision is not None:
-        options = restricted_to_paths(options)
+    if options.base_revision is not None and not options.implementations:
+        given = tuple(map(name_of, options.implementation_path))
+        options = replace(options, implementations=given)
     files = options.implementation_path, options.workload_path
     faults = file_faults(*files)
     options = with_variant_files(options, faults)
@@ -89,10 +90,7 @@ def with_config(options: Options, config: DistributedConfig) -> Options:
 
 
 def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, float]] | None:
-    """Estimate the spread of ratios between processes from runs here with several launches.
-
-    Returns what a manifest holds (see bench.analyse.process_spread.known); None without such runs.
-    """
+    """Estimate a manifest's `process_spread` from runs here with several launches, if any."""
     found = [
         run
         for run in runs_here(catalogue, reports)

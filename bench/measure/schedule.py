@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING
 from bench.analyse.verdicts import Claim
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
-from bench.records.arms import (
-    ABLATIONS,
-    INPUT_WAYS,
-    TWIN,
-    implementation_of,
-    own_arms,
-    version_opponents,
-)
+from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
 from bench.records.rows import Ceilings, CellRow, Look, SampleRow
 from bench.records.step_programs import ProgramFigures, figures_of, identity
@@ -80,7 +73,7 @@ class BlockState:
     def waiting(self) -> set[str]:
         """Implementations that an arm beside their own still needs."""
         sampled, settled = {row["arm"] for row in self.samples}, self._settled_arms
-        beside = own_arms(sampled, (*INPUT_WAYS, *ABLATIONS)) | version_opponents(sampled)
+        beside = own_arms(sampled, (*INPUT_WAYS, *ABLATIONS)) | versions_of(sampled)
         return {name for arm, name in beside.items() if arm not in settled}
 
     @property
@@ -94,18 +87,12 @@ class BlockState:
 
     def proved(self, launch: int) -> dict[str, ProgramFigures]:
         """Return the programs' figures of the implementations that an earlier launch has proved."""
-        return {
-            row["implementation"]: figures_of(row, launch)
-            for row in self.cells
-            if row["status"] == "ok" and row["launch"] < launch
-        }
+        rows = (row for row in self.cells if row["status"] == "ok" and row["launch"] < launch)
+        return {row["implementation"]: figures_of(row, launch) for row in rows}
 
 
 class Schedule:
-    """The order of a run's launches, and the rule that ends them.
-
-    `bases` are those of a gate. `apart` are the arms with processes of their own.
-    """
+    """The order of a run's launches, and the rule that ends them; `apart` have own processes."""
 
     def __init__(self, plan: Plan, bases: Bases | None = None, apart: Collection[str] = ()) -> None:
         self.plan = plan
@@ -190,7 +177,7 @@ class Schedule:
             return {}
         baseline = self._baseline(named)
         others = {arm: baseline for arm in named if arm != baseline}
-        return others | own_arms(arms, INPUT_WAYS) | version_opponents(arms)
+        return others | own_arms(arms, INPUT_WAYS) | versions_of(arms)
 
     def compared(
         self,
@@ -198,12 +185,12 @@ class Schedule:
         samples: Sequence[SampleRow],
         opponents: Mapping[str, str],
         alpha: float,
-        programs: Mapping[str, str],
-    ) -> tuple[dict[str, Claim], Rounds, Spreads]:
+    ) -> tuple[dict[str, Claim], set[str], Rounds, Spreads]:
         """Compare arms of a block with their opponents; equal programs are the same.
 
         All comparisons of a block share the error rate; in a gate, those of the run. The claims
-        come with what they rest on: the samples in rounds, and the spreads between launches.
+        come with the arms that need no more samples, and with what they rest on: the samples in
+        rounds, and the spreads between launches.
         """
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
@@ -212,7 +199,7 @@ class Schedule:
         from bench.analyse.ratio_intervals import compare  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
-        rounds = Rounds.of(pd.DataFrame(samples))
+        rounds, programs = Rounds.of(pd.DataFrame(samples)), self.blocks[block.name].programs
         if len(set(rounds.attempt.tolist())) > 1:
             self.blocks[block.name].series = log_ratios(rounds, opponents, self.apart)
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
@@ -220,15 +207,17 @@ class Schedule:
         process = assumed.updated(self.blocks[each.name].series for each in alike)
         share = alpha / self.family(opponents)
         claims = compare(rounds, opponents, share, self.plan.margin, process, programs)
-        return claims, rounds, process
+        enough = {arm for arm, one in claims.items() if self._is_enough(one)}
+        needed = self._contenders(rounds, process, alpha, programs)
+        return claims, enough - needed, rounds, process
 
     def family(self, opponents: Mapping[str, str]) -> float:
         """Return the number of comparisons among which the error of a block's looks is divided."""
         # The report also compares arms under another version with the baseline.
-        compared = len(opponents) + len(version_opponents(opponents))
+        compared = len(opponents) + len(versions_of(opponents))
         return self.sharing or len(self.compared_cells) or max(compared, 1)
 
-    def contenders(
+    def _contenders(
         self, rounds: Rounds, process: Spreads, alpha: float, programs: Mapping[str, str]
     ) -> set[str]:
         """Return the arms that may be a block's fastest, while they may differ by the margin.
@@ -248,7 +237,7 @@ class Schedule:
         one_each = {programs.get(arm) or arm: arm for arm in reversed(standings.leaders)}
         return set(one_each.values())
 
-    def is_enough(self, claim: Claim) -> bool:
+    def _is_enough(self, claim: Claim) -> bool:
         """Whether a comparison needs no more samples."""
         if self.plan.target_ci is None:
             return claim.verdict.decided
@@ -282,10 +271,9 @@ class Schedule:
             opponents = self.opponents(block, state.samples)
             more = state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES
             if state.looks and opponents and more:
-                alpha, programs = state.looks[-1]["alpha"], state.programs
-                found = self.compared(block, state.samples, opponents, alpha, programs)
-                claims, leaders = found[0], self.contenders(*found[1:], alpha, programs)
+                alpha = state.looks[-1]["alpha"]
+                claims, settled, *_ = self.compared(block, state.samples, opponents, alpha)
                 for arm, claim in claims.items():
-                    if claim.ratio.error and (arm in leaders or not self.is_enough(claim)):
+                    if claim.ratio.error and arm not in settled:
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)
         return max(widths, key=lambda block: widths[block], default=None)

@@ -24,7 +24,7 @@ from bench.records.cells import Block, Cell
 from bench.records.git_files import shipped_implementations
 from bench.records.host import load_average
 from bench.records.messages import UNFINISHED, Job, LookEvent, PhaseEvent, WorkerSettings
-from bench.records.rows import BlockRow, Ceilings, CellRow, LossRow, SampleRow, block_fields
+from bench.records.rows import BlockRow, Ceilings, CellRow, Cells, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
 from bench.records.step_programs import ProgramFigures
 from bench.records.trace_rows import TraceRow
@@ -313,9 +313,7 @@ class _BlockRun:
         attempts += [self._run_alone(name) for name in implementations if name in doubtful]
         return attempts
 
-    def _shared(
-        self, failed: Mapping[str, CellRow], report: WorkerReport, pending: Sequence[str]
-    ) -> set[str]:
+    def _shared(self, failed: Cells, report: WorkerReport, pending: Sequence[str]) -> set[str]:
         """Return the failed cells for which other arms may be to blame.
 
         At least the baseline's twin was in memory beside each of them, except while the reference
@@ -337,9 +335,7 @@ class _BlockRun:
             or (name in broken and users - {name})
         }
 
-    def _spoilers(
-        self, failed: Mapping[str, CellRow], report: WorkerReport, pending: Sequence[str]
-    ) -> set[str]:
+    def _spoilers(self, failed: Cells, report: WorkerReport, pending: Sequence[str]) -> set[str]:
         """Return the files that were not shipped if a shipped one has failed only beside them.
 
         The same if the worker has died, and nobody is to blame.

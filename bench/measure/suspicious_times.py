@@ -17,8 +17,9 @@ from statistics import median, quantiles
 
 from bench.records import numbers
 from bench.records.arms import TWIN
+from bench.records.grouping import grouped
 from bench.records.row_parts import Isolation
-from bench.records.rows import BlockRow, Ceilings, CellRow, SampleRow
+from bench.records.rows import BlockRow, Ceilings, Cells, SampleRow
 
 SAFETY = 8
 """A step may be faster than the ceilings allow by this factor. Ceilings are measured within a
@@ -54,16 +55,11 @@ it open on a loaded machine."""
 
 
 def reasons_against(
-    block: BlockRow,
-    cells: Mapping[str, CellRow],
-    samples: Rows,
-    ceilings: Ceilings | None,
-    rounds_s: float,
+    block: BlockRow, cells: Cells, samples: Rows, ceilings: Ceilings | None, rounds_s: float
 ) -> dict[str, str]:
     """Return, by implementation, why its times in a launch are impossible.
 
-    `cells` are the rows of ok cells, by implementation, `samples` those of all arms, and `ceilings`
-    those of the block, if they are known. `rounds_s` is the duration of the rounds by the
+    `cells` are ok, and `samples` of all arms. `rounds_s` is the duration of the rounds by the
     supervisor's clock.
     """
     spans_s = sum(map(_spans_s, samples))
@@ -85,7 +81,7 @@ def _spans_s(row: SampleRow) -> float:
     return (row["throughput_ns"] + row["latency_ns"] + row["wash_out_ns"]) / 1e9
 
 
-def _why_gaps_are_long(samples: Rows, cells: Mapping[str, CellRow]) -> dict[str, str]:
+def _why_gaps_are_long(samples: Rows, cells: Cells) -> dict[str, str]:
     """Compare the spans of each arm's turns with the time until the next turn began."""
     turns = defaultdict[tuple[str, bool], list[tuple[float, float]]](list)
     for row, following in pairwise(samples):
@@ -131,9 +127,7 @@ def _late(turns: Turns, arm: str, kind: bool, allowed_s: float) -> tuple[list[bo
     return own, [gap_s > limit_s for gap_s in others]
 
 
-def _too_fast(
-    block: BlockRow, cells: Mapping[str, CellRow], samples: Rows, ceilings: Ceilings
-) -> dict[str, str]:
+def _too_fast(block: BlockRow, cells: Cells, samples: Rows, ceilings: Ceilings) -> dict[str, str]:
     """Find the arms whose steps would exceed the machine's measured ceilings by far."""
     found = {}
     for name, (least_s, what) in least_times(block, cells, ceilings).items():
@@ -146,9 +140,7 @@ def _too_fast(
     return found
 
 
-def least_times(
-    block: BlockRow, cells: Mapping[str, CellRow], ceilings: Ceilings
-) -> dict[str, tuple[float, str]]:
+def least_times(block: BlockRow, cells: Cells, ceilings: Ceilings) -> dict[str, tuple[float, str]]:
     """Return, by implementation, the seconds of a step at the ceilings, and for what."""
     # A workload may overstate its FLOPs, so those of the largest compiled step are the limit.
     done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
@@ -180,11 +172,7 @@ class Suspicion:
 
 
 def suspicious_winner(
-    block: BlockRow,
-    cells: Mapping[str, CellRow],
-    samples: Sequence[SampleRow],
-    ceilings: Ceilings | None,
-    users: Collection[str],
+    block: BlockRow, cells: Cells, samples: Rows, ceilings: Ceilings | None, users: Collection[str]
 ) -> Suspicion | None:
     """Return the block's winner if it is the file of a user and suspicious, else None.
 
@@ -204,33 +192,23 @@ def suspicious_winner(
     ratios = _ratios(times[winner], times.get(beside))
     if len(ratios) < FEWEST:
         return None
-    ratio, why = median(ratios), []
-    if beside and _is_significant([each < 1 / FACTOR for each in ratios]):
-        why.append(f"it is {numbers.significant(1 / ratio)} times as fast as {beside}")
+    ratio, step_s, row = median(ratios), typical[winner], cells[winner]
+    far = beside and _is_significant([each < 1 / FACTOR for each in ratios])
     least_s = least_times(block, cells, ceilings)[winner][0] if ceilings else 0.0
-    if typical[winner] < NEAR * least_s:
-        why.append(
-            f"its steps take {numbers.si(typical[winner], 's')}, and what this machine was "
-            f"measured to do at best takes {numbers.si(least_s, 's')}"
-        )
-    row = cells[winner]
-    if row.get("threads_s"):
-        why.append("its threads worked in other arms' turns")
-    if row.get("jax_config"):
-        why.append("its file changes settings of the whole process")
-    if not why:
-        return None
+    signs = {
+        f"it is {numbers.significant(1 / ratio)} times as fast as {beside}": far,
+        f"its steps take {numbers.si(step_s, 's')}, and what this machine was measured to do at "
+        f"best takes {numbers.si(least_s, 's')}": step_s < NEAR * least_s,
+        "its threads worked in other arms' turns": row.get("threads_s"),
+        "its file changes settings of the whole process": row.get("jax_config"),
+    }
+    why = "; ".join(sign for sign, shown in signs.items() if shown)
     high = quantiles(ratios, n=4, method="inclusive")[-1]
-    return Suspicion(winner, beside, "; ".join(why), ratio, high)
+    return Suspicion(winner, beside, why, ratio, high) if why else None
 
 
-def compared(
-    suspicion: Suspicion, cells: Mapping[str, CellRow], samples: Sequence[SampleRow]
-) -> tuple[Isolation, str]:
-    """Compare a winner's times with those in processes of their own, by the rows from there.
-
-    Returns the finding, and why the cell is wrong; empty if it is not.
-    """
+def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolation, str]:
+    """Compare a winner's times with those in isolation; return that, and what is wrong, if any."""
     name, beside = suspicion.name, suspicion.beside
     found = Isolation(
         why=suspicion.why, beside=beside, ratio=suspicion.ratio, isolated_ratio=None, reason=""
@@ -259,12 +237,10 @@ def compared(
     )
 
 
-def step_times(samples: Sequence[SampleRow], arm: str) -> dict[int, float]:
+def step_times(samples: Rows, arm: str) -> dict[int, float]:
     """Return an arm's seconds per step, by round."""
-    steps = defaultdict[int, list[float]](list)
-    for row in samples:
-        if row["arm"] == arm:
-            steps[row["round"]].append(row["throughput_ns"] / row["steps"] / 1e9)
+    own = [row for row in samples if row["arm"] == arm]
+    steps = grouped((row["round"], row["throughput_ns"] / row["steps"] / 1e9) for row in own)
     return {number: median(each) for number, each in steps.items()}
 
 

@@ -29,13 +29,7 @@ from bench.plan.presets import is_exact
 from bench.records import files
 from bench.records.arms import version_arm
 from bench.records.cells import base_of
-from bench.records.messages import (
-    JAX_CHILD,
-    BaseFile,
-    Catalogue,
-    ImplementationEntry,
-    WorkerSettings,
-)
+from bench.records.messages import JAX_CHILD, BaseFile, Catalogue, ImplementationEntry
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import readable
 from bench.records.temporary_folders import temporary_folder
@@ -172,11 +166,7 @@ def _dependencies() -> list[str]:
 
 
 def write_arm(
-    folder: Path,
-    name: str,
-    origin: Path,
-    environment: Environment,
-    variables: Mapping[str, str] | None = None,
+    folder: Path, name: str, origin: Path, environment: Environment, variables: Mapping[str, str]
 ) -> Path:
     """Write the foreign file of an arm that runs an implementation in another environment.
 
@@ -228,7 +218,7 @@ def with_versions(
             )
     paths = [*plan.worker["implementation_paths"], *(entry["path"] for entry in added)]
     implementations = (*plan.implementations, *(entry["name"] for entry in added))
-    worker: WorkerSettings = {**plan.worker, "implementation_paths": paths}
+    worker = plan.worker | {"implementation_paths": paths}
     plan = replace(plan, implementations=implementations, worker=worker)
     return plan, {**catalogue, "implementations": [*catalogue["implementations"], *added]}
 
@@ -245,7 +235,7 @@ class VersionBases(Bases):
         with temporary_folder() as folder:
             files, place = {}, str(folder)
             for name, origin in self.origins.items():
-                path = str(write_arm(folder, name, origin.path, self.environment))
+                path = str(write_arm(folder, name, origin.path, self.environment, {}))
                 files[base_of(name)] = BaseFile(path=path, worktree=place, repository=place)
             yield files
 

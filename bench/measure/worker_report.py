@@ -20,9 +20,7 @@ PEER_S = 30.0
 """Time for the other processes to report a failure that one process has reported."""
 
 _REASON_LINES = 5
-_OUT_OF_MEMORY = re.compile(
-    r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError", re.IGNORECASE
-)
+_OUT_OF_MEMORY = re.compile(r"(?i)RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|MemoryError")
 _KILLERS = {
     True: ", by the kernel's out-of-memory killer: its counter has risen",
     False: ", and not by the kernel's out-of-memory killer: its counter has not risen",

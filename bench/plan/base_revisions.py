@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.plan.matrix import Plan, name_of
+from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records.cells import base_of
@@ -69,16 +69,13 @@ def find_repository(folder: Path, revision: str) -> Repository:
 
 @contextlib.contextmanager
 def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
-    """Check the bases out into temporary folders, by the repository's root.
-
-    Each has an index of its own, so the repository is not touched. Raises RevisionError.
-    """
+    """Check the bases out into temporary folders, by the repository's root; or RevisionError."""
     with temporary_folder() as temporary:
         # Resolved, because imported modules are recognized by their resolved folder.
         places = {r.root: temporary.resolve() / str(n) for n, r in enumerate(repositories)}
         for one in repositories:
             place = places[one.root]
-            index = {"GIT_INDEX_FILE": f"{place}.index"}
+            index = {"GIT_INDEX_FILE": f"{place}.index"}  # the repository's is not touched
             git(one.root, "read-tree", "--no-sparse-checkout", one.base, variables=index)
             git(one.root, "checkout-index", "--all", f"--prefix={place}/", variables=index)
             (place / ".git").mkdir(parents=True)  # by which bench.worker.base_modules knows it
@@ -145,8 +142,8 @@ class Bases:
             for name, origin in self.origins.items():
                 root, worktree = origin.repository.root, places[origin.repository.root]
                 path = str(worktree / origin.repository.relative(origin.path))
-                file = BaseFile(path=path, worktree=str(worktree), repository=str(root))
-                files[base_of(name)] = file
+                own = BaseFile(path=path, worktree=str(worktree), repository=str(root))
+                files[base_of(name)] = own
             yield files
 
     def record(self) -> dict[str, Any]:
@@ -162,12 +159,6 @@ class Bases:
 
     def _repositories(self) -> list[Repository]:
         return list(dict.fromkeys(origin.repository for origin in self.origins.values()))
-
-
-def restricted_to_paths(options: Options) -> Options:
-    """Restrict the implementations to files given by path, unless others are named."""
-    named = options.implementations or tuple(map(name_of, options.implementation_path))
-    return replace(options, implementations=named)
 
 
 def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> Bases:

@@ -150,10 +150,8 @@ class DistributedConfig(BaseModel):
             raise BadInput(faults) from None
 
     def get_data_parallel_size(self) -> int:
-        """Return the number of batch shards: the explicit mesh's, or the devices over the rest."""
-        if self.mesh_axis_names is not None and self.mesh_shape is not None:
-            return self.mesh().batch_shards
-        return self.device_count // (self.tensor_parallel_size * self.pipeline_parallel_size)
+        """Return the number of batch shards of the mesh."""
+        return self.mesh().batch_shards
 
     def is_main_process(self) -> bool:
         """Return whether this process is the main process, rank 0."""
@@ -176,15 +174,11 @@ class DistributedConfig(BaseModel):
         return f"{host}:{self.master_port}"
 
     def mesh(self) -> MeshShape:
-        """Return the explicit mesh, or the derived one, such as `data=2,model=2,pipe=4`.
-
-        A derived mesh omits `model` and `pipe` of size 1, but never `data`, over which
-        implementations split the batch.
-        """
+        """Return the explicit mesh, or one with `data`, and with `model` and `pipe` if above 1."""
         if self.mesh_axis_names is not None and self.mesh_shape is not None:
             return MeshShape(tuple(zip(self.mesh_axis_names, self.mesh_shape, strict=True)))
         divided = (("model", self.tensor_parallel_size), ("pipe", self.pipeline_parallel_size))
-        data = ("data", self.get_data_parallel_size())
+        data = ("data", self.device_count // math.prod(size for _, size in divided))
         return MeshShape((data, *((axis, size) for axis, size in divided if size > 1)))
 
 

@@ -4,8 +4,8 @@ Values remain text as typed, which a resumed run reads again. bench.plan.matrix 
 all faults of a command line are reported in one message.
 """
 
-import argparse
 import tomllib
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -118,16 +118,13 @@ def flag(name: str) -> str:
 def add_options(
     add: Callable[..., Any], *, gate: bool = False, without: Collection[str] = ()
 ) -> None:
-    """Declare the options of a run, or, if `gate`, only those of a regress run.
-
-    `add` has the signature of argparse's add_argument; `without` names options to leave out.
-    """
+    """Declare the options of a run, or of a gate only; `add` is as argparse's add_argument."""
     for option in fields(Options):
         if option.metadata["gate"] != gate or option.name in without:
             continue
         texts = {name: text.format(**_WORDS) for name, text in _TEXTS[option.name].items()}
         action = option.metadata["action"]
-        settings: dict[str, Any] = {"help": argparse.SUPPRESS, **texts, "action": action}
+        settings: dict[str, Any] = {"help": SUPPRESS, **texts, "action": action}
         if action in ("extend", "append"):
             settings["default"] = []
         if action == "extend":
@@ -136,7 +133,7 @@ def add_options(
         add(flag(option.name), dest=f"lockstep_{option.name}", **settings)
 
 
-def read_options(namespace: argparse.Namespace) -> Options:
+def read_options(namespace: Namespace) -> Options:
     """Collect the options from parsed arguments; quoted strings with several values are split."""
     values: dict[str, Any] = {}
     for option in fields(Options):
@@ -151,10 +148,8 @@ def read_options(namespace: argparse.Namespace) -> Options:
 
 
 def command_parser(
-    command: str,
-    without: Collection[str] = (),
-    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser,
-) -> argparse.ArgumentParser:
+    command: str, without: Collection[str] = (), kind: type[ArgumentParser] = ArgumentParser
+) -> ArgumentParser:
     """Return a parser of the options of a run and those of a command in help_pages.toml."""
     text = Path(__file__).with_name("help_pages.toml").read_text(encoding="utf-8")
     page = tomllib.loads(text.replace("python -m bench", PROGRAM))[command]
@@ -162,7 +157,7 @@ def command_parser(
         prog=f"{PROGRAM} {command}",
         description=page["text"],
         epilog=f"{page['after']}exit codes:\n{page['exit_codes']}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=RawDescriptionHelpFormatter,
     )
     for name, settings in page.get("arguments", {}).items():
         parser.add_argument(name, **settings)

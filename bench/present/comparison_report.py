@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from bench.analyse.comparisons import Comparison
+from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.analyse.run_changes import Change, Kind, Row, RunComparison, compare, compile_s
+from bench.analyse.run_changes import Change, Kind, RunComparison, compare, compile_s
 from bench.present import terminal
 from bench.present.bounds import bound_of, sure, within
 from bench.present.caveats import damage

@@ -6,7 +6,7 @@ ratio: the input arm's step time over that of the implementation's own arm. An a
 lacks a part of the step, is timed in the same way; what it lacks of the whole is the part's share.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from bench.records.cells import base_of
 
@@ -55,11 +55,8 @@ def version_arm(implementation: str, variant: str) -> str:
     return f"{implementation}@{variant}"
 
 
-def version_opponents(arms: Collection[str]) -> dict[str, str]:
-    """Map each arm under another version to the present one's, if both are among `arms`.
-
-    The bases of a gate are not variants.
-    """
+def versions_of(arms: Collection[str]) -> dict[str, str]:
+    """Map each arm under another version, not a base, to the present one, if `arms` has both."""
     own = {arm: arm.partition("@")[0] for arm in arms if "+" not in arm}
     others = {arm: name for arm, name in own.items() if arm not in (name, base_of(name))}
     return {arm: name for arm, name in others.items() if name in arms}
@@ -70,12 +67,7 @@ def is_ablated(arm: str) -> bool:
     return arm.partition("+")[2] in ABLATIONS
 
 
-def own_arms(arms: Collection[str], ways: Iterable[str]) -> dict[str, str]:
+def own_arms(arms: Collection[str], ways: Collection[str]) -> dict[str, str]:
     """Map arms of one of these ways to their implementation's own arm, if both are among `arms`."""
-    wanted = set(ways)
-    return {
-        arm: own
-        for arm in arms
-        for own, _, way in (arm.partition("+"),)
-        if way in wanted and own in arms
-    }
+    others = {arm: implementation_of(arm) for arm in arms if arm.partition("+")[2] in ways}
+    return {arm: own for arm, own in others.items() if own in arms}

@@ -61,10 +61,7 @@ class Attempt(TypedDict):
 
 
 class Ledger:
-    """A ledger, whose file is made by `start`, and locked against other processes from then on.
-
-    Raises StoreError if the file is damaged, is no ledger, cannot be made or is open elsewhere.
-    """
+    """A ledger, locked once it exists; StoreError if it is damaged, open elsewhere or not made."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,10 +108,7 @@ class Ledger:
         return ""
 
     def begin(self, own: str, named: Iterable[tuple[str, str]], level: float) -> list[Attempt]:
-        """Store the beginning of attempts, each with this allowed error.
-
-        `own` is the incumbent's hash, and `named` has the challengers' names and hashes.
-        """
+        """Store that challengers, by names and hashes, begin against the incumbent's hash `own`."""
         now, before = datetime.now(UTC).isoformat(timespec="seconds"), len(self.attempts)
         common = {"at": now, "incumbent": own, "level": level}
         for number, (name, its) in enumerate(named, start=before + 1):

@@ -45,10 +45,7 @@ class StepOptions:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the output of `str`: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
-
-        Raises ValueError if a part is unknown.
-        """
+        """Parse the output of `str`, like `bf16,remat,clip=1`; ValueError if a part is unknown."""
         precision, *others = text.split(",")
         values: dict[str, Any] = {}
         for part in others:
@@ -110,13 +107,8 @@ class Block:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """Read the block of a row, job or request; other fields are ignored."""
-        return cls(
-            row["workload"],
-            row["size"],
-            MeshShape.parse(row["mesh"]),
-            int(row["batch"]),
-            StepOptions.parse(row["options"]),
-        )
+        mesh, options = MeshShape.parse(row["mesh"]), StepOptions.parse(row["options"])
+        return cls(row["workload"], row["size"], mesh, int(row["batch"]), options)
 
     @property
     def fields(self) -> BlockText:

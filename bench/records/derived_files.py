@@ -1,7 +1,4 @@
-"""Files that commands add to a run's folder besides its launches, and checks for damage to them.
-
-A folder whose files belong together is sealed: its file SEALS has the CRC-32 of all of them.
-"""
+"""Files that commands add to a run's folder besides its launches, and checks for damage to them."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +10,7 @@ from bench.records.store import Damage
 PROJECTION = "projection"
 """Folder of the predictions for other hardware."""
 SEALS = "checksums.json"
+"""A file with the CRC-32 of all others in its folder, which belong together."""
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:

@@ -32,10 +32,7 @@ def usable_cores() -> int:
 
 
 def cache_bytes(threads: int, cpus: Path = CPUS) -> int:
-    """Add up the last-level caches that `threads` threads of this process can use together.
-
-    Returns 32 MiB where the system does not show its caches.
-    """
+    """Add up the last-level caches that `threads` threads can use together; 32 MiB if unknown."""
     sizes: dict[str, int] = {}
     for core in cores():
         with contextlib.suppress(OSError, ValueError):
@@ -72,9 +69,7 @@ _PROCESSOR: tuple[Callable[[], str], ...] = (
 )
 """Texts that name the processor: on Linux, on Linux on ARM, and on macOS."""
 
-_NAME = re.compile(
-    r"^ *(?:model name|machdep\.cpu\.brand_string)\s*:[ \t]*(\S.*)", re.IGNORECASE | re.MULTILINE
-)
+_NAME = re.compile(r"(?im)^ *(?:model name|machdep\.cpu\.brand_string)\s*:[ \t]*(\S.*)")
 
 
 def processor_name() -> str:

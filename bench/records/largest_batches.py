@@ -56,11 +56,8 @@ def read(folder: Path) -> list[MaxBatchRow]:
 
 def damage(folder: Path) -> list[Damage]:
     """List the rows that have changed since they were stored."""
-    return [
-        Damage(f"{FILE}, line {number}", files.CHANGED)
-        for number, row in enumerate(_unsealed(folder), 1)
-        if row is None
-    ]
+    numbered = enumerate(_unsealed(folder), start=1)
+    return [Damage(f"{FILE}, line {n}", files.CHANGED) for n, row in numbered if row is None]
 
 
 def _unsealed(folder: Path) -> list[dict[str, Any] | None]:

@@ -129,13 +129,8 @@ Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure"]
 sent, so that a failure there loses none."""
 
 STAGE_OF = {
-    "start": "start",
-    "ceilings": "start",
-    "truth": "arms",
-    "gate": "arms",
-    "compile": "arms",
-    "spot checks": "arms",
-    "process": "start",
+    **dict.fromkeys(("start", "ceilings", "process"), "start"),
+    **dict.fromkeys(("truth", "gate", "compile", "spot checks"), "arms"),
     "measure": "measure",
 }
 """The part of a launch to which a phase belongs; all other phases come `after` the rounds."""

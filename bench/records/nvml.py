@@ -24,10 +24,7 @@ class UnknownError(Exception):
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Call NVML's function `nvml<name>`.
-
-    UnknownError if the package is not installed, or this board or driver does not support the call.
-    """
+    """Call NVML's function `nvml<name>`; UnknownError without the package, or if it is refused."""
     try:
         library = import_module("pynvml")
     except ImportError as error:

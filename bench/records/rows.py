@@ -3,6 +3,7 @@
 bench.records.store says which file holds them. `_ns` and `_bytes` are integers, `_s` are floats.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
@@ -92,7 +93,7 @@ class SampleRow(Turn):
 
 
 class BlockFields(TypedDict):
-    """The fields that identify a block in every row about it."""
+    """The fields that identify a block in every row about it, in the order of blocks.csv."""
 
     block: str
     """The block's name: see bench.records.cells."""
@@ -231,11 +232,12 @@ class CellRow(BlockFields, ProgramFigures):
     """TensorBoard run name under profiles/."""
 
 
-class LossRow(BlockFields):
-    """The loss curve of one arm: see bench.worker.phases.training.
+Cells = Mapping[str, CellRow]
+"""Rows of a block's cells, by implementation."""
 
-    All arms of a block start from the same parameters and take the same batches.
-    """
+
+class LossRow(BlockFields):
+    """The loss curve of one arm: see bench.worker.phases.training. All arms take equal batches."""
 
     arm: str
     """Implementation, or a reference of bench.records.arms."""

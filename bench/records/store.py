@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import json
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.records import files
+from bench.records.grouping import grouped
 from bench.records.rows import SCHEMA, BlockRow, CellRow, LossRow, Manifest, SampleRow
 from bench.records.statuses import decisive
 from bench.records.step_programs import StepProgram
@@ -78,10 +78,7 @@ class Run:
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        """The samples of all attempts, with all columns of SampleRow, even those that no row has.
-
-        Entries of nested objects are columns of their own, such as `host_steal_s`.
-        """
+        """All samples, with all columns of SampleRow, also nested ones such as `host_steal_s`."""
         from bench.records import frames  # noqa: PLC0415 (its libraries take a second to load)
 
         frame = frames.samples_frame([launch.samples for launch in self.launches])
@@ -137,9 +134,7 @@ class Run:
 
     def decisive(self) -> list[CellRow]:
         """Select the decisive row of each cell among those of its launches."""
-        launches: defaultdict[str, list[CellRow]] = defaultdict(list)
-        for row in self.last_cell_rows:
-            launches[row["cell"]].append(row)
+        launches = grouped((row["cell"], row) for row in self.last_cell_rows)
         return [rows[decisive([row["status"] for row in rows])] for rows in launches.values()]
 
 
@@ -181,10 +176,7 @@ def add_launch(
     traces: Sequence[TraceRow] = (),
     losses: Sequence[LossRow] = (),
 ) -> None:
-    """Store the rows of all attempts of one launch, or nothing.
-
-    `blocks` has one row per attempt, at least one, all of the same block and launch.
-    """
+    """Store all attempts of one launch, or nothing; `blocks` has a row for each, at least one."""
     beside = {"traces": traces, "losses": losses}
     lines = [{"blocks": blocks, "cells": cells}, beside, *samples]
     text = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -207,10 +199,8 @@ def read_manifest(directory: Path) -> Manifest:
         raise StoreError(f"{path} is damaged, it is not JSON: {error}") from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
-        convert = f"; convert it: python {CONVERTER} {directory}" if schema == SCHEMA - 1 else ""
-        raise StoreError(
-            f"{path} has schema {schema!r}; this version reads schema {SCHEMA}{convert}"
-        )
+        how = f"; convert it: python {CONVERTER} {directory}" if schema == SCHEMA - 1 else ""
+        raise StoreError(f"{path} has schema {schema!r}; this version reads schema {SCHEMA}{how}")
     manifest = files.unsealed(text)
     if manifest is None:
         raise StoreError(f"{path} is damaged: {files.CHANGED}")
@@ -248,10 +238,7 @@ def load(directory: Path) -> Run:
 
 
 def newest(reports: Path, most: int | None = 5, without: Collection[str] = ()) -> Iterator[Run]:
-    """Yield the runs whose last launches are the newest, without those that cannot be read.
-
-    `most` limits the number of runs, and `without` names others to leave out.
-    """
+    """Yield up to `most` runs, those with the newest launches first, except the unreadable ones."""
     launches = sorted(reports.glob(f"*/{LAUNCHES}"), key=lambda path: -path.stat().st_mtime)
     folders = [path.parent for path in launches if path.parent.name not in without]
     for folder in folders[:most]:

@@ -63,9 +63,7 @@ class Variant:
         if packages:
             return cls(name, {}, rest)
         _, *parts = _VARIABLE.split(rest)
-        variables = {
-            variable: value.strip() for variable, value in zip(parts[::2], parts[1::2], strict=True)
-        }
+        variables = dict(zip(parts[::2], map(str.strip, parts[1::2]), strict=True))
         if len(variables) < len(parts) // 2:
             raise ValueError(f"{name!r} sets a variable twice; give its values together")
         own = sorted(OWN & variables.keys())

@@ -14,7 +14,7 @@ from bench.measure.launch_looks import EXTENSION, LaunchLooks
 from bench.measure.schedule import BlockState, Schedule
 from bench.plan.matrix import make_plan
 from bench.plan.options import Options
-from bench.records.arms import TWIN, version_opponents
+from bench.records.arms import TWIN, versions_of
 from bench.records.messages import LookEvent
 from bench.records.rows import SampleRow
 from tests.fakes.catalogue import catalogue
@@ -226,7 +226,7 @@ def test_looks_and_report_divide_their_error_among_the_same_comparisons() -> Non
     made = Schedule(replace(schedule().plan, implementations=arms))
     samples = rows(0, 1, dict.fromkeys(arms, 1.0))
     opponents = made.opponents(made.plan.blocks[0], samples)
-    pairs = {(arm, "python_loop") for arm in arms[1:]} | version_opponents(arms).items()
+    pairs = {(arm, "python_loop") for arm in arms[1:]} | versions_of(arms).items()
     assert made.family(opponents) == len(pairs) == 4
 
 

@@ -17,7 +17,7 @@ import synthetic
 
 from bench.analyse import cell_table
 from bench.analyse.process_spread import PROCESS
-from bench.analyse.signed_rank import shift, walsh_averages
+from bench.analyse.signed_rank import shift
 from bench.analyse.standings import Standings
 from bench.present import page, placing_table, sentences
 from bench.records import numbers, store
@@ -58,7 +58,8 @@ def seconds(run: store.Run, block: str) -> pd.DataFrame:
 def estimate(times: pd.DataFrame, arm: str, other: str) -> float:
     """The Hodges-Lehmann estimate of time(arm) / time(other)."""
     logs = np.log((times[arm] / times[other]).dropna().to_numpy())
-    return math.exp(np.median(walsh_averages(logs)))
+    averages = np.add.outer(logs, logs)[np.triu_indices(len(logs))] / 2
+    return math.exp(np.median(averages))
 
 
 def upper(times: pd.DataFrame, arm: str, other: str, alpha: float) -> float:

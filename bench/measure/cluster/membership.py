@@ -82,18 +82,16 @@ def _detected() -> Membership:
             f"--distributed auto: cannot listen at this host's own name, {name}: {error.strerror}"
         ) from error
     address, port = server.getsockname()
-    try:
+    with contextlib.ExitStack() as closing:
+        closing.enter_context(server)
         meeting = _meet({"address": address, "port": port, "token": secrets.token_hex(16)})
-    except ClusterError:
-        server.close()
-        raise
-    host, port = meeting["address"], meeting["port"]
-    ranks = {"world_size": meeting["processes"], "rank": meeting["rank"]}
-    config = DistributedConfig(enabled=True, master_addr=host, master_port=port, **ranks)
-    if config.is_main_process():
-        return Membership(config, meeting["token"].encode(), server)
-    server.close()
-    return Membership(config, meeting["token"].encode())
+        host, port = meeting["address"], meeting["port"]
+        ranks = {"world_size": meeting["processes"], "rank": meeting["rank"]}
+        config = DistributedConfig(enabled=True, master_addr=host, master_port=port, **ranks)
+        if config.is_main_process():
+            closing.pop_all()  # the server stays open
+        token = meeting["token"].encode()
+        return Membership(config, token, server if config.is_main_process() else None)
 
 
 def _meet(own: dict[str, str | int]) -> Rendezvous:

@@ -17,6 +17,9 @@ from bench.records.temporary_folders import FOLDERS
 OnLine = Callable[[str | None], None]
 """A callback for each line of a process's output, and for None after the last."""
 
+Variables = Mapping[str, str]
+"""The environment of a process."""
+
 TAIL_LINES = 40
 _LINE_CHARACTERS = 1 << 16
 """Limit on a read from stderr, whose output may lack newlines."""
@@ -26,11 +29,7 @@ class Guarded(Guard):
     """A process with a Guard, and with pipes; `on_line` is called from another thread."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        on_line: OnLine,
-        **options: Any,
+        self, command: Sequence[str], environment: Variables, on_line: OnLine, **options: Any
     ) -> None:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         super().__init__(
@@ -109,16 +108,13 @@ class Answer:
 
 
 class Child(Guarded):
-    """A child process that gets a question, its whole input; a context that ends it.
-
-    `receive` is called from another thread with every line of its stdout.
-    """
+    """A child process that gets a question; `receive` gets its lines, from another thread."""
 
     def __init__(
         self,
         command: Sequence[str],
         question: str,
-        environment: Mapping[str, str],
+        environment: Variables,
         receive: Callable[[str], None] = lambda _: None,
         **options: Any,
     ) -> None:
@@ -147,11 +143,7 @@ class Child(Guarded):
 
 
 def ask(
-    command: Sequence[str],
-    question: str,
-    environment: Mapping[str, str],
-    timeout_s: float,
-    **options: Any,
+    command: Sequence[str], question: str, environment: Variables, timeout_s: float, **options: Any
 ) -> Answer:
     """Start a Child, wait until it ends, and kill it once it is silent for `timeout_s` seconds."""
     with Child(command, question, environment, **options) as child:

@@ -43,18 +43,14 @@ def killed_by_kernel(before: Counters, after: Counters) -> bool | None:
 
 def _group_files(root: Path) -> list[Path]:
     """List the paths where the counters of this process's control group may be mounted."""
-    mounted = root / "sys/fs/cgroup"
-    files = []
+    files: list[Path] = []
+    counters = {"": ("", "memory.events"), "memory": ("memory", "memory.oom_control")}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            folder, name = mounted, "memory.events"
-        elif "memory" in controllers.split(","):
-            folder, name = mounted / "memory", "memory.oom_control"
-        else:
-            continue
-        # In a container, the group itself may be mounted.
-        files += [folder / path.lstrip("/") / name, folder / name]
+        for mount, name in filter(None, map(counters.get, controllers.split(","))):
+            folder = root / "sys/fs/cgroup" / mount
+            # In a container, the group itself may be mounted.
+            files += [folder / path.lstrip("/") / name, folder / name]
     return files
 
 

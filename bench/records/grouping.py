@@ -1,0 +1,15 @@
+"""Values in groups."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key; keys and values keep their order."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
