@@ -141,7 +141,11 @@ def means(row: TraceRow) -> dict[str, float]:
 
 
 def oversubscription(row: TraceRow) -> float | None:
-    """Return the devices' busy time over the cores', above 1 if they wait; None if not on CPU."""
+    """Return the devices' busy time over the time that the cores had.
+
+    Above 1, devices share cores, and "computing" includes waiting for a core. None where devices
+    are not made of cores.
+    """
     if row["cores"] is None:
         return None
     parts = counted(row)
@@ -212,7 +216,10 @@ def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
 def pair_of(
     cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
 ) -> tuple[Attribution, float] | None:
-    """Attribute a cell's difference from another; with their latencies' ratio. None if unknown."""
+    """Attribute a cell's difference from another; return it with the ratio of their latencies.
+
+    None where either has no trace or no time.
+    """
     if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
     timed = cell["latency_s"] / other["latency_s"]

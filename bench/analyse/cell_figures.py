@@ -40,7 +40,10 @@ _TIMES = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "late
 
 
 def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dict[str, Any]:
-    """Return the columns that follow from a cell's rows, one for each launch; others are NaN."""
+    """Return the columns that follow from a cell's rows, one for each launch; others are NaN.
+
+    The launch chosen by `decisive` counts; `failed_launches` counts those that failed beside it.
+    """
     first = rows[decisive([row["status"] for row in rows])]
     failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
     marks = [float(mark) for row in rows if (mark := row.get("high_water_bytes")) is not None]

@@ -108,7 +108,10 @@ class Comparison:
         return compare(self.rounds, known, alpha, self.margin, self.process).get(arm)
 
     def all_pairs(self) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
-        """Return all pairs of arms, and (pairs, 3): log ratios with intervals, NaN or infinite."""
+        """Return every two arms with the log of their ratio and its interval: (pairs, 3).
+
+        NaN or infinite where `claim_of` has no ratio or no interval.
+        """
         every, alpha = [*combinations(self.arms, 2)], self.alpha / pairs(len(self.arms))
         return every, log_intervals(self.rounds, every, alpha, self.process)
 
@@ -131,8 +134,9 @@ def compare_arms(
 ) -> Comparison:
     """Compare a block's arms; leave `ranked` empty for the caller to fill.
 
-    `attempts` are the block's BlockRows, at least one, and `cells` its cells with their status;
-    `samples` are those that may be shown, and `rounds` the same. Others are as in Comparison.
+    `attempts` are the block's rows of bench.records.rows.BlockRow, at least one, and `cells` its
+    cells with their status; `samples` are those that may be shown, and `rounds` the same, arranged.
+    `process`, `margin` and `ceilings` are as in Comparison.
     """
     block = Block.of(attempts[0])
     baseline, counted = _comparable(attempts, samples, cells)

@@ -89,7 +89,10 @@ class Training:
 
     @property
     def parted(self) -> list[Curve]:
-        """Curves that leave the tolerance early, while the reference in other arithmetic stays."""
+        """Curves that leave the tolerance early, while the reference in other arithmetic does not.
+
+        Empty if there is no such yardstick.
+        """
         known = [one.early for one in self.yardsticks if one.early is not None]
         if not known or max(known) > self.reference.tolerance:
             return []

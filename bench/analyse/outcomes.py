@@ -215,7 +215,10 @@ def made_findings(attempts: Sequence[Attempt]) -> list[bool]:
 
 
 def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, float]:
-    """Return incumbents' step times over the first's, as products of estimated ratios, by hash."""
+    """Return each incumbent's step time relative to the first incumbent's, by content hash.
+
+    The values are products of estimated ratios, each against the incumbent of its attempt.
+    """
     known = {question["incumbent"]: 1.0}
     for one in attempts:
         ratio, before = one.get("ratio"), known.get(one["incumbent"])

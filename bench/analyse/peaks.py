@@ -92,7 +92,10 @@ def ceilings(blocks: Sequence[BlockRow]) -> dict[str, Ceilings]:
 
 
 def roofline(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, float]:
-    """Return a cell's columns, given its times and the ceilings of its hardware; NaN if unknown."""
+    """Return a cell's columns of bench.analyse.cell_table.Tables.cells; NaN where unknown.
+
+    `cell` is a row of that table, with its times; `machine` has the ceilings of its hardware.
+    """
     flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
     if flops < LEAST * cell["model_flops"]:
         flops = math.nan

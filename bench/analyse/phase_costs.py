@@ -1,4 +1,8 @@
-"""Costs of input and of checkpoints, and of the parts of a step that ablated arms lack."""
+"""Costs beside the step's own: of input and of checkpoints.
+
+An arm with input takes a new batch in every step, and is compared with the same on a resident
+batch.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -64,7 +64,10 @@ class Spreads:
         return self.one_process if self.apart.isdisjoint((arm, other)) else self.two_processes
 
     def updated(self, blocks: Iterable[tuple[Sequence[Series], Sequence[Series]]]) -> Self:
-        """Return the spreads that the `log_ratios` of blocks show, with these as the priors."""
+        """Return the spreads that blocks on equally many devices show, with these as the priors.
+
+        `blocks` has what `log_ratios` returns for each.
+        """
         one, two = zip(*blocks, strict=True)
         one_process, two_processes = pooled(one, self.one_process), pooled(two, self.two_processes)
         return replace(self, one_process=one_process, two_processes=two_processes)
@@ -82,7 +85,11 @@ ASSUMED = Spreads()
 def log_ratios(
     rounds: Rounds, opponents: Mapping[str, str], apart: Collection[str]
 ) -> tuple[list[Series], list[Series]]:
-    """Return the log ratios of arms of one process, and with arms `apart`: an array per launch."""
+    """Return the log ratios of arms of one process, and those of arms of two.
+
+    Each arm has one array per launch, with a value per round. `apart` are the arms with processes
+    of their own.
+    """
     one: list[Series] = []
     two: list[Series] = []
     for arm, series in rounds.paired(opponents).items():

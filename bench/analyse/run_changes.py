@@ -1,4 +1,7 @@
-"""Comparison of two runs: settings, and cells with verdicts. Every ratio is B over A."""
+"""Comparison of two runs: their settings, and their cells, with a verdict on each change.
+
+Every ratio is B over A: below 1, B is faster.
+"""
 
 import math
 from collections import defaultdict
@@ -271,7 +274,10 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
 
 
 def _files(run: Run) -> dict[str, dict[str, str]]:
-    """Return file hashes by implementation or workload; functions of lockstep.compare have none."""
+    """Return file hashes by the implementation or workload that the files belong to.
+
+    Functions of lockstep.compare have none.
+    """
     rows: Sequence[Mapping[str, Any]] = run.last_cell_rows
     return {
         f"{part} {row[part]}": hashes

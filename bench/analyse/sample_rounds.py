@@ -1,4 +1,7 @@
-"""Samples by round, in which whatever slows the host slows all arms, and spreads of step times."""
+"""Samples arranged by round and arm, and the spread of each arm's step times.
+
+Arms take turns within a round, so whatever slows the host slows all of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

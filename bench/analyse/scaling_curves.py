@@ -60,7 +60,10 @@ class Scaling:
 
     @cached_property
     def ideal(self) -> NDArray[np.float64]:
-        """Devices, and seconds by ideal scaling from the fastest on the smallest: (meshes, 2)."""
+        """Ideal scaling from the fastest cell on the smallest mesh.
+
+        (meshes, 2): devices, and seconds per step.
+        """
         every, seconds = (self.points[name].to_numpy(float) for name in ("devices", "step_s"))
         devices = np.unique(every)
         best = seconds[every == devices[0]].min()
@@ -69,7 +72,10 @@ class Scaling:
 
     @cached_property
     def communication_bound(self) -> NDArray[np.float64]:
-        """Devices, and the least communication seconds of any: (meshes, 2); empty on one mesh."""
+        """The smallest communication time of any implementation, at the measured rate.
+
+        (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
+        """
         names = ("devices", "communication_s")
         devices, seconds = (self.points[name].to_numpy(float) for name in names)
         known = np.unique(devices[seconds > 0])

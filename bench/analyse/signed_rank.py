@@ -49,7 +49,10 @@ def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def shift(
     differences: NDArray[np.float64], alpha: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the location of each series, (..., n), and its interval; infinite if n < `fewest`."""
+    """Return the location of each series of differences, (..., n), and the ends of its interval.
+
+    The interval has the error alpha. Its ends are infinite where n is too small: see `fewest`.
+    """
     one, other = _pairs(differences.shape[-1])
     averages = (differences[..., one] + differences[..., other]) / 2
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)

@@ -95,6 +95,9 @@ def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded_variables() -> dict[str, str]:
-    """Return the variables to record, the only ones ever; paths, which show folders, are masked."""
+    """Return this process's relevant variables for the manifest; no others are ever recorded.
+
+    Values that contain a path are masked, because they reveal a person's folders.
+    """
     relevant = relevant_variables(os.environ).items()
     return {name: "(a path)" if "/" in value else value for name, value in relevant}

@@ -125,7 +125,7 @@ def own_files(directory: Path) -> dict[str, list[str]]:
 def describe_run(
     plan: Plan, options: Options, catalogue: Catalogue, argv: Sequence[str], gate: object
 ) -> Manifest:
-    """Return the manifest of a run that starts now; `gate` describes a gate, None for others."""
+    """Return the manifest of a run that starts now; `gate` describes the comparisons of a gate."""
     return {
         "schema": SCHEMA,
         "run": options.run or "",

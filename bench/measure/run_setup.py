@@ -90,7 +90,10 @@ def with_config(options: Options, config: DistributedConfig) -> Options:
 
 
 def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, float]] | None:
-    """Estimate a manifest's `process_spread` from runs here with several launches, if any."""
+    """Estimate the spread of ratios between processes from runs here with several launches.
+
+    Returns what a manifest holds (see bench.analyse.process_spread.known); None without such runs.
+    """
     found = [
         run
         for run in runs_here(catalogue, reports)

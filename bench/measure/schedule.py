@@ -92,7 +92,10 @@ class BlockState:
 
 
 class Schedule:
-    """The order of a run's launches, and the rule that ends them; `apart` have own processes."""
+    """The order of a run's launches, and the rule that ends them.
+
+    `bases` are those of a gate. `apart` are the arms with processes of their own.
+    """
 
     def __init__(self, plan: Plan, bases: Bases | None = None, apart: Collection[str] = ()) -> None:
         self.plan = plan
@@ -189,8 +192,7 @@ class Schedule:
         """Compare arms of a block with their opponents; equal programs are the same.
 
         All comparisons of a block share the error rate; in a gate, those of the run. The claims
-        come with the arms that need no more samples, and with what they rest on: the samples in
-        rounds, and the spreads between launches.
+        come with what they rest on: the samples in rounds, and the spreads between launches.
         """
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415

@@ -59,7 +59,8 @@ def reasons_against(
 ) -> dict[str, str]:
     """Return, by implementation, why its times in a launch are impossible.
 
-    `cells` are ok, and `samples` of all arms. `rounds_s` is the duration of the rounds by the
+    `cells` are the rows of ok cells, by implementation, `samples` those of all arms, and `ceilings`
+    those of the block, if they are known. `rounds_s` is the duration of the rounds by the
     supervisor's clock.
     """
     spans_s = sum(map(_spans_s, samples))

@@ -69,7 +69,10 @@ def find_repository(folder: Path, revision: str) -> Repository:
 
 @contextlib.contextmanager
 def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
-    """Check the bases out into temporary folders, by the repository's root; or RevisionError."""
+    """Check the bases out into temporary folders, by the repository's root.
+
+    Each has an index of its own, so the repository is not touched. Raises RevisionError.
+    """
     with temporary_folder() as temporary:
         # Resolved, because imported modules are recognized by their resolved folder.
         places = {r.root: temporary.resolve() / str(n) for n, r in enumerate(repositories)}

@@ -174,7 +174,11 @@ class DistributedConfig(BaseModel):
         return f"{host}:{self.master_port}"
 
     def mesh(self) -> MeshShape:
-        """Return the explicit mesh, or one with `data`, and with `model` and `pipe` if above 1."""
+        """Return the explicit mesh, or the derived one, such as `data=2,model=2,pipe=4`.
+
+        A derived mesh omits `model` and `pipe` of size 1, but never `data`, over which
+        implementations split the batch.
+        """
         if self.mesh_axis_names is not None and self.mesh_shape is not None:
             return MeshShape(tuple(zip(self.mesh_axis_names, self.mesh_shape, strict=True)))
         divided = (("model", self.tensor_parallel_size), ("pipe", self.pipeline_parallel_size))

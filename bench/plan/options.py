@@ -118,7 +118,10 @@ def flag(name: str) -> str:
 def add_options(
     add: Callable[..., Any], *, gate: bool = False, without: Collection[str] = ()
 ) -> None:
-    """Declare the options of a run, or of a gate only; `add` is as argparse's add_argument."""
+    """Declare the options of a run, or, if `gate`, only those of a regress run.
+
+    `add` has the signature of argparse's add_argument; `without` names options to leave out.
+    """
     for option in fields(Options):
         if option.metadata["gate"] != gate or option.name in without:
             continue

@@ -18,7 +18,10 @@ SHIPPED = {path.stem: path for path in sorted((Path(__file__).parent / "flags").
 
 
 def read_variants(text: str) -> list[str]:
-    """Return a `--variant`, or those in the file that it names; ValueError if the file is wrong."""
+    """Return a value of `--variant`, or if it names a file, a value for each of its variants.
+
+    Raises ValueError if the file cannot be read, or if an entry is not text.
+    """
     name = text.removeprefix("@")
     if name == text or ("=" in name and not name.endswith(".toml")):
         return [text]

@@ -108,7 +108,10 @@ class Ledger:
         return ""
 
     def begin(self, own: str, named: Iterable[tuple[str, str]], level: float) -> list[Attempt]:
-        """Store that challengers, by names and hashes, begin against the incumbent's hash `own`."""
+        """Store the beginning of attempts, each with this allowed error.
+
+        `own` is the incumbent's hash, and `named` has the challengers' names and hashes.
+        """
         now, before = datetime.now(UTC).isoformat(timespec="seconds"), len(self.attempts)
         common = {"at": now, "incumbent": own, "level": level}
         for number, (name, its) in enumerate(named, start=before + 1):

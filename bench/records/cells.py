@@ -45,7 +45,10 @@ class StepOptions:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the output of `str`, like `bf16,remat,clip=1`; ValueError if a part is unknown."""
+        """Parse the output of `str`: `bf16,microbatches=4,remat,clip=1,variant=NAME,processes=2`.
+
+        Raises ValueError if a part is unknown.
+        """
         precision, *others = text.split(",")
         values: dict[str, Any] = {}
         for part in others:

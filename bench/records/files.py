@@ -33,7 +33,10 @@ class LockedError(Exception):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a draft, which replaces the file if the context ends without an error."""
+    """Yield the path of a draft, which replaces the file if the context ends without an error.
+
+    If the process is killed before that, the file stays as it was.
+    """
     # The process id keeps two processes that write the same file from sharing a draft.
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -44,7 +47,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Replace a file atomically; text becomes UTF-8. If durable, it is on the disk afterwards."""
+    """Replace a file atomically; text is written as UTF-8 with newlines unchanged.
+
+    If it is to be durable, it is on the disk afterwards, even if the machine fails.
+    """
     with replacing(path) as draft, draft.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         if durable:

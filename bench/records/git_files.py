@@ -25,7 +25,10 @@ class RevisionError(Exception):
 
 
 def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
-    """Return a git command's output; RevisionError with its last error, or why it did not run."""
+    """Return the output of a git command that runs in a folder, with these variables.
+
+    Raises RevisionError with the last line of git's errors, or the reason why git did not run.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
     try:
         done = subprocess.run(  # noqa: S603

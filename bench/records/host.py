@@ -32,7 +32,10 @@ def usable_cores() -> int:
 
 
 def cache_bytes(threads: int, cpus: Path = CPUS) -> int:
-    """Add up the last-level caches that `threads` threads can use together; 32 MiB if unknown."""
+    """Add up the last-level caches that `threads` threads of this process can use together.
+
+    Returns 32 MiB where the system does not show its caches.
+    """
     sizes: dict[str, int] = {}
     for core in cores():
         with contextlib.suppress(OSError, ValueError):

@@ -24,7 +24,10 @@ class UnknownError(Exception):
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Call NVML's function `nvml<name>`; UnknownError without the package, or if it is refused."""
+    """Call NVML's function `nvml<name>`.
+
+    UnknownError if the package is not installed, or this board or driver does not support the call.
+    """
     try:
         library = import_module("pynvml")
     except ImportError as error:

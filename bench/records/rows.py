@@ -93,7 +93,7 @@ class SampleRow(Turn):
 
 
 class BlockFields(TypedDict):
-    """The fields that identify a block in every row about it, in the order of blocks.csv."""
+    """The fields that identify a block in every row about it."""
 
     block: str
     """The block's name: see bench.records.cells."""

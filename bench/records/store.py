@@ -78,7 +78,10 @@ class Run:
 
     @cached_property
     def samples(self) -> pd.DataFrame:
-        """All samples, with all columns of SampleRow, also nested ones such as `host_steal_s`."""
+        """The samples of all attempts, with all columns of SampleRow, even those that no row has.
+
+        Entries of nested objects are columns of their own, such as `host_steal_s`.
+        """
         from bench.records import frames  # noqa: PLC0415 (its libraries take a second to load)
 
         frame = frames.samples_frame([launch.samples for launch in self.launches])
@@ -176,7 +179,10 @@ def add_launch(
     traces: Sequence[TraceRow] = (),
     losses: Sequence[LossRow] = (),
 ) -> None:
-    """Store all attempts of one launch, or nothing; `blocks` has a row for each, at least one."""
+    """Store the rows of all attempts of one launch, or nothing.
+
+    `blocks` has one row per attempt, at least one, all of the same block and launch.
+    """
     beside = {"traces": traces, "losses": losses}
     lines = [{"blocks": blocks, "cells": cells}, beside, *samples]
     text = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -238,7 +244,10 @@ def load(directory: Path) -> Run:
 
 
 def newest(reports: Path, most: int | None = 5, without: Collection[str] = ()) -> Iterator[Run]:
-    """Yield up to `most` runs, those with the newest launches first, except the unreadable ones."""
+    """Yield the runs whose last launches are the newest, without those that cannot be read.
+
+    `most` limits the number of runs, and `without` names others to leave out.
+    """
     launches = sorted(reports.glob(f"*/{LAUNCHES}"), key=lambda path: -path.stat().st_mtime)
     folders = [path.parent for path in launches if path.parent.name not in without]
     for folder in folders[:most]:
