@@ -124,29 +124,21 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
     start, end = step
     runs = list(_resolve_kernels(runs))
     divided = DeviceStep(defaultdict(float, total=float(end - start)), start, runs)
-    # The runs that begin or end, by time; `cuts` are all times of a start, arrival or end.
-    changes: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
-    cuts = {start, end}
-    for number, run in enumerate(runs):
+    cuts = {start, end}  # between two of them, no run begins, arrives or ends
+    for run in runs:
         divided.operations[run.operation]["count"] += 1
         first, last = max(run.event.start, start), min(run.event.end, end)
-        if first >= last:
-            continue
-        changes[first].append((number, True))
-        changes[last].append((number, False))
-        cuts |= {first, last, min(max(run.arrival, first), last)}
-    active: dict[int, Run] = {}
+        if first < last:
+            cuts |= {first, last, min(max(run.arrival, first), last)}
+    active: list[Run] = []
     following = 0
     for now, then in pairwise(sorted(cuts)):
-        for number, begins in changes[now]:
-            if begins:
-                active[number] = runs[number]
-            else:
-                active.pop(number, None)
         while following < len(runs) and runs[following].event.start <= now:
+            active.append(runs[following])
             following += 1
+        active = [run for run in active if run.event.end > now]
         dispatching = _before_launch(runs, following)
-        _spend(divided, now, then - now, list(active.values()), dispatching=dispatching)
+        _spend(divided, now, then - now, active, dispatching=dispatching)
     return divided
 
 
