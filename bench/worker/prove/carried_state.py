@@ -84,9 +84,9 @@ def private(leaf: Any) -> Any:
     return np.array(leaf)
 
 
-def held_copy(leaf: Any) -> Any:
-    """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
-    return of_words(process_exchange.to_host(words(private(leaf))), leaf)
+def on_host(tree: Any) -> Any:
+    """Copy arrays so that no donation can delete them: to the host, but for PRNG keys."""
+    return jax.tree.map(lambda x: of_words(process_exchange.to_host(words(private(x))), x), tree)
 
 
 def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:
