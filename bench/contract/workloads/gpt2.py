@@ -197,8 +197,7 @@ def text() -> np.ndarray:
 class Windows:
     """Consecutive windows of the text, int32 (context + 1,) each.
 
-    The last token of a sample is the first of the next, so every token but the first of the text is
-    predicted exactly once.
+    A sample's last token is the next one's first, so all but the text's first are predicted once.
     """
 
     context: int

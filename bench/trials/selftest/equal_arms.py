@@ -58,8 +58,8 @@ _TEXTS = dict.fromkeys(("block", "attempt", "arm", "predecessor"), str)
 def read(name: str) -> pd.DataFrame:
     """Read the samples of equal arms of a stored run, or all of a Parquet or CSV file.
 
-    Raises BadInput if there is no such file or run, or if it lacks columns, or has too few samples
-    for any trial.
+    BadInput if there is no such file or run, or if it lacks columns, or has too few samples for any
+    trial.
     """
     path = Path(name)
     if path.suffix == ".parquet" and path.is_file():
