@@ -71,10 +71,6 @@ class ModelAxis:
         value = jax.lax.stop_gradient(value)
         return jax.lax.pmax(value, self.name) if self.name else value
 
-    def if_divides(self, width: int) -> ModelAxis:
-        """Return this axis if it divides the width evenly, otherwise `WHOLE`."""
-        return self if width % self.size == 0 else WHOLE
-
 
 WHOLE = ModelAxis()
 """The axis of an unsharded model."""
@@ -158,8 +154,7 @@ class Problem:
         Statistics are averaged over `axis`, the axis of the enclosing jax.shard_map over which the
         batch is split. Without one, the function computes what it gets as a whole.
         """
-        averaged_over = "" if self.statistics == LOCAL else axis
-        definition, _ = split_model(self.make_model, averaged_over)
+        definition, _ = split_model(self.make_model, "" if self.statistics == LOCAL else axis)
 
         def loss_fn(
             params: Params, model_state: ModelState, batch: Batch

@@ -19,8 +19,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        norm = jnp.sqrt(squared_norm(updates))
-        scale = jnp.minimum(1.0, max_norm / norm)
+        scale = jnp.minimum(1.0, max_norm / jnp.sqrt(squared_norm(updates)))
         return jax.tree.map(lambda x: x * scale.astype(x.dtype), updates), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

@@ -119,7 +119,7 @@ class Vocabulary(nnx.Module):
         embedding_init: nnx.Initializer,
     ) -> None:
         self.rows = padded_rows(size)
-        self.model_axis = axis.if_divides(self.rows)
+        self.model_axis = axis if self.rows % axis.size == 0 else WHOLE
         self.size = size
         self.table = nnx.Embed(
             self.model_axis.part(self.rows),

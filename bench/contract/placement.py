@@ -177,8 +177,7 @@ def create_sharded_state(
     start = None
     if problem.start is not None:
         start = jax.device_put(arrange(problem.start), shardings)
-    shapes = jax.eval_shape(create, start)
-    opt_specs = optimizer_specs(problem, shapes[1], specs)
+    opt_specs = optimizer_specs(problem, jax.eval_shape(create, start)[1], specs)
     opt_shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), opt_specs)
     return jax.jit(create, out_shardings=(shardings, opt_shardings))(start)
 
@@ -289,8 +288,7 @@ def scatter_gradient(axis: str, gradient: jax.Array, spec: P) -> jax.Array:
     """Reduce-scatter a gradient over an axis by its spec; all-reduce it if the spec lacks it."""
     if axis not in spec:
         return jax.lax.psum(gradient, axis)
-    dimension = spec.index(axis)
-    return jax.lax.psum_scatter(gradient, axis, scatter_dimension=dimension, tiled=True)
+    return jax.lax.psum_scatter(gradient, axis, scatter_dimension=spec.index(axis), tiled=True)
 
 
 def own_shard(axis: str, whole: jax.Array, spec: P) -> jax.Array:

@@ -86,8 +86,7 @@ class BlockRounds:
         boards = BoardWatch(session.mesh.local_devices)
         session.row["energy"] = meter.description
         twin = {TWIN} if session.row["baseline"] in self.approximate else set()
-        approximate = self.approximate | twin
-        self.checks = SpotChecks(gate, job["rounds"], job["seconds"], approximate)
+        self.checks = SpotChecks(gate, job["rounds"], job["seconds"], self.approximate | twin)
         session.threads.begin()
         for arm in session.arms:
             arm.begin_rounds()

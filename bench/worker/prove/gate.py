@@ -321,8 +321,7 @@ class Gate:
             check["state_error"] = self.state_error(ours, truth)
             most = check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
             (_, start), *ends = zip(ours.states, truth.states, strict=True)
-            named = (named_state(*end, start, most) for end in ends)
-            wrong_state = next(filter(None, named), "")
+            wrong_state = next(filter(None, (named_state(*end, start, most) for end in ends)), "")
         drift = drift_beyond_rounding(
             ours, check, truth, DRIFT * self.exact_eps if name == SGD else 0.0, expected.wide[1]
         )

@@ -165,8 +165,7 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
     length = np.linalg.norm(rest)
     of_params = abs(rest @ start) / (length * np.linalg.norm(start))
     if of_params < LEAST_OF_DECAY and _is_noise(seen):  # parameters are drawn like noise
-        share = length / np.linalg.norm(right)
-        yield f"{NOISE} of {share:.2g} of their size"
+        yield f"{NOISE} of {length / np.linalg.norm(right):.2g} of their size"
 
 
 def _is_noise(seen: Observed) -> bool:

@@ -191,8 +191,7 @@ def drift_beyond_rounding(
     update = distance(truth.first, truth.start)
     limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
     if alone:
-        params = length(truth.first)
-        limits = {"loss": alone, "update": alone * max(1.0, params / (update or 1.0))}
+        limits = {"loss": alone, "update": alone * max(1.0, length(truth.first) / (update or 1.0))}
     for name, (where, size) in ours.drifts:
         if name.startswith(REST):
             if not size <= rest:

@@ -63,8 +63,7 @@ class TimedReference:
         part = jax.tree.map(lambda x: x[: rows // self.parts], problem.batch(0))
         loss_fn = whole_batch_loss(problem, parts)
         with remembered_programs(programs):
-            half = SHARE / 2
-            self._of_part = DividedGradients(problem, loss_fn, part, devices, memory, half)
+            self._of_part = DividedGradients(problem, loss_fn, part, devices, memory, SHARE / 2)
         self.start = initial_params(problem)
 
     def gradients(

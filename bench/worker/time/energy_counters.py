@@ -7,7 +7,6 @@ which may be longer than a turn: `period` measures the interval, so that the rep
 uncertainty of the sum over an arm's turns.
 """
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 import jax
 
 from bench.records import nvml
-from bench.records.host import host_id
+from bench.records.host import cores, host_id
 from bench.records.nvml import UnknownError
 from bench.records.row_parts import Energy
 from bench.records.rows import EnergyMeter
@@ -82,7 +81,7 @@ def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Count
         with suppress(OSError):
             folders.setdefault((folder / "name").read_text().strip(), folder)
     used = set()
-    for core in os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ():
+    for core in cores():
         with suppress(OSError, ValueError):
             used.add(int((topology / f"cpu{core}/topology/physical_package_id").read_text()))
     chosen = [

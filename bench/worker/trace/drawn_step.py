@@ -30,8 +30,7 @@ def drawn_step(
     ]
     most = MOST_RUNS // jax.process_count()
     longest = heapq.nlargest(most, rows, key=lambda row: row[2])
-    start = devices[0].start
-    everyones = process_exchange.gather((host_id(), began, start, len(rows), longest))
+    everyones = process_exchange.gather((host_id(), began, devices[0].start, len(rows), longest))
     hosts, clocks, *_ = zip(*everyones, strict=True)
     one_clock = share_clock(hosts, clocks)
     numbers: dict[tuple[str, ...], int] = {}

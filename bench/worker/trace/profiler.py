@@ -125,8 +125,7 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
         if traced.steps:
             cell = session.cells[traced.arm.name]
             cell["profile"] = traced.run
-            row = trace_row(session.fields, cell, traced, mesh)
-            session.emit(RowEvent(event="trace", row=row))
+            session.emit(RowEvent(event="trace", row=trace_row(session.fields, cell, traced, mesh)))
 
 
 def places_of(mesh: Mesh) -> dict[int, int]:

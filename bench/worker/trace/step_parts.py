@@ -137,8 +137,7 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
             active.append(runs[following])
             following += 1
         active = [run for run in active if run.event.end > now]
-        dispatching = _before_launch(runs, following)
-        _spend(divided, now, then - now, active, dispatching=dispatching)
+        _spend(divided, now, then - now, active, dispatching=_before_launch(runs, following))
     return divided
 
 
