@@ -220,9 +220,7 @@ class Problem:
 
         def accumulated(model: Any, *others: Any) -> tuple[Any, Any]:
             *state, batch = others
-            parts = jax.tree.map(
-                lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), batch
-            )
+            parts = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1), batch)
 
             def of_part(state: list[ModelState], part: Batch) -> tuple[Any, list[ModelState]]:
                 # A copy, because nnx differentiates a model only in the trace that created it.

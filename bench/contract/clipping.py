@@ -34,8 +34,5 @@ def squared_norm(tree: Any) -> jax.Array:
     for leaf in jax.tree.leaves(tree):
         axes = tuple(sorted(varying_axes(leaf)))
         by_axes.setdefault(axes, []).append(jnp.sum(jnp.square(leaf)))
-    totals = [
-        jax.lax.psum(sum(squares), axes) if axes else sum(squares)
-        for axes, squares in by_axes.items()
-    ]
+    totals = [jax.lax.psum(sum(own), axes) if axes else sum(own) for axes, own in by_axes.items()]
     return jnp.asarray(sum(totals))

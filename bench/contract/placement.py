@@ -338,6 +338,4 @@ def reduce_gradients_across_devices(
     own = jax.tree.map(unless_summed, gradients)
     reduced = reduce_gradient_tree(own, reduce_type, axis_name)
     divisor = jax.lax.axis_size(axis_name) if reduce_type == "mean" else 1
-    return jax.tree.map(
-        lambda leaf, done: leaf / divisor if done is None else done, gradients, reduced
-    )
+    return jax.tree.map(lambda x, done: x / divisor if done is None else done, gradients, reduced)

@@ -130,9 +130,8 @@ class BlockRounds:
 
         def make() -> Arm:
             with session.modules_of(baseline):
-                step = build_step(
-                    session.proved[baseline].implementation, session.problem, session.mesh
-                )
+                implementation = session.proved[baseline].implementation
+                step = build_step(implementation, session.problem, session.mesh)
                 with remembered_programs(session.programs / baseline):
                     return warm_arm(TWIN, step, step.state, session.problem, proved=True)
 

@@ -220,9 +220,8 @@ def problem(
         return GPT2(config, dtypes, nnx.Rngs(0), axis, remat, scan_layers)
 
     def batch(index: int) -> np.ndarray:
-        starts = np.random.default_rng((0, index)).integers(
-            len(text()) - config.context, size=(batch_size, 1)
-        )
+        rng = np.random.default_rng((0, index))
+        starts = rng.integers(len(text()) - config.context, size=(batch_size, 1))
         return text()[starts + np.arange(config.context + 1)].astype(np.int32)
 
     tokens = batch_size * config.context

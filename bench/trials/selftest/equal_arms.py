@@ -47,12 +47,9 @@ COLUMNS = [
 ]
 
 _SPANS = ["wash_out_ns", "throughput_ns", "latency_ns"]
-_NEEDED = {
-    *("block", "attempt", "arm", "round", "position", "predecessor", "steps", "latency_steps"),
-    *_SPANS,
-}
-"""Columns of samples that trials need."""
 _TEXTS = dict.fromkeys(("block", "attempt", "arm", "predecessor"), str)
+_NEEDED = {*_TEXTS, "round", "position", "steps", "latency_steps", *_SPANS}
+"""Columns of samples that trials need."""
 
 
 def read(name: str) -> pd.DataFrame:

@@ -34,7 +34,6 @@ def catalogue(
 ) -> messages.Catalogue:
     """Import every file, of which `importing` is told before, and list each with its error."""
     device = jax.devices()[0]
-    memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
     paths, more = request["implementation_paths"], request["workload_paths"]
     listed = partial(entries, request["fatal"], importing)
@@ -42,7 +41,7 @@ def catalogue(
         platform=device.platform,
         device_kind=device.device_kind,
         device_count=1 if device.platform == "cpu" else jax.device_count(),
-        device_memory_bytes=memory,
+        device_memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
         usable_cores=usable_cores(),
         processes=1,
         versions={"python": platform.python_version()} | installed(packages),

@@ -151,10 +151,8 @@ def measure_saves(
 ) -> tuple[SavedCheckpoint, saved_state.SavedState]:
     """Save an arm's state repeatedly, and keep the last save."""
     asynchronous = mode == "async"
-    before_ns = [arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)]
-    figures = SavedCheckpoint(
-        blocking_s=[], total_s=[], steps_before_ns=before_ns, steps_during_ns=[]
-    )
+    before = [arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)]
+    figures = SavedCheckpoint(blocking_s=[], total_s=[], steps_before_ns=before, steps_during_ns=[])
     for last in repetitions():
         tree = saved_state.arrays(arm.state)
         shapes, sums = saved_state.shapes_of(tree), saved_state.checksums(tree) if last else {}

@@ -80,11 +80,9 @@ def in_all_processes(
 
 def own_copy(problem: Problem) -> Problem:
     """Copy a problem for a file, which may change its fields, dicts and lists, for no other's."""
-    start, start_state = jax.tree.map(lambda leaf: leaf, (problem.start, problem.start_state))
+    start, state = jax.tree.map(lambda leaf: leaf, (problem.start, problem.start_state))
     axis_names, outline = map(_unshared, (problem.axis_names, problem.outline))
-    return replace(
-        problem, axis_names=axis_names, outline=outline, start=start, start_state=start_state
-    )
+    return replace(problem, axis_names=axis_names, outline=outline, start=start, start_state=state)
 
 
 def _unshared(part: Any) -> Any:

@@ -337,9 +337,8 @@ def _wrong_averages(seen: Observed) -> list[str]:
         errors = state_errors(seen.ours.states[1], theirs, start)
         return all(error <= seen.match for error in errors.values())
 
-    if problem.statistics != LOCAL and makes(
-        in_shards(replace(problem, statistics=LOCAL), shards), batch
-    ):
+    alone = in_shards(replace(problem, statistics=LOCAL), shards)
+    if problem.statistics != LOCAL and makes(alone, batch):
         why = "the running averages are the means of the shards' own statistics"
         return [f"{why}, not the statistics of the global batch"]
     of_part = in_microbatches(problem)

@@ -261,11 +261,8 @@ def check_widths(problem: Problem, params: Params, state: Any) -> None:
 
 
 def _floats(tree: Any) -> dict[str, Any]:
-    return {
-        path: leaf
-        for path, leaf in leaves_by_path(tree).items()
-        if hasattr(leaf, "dtype") and is_float(leaf)
-    }
+    found = leaves_by_path(tree).items()
+    return {path: leaf for path, leaf in found if hasattr(leaf, "dtype") and is_float(leaf)}
 
 
 Kind = tuple[tuple[int, ...], Any]

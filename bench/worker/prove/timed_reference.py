@@ -84,9 +84,7 @@ class TimedReference:
         if apart and parts == 1 and self.start_state:
             params = jax.tree.map(self._moved, params)
         order = only or (range(parts)[::-1] if apart else range(parts))
-        return mean_of(
-            self._of_part(params, model_state, part(batch, parts, index)) for index in order
-        )
+        return mean_of(self._of_part(params, model_state, part(batch, parts, at)) for at in order)
 
     def place(self, params: Params, opt_state: Any) -> tuple[Params, Any]:
         """Place parameters and a state of the problem's optimizer where the reference keeps its."""

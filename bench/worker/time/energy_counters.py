@@ -9,7 +9,7 @@ uncertainty of the sum over an arm's turns.
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -139,9 +139,7 @@ class Meter:
     replace those of the devices.
     """
 
-    def __init__(
-        self, devices: Sequence[jax.Device], found: Iterable[Counter] | None = None
-    ) -> None:
+    def __init__(self, devices: Sequence[jax.Device], found: list[Counter] | None = None) -> None:
         self._counters: list[Counter] = []
         reason, period_s = "", 0.0
         try:

@@ -25,9 +25,7 @@ def drawn_step(
     It has a `number` among all traced steps, and its trace's clock was 0 at `began`, in nanoseconds
     since 1970, UTC. `places` are the indices in `mesh.devices.flat` of this process's `devices`.
     """
-    rows = [
-        row for place, device in zip(places, devices, strict=True) for row in _rows(place, device)
-    ]
+    rows = [row for at, device in zip(places, devices, strict=True) for row in _rows(at, device)]
     most = MOST_RUNS // jax.process_count()
     longest = heapq.nlargest(most, rows, key=lambda row: row[2])
     everyones = process_exchange.gather((host_id(), began, devices[0].start, len(rows), longest))

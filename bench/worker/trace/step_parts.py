@@ -149,15 +149,13 @@ def _before_launch(runs: Sequence[Run], following: int) -> bool:
     return (before.module, before.launch) != (after.module, after.launch)
 
 
-def _spend(
-    step: DeviceStep, now: int, nanoseconds: int, active: list[Run], *, dispatching: bool
-) -> None:
-    """Attribute an interval to the runs that are active throughout."""
+def _spend(step: DeviceStep, now: int, ns: int, active: list[Run], *, dispatching: bool) -> None:
+    """Attribute an interval of so many nanoseconds to the runs that are active throughout."""
 
     def spend(part: str, runs: Sequence[Run], as_part: str = "") -> None:
-        step.share[part] += nanoseconds
+        step.share[part] += ns
         for run in runs:
-            step.operations[run.operation][as_part or part] += nanoseconds / len(runs)
+            step.operations[run.operation][as_part or part] += ns / len(runs)
 
     moving = [run for run in active if run.operation.category == "collective"]
     control = [run for run in active if run.operation.category == "control"]
@@ -166,14 +164,14 @@ def _spend(
     computing = [run for run in computing if run.operation.opcode not in _BACKGROUND] or computing
     if computing:
         spend("compute", computing)
-        step.share["overlap"] += nanoseconds if moving else 0.0
+        step.share["overlap"] += ns if moving else 0.0
     elif arrived := [run for run in moving if run.arrival <= now]:
         spend("move", arrived)
     elif moving:
         spend("wait", moving)
     elif dispatching:
         spend("dispatch", ())
-        step.launching.append((now, now + nanoseconds))
+        step.launching.append((now, now + ns))
     else:
         spend("idle", control[-1:], "compute")
 
