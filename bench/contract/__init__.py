@@ -48,8 +48,7 @@ class ModelAxis:
 
     Layers call these methods where Megatron (Shoeybi et al. 2019) places its operators. On the
     whole model the axis has no name, and they do nothing. Inside jax.shard_map they rely on
-    `check_vma`: arrays known to be equal on all devices of the axis have their gradients summed
-    automatically.
+    `check_vma`, which sums the gradients of arrays that are equal on all devices of the axis.
     """
 
     name: str = ""
@@ -71,10 +70,6 @@ class ModelAxis:
         """Elementwise maximum over all devices of the axis; it has no gradient."""
         value = jax.lax.stop_gradient(value)
         return jax.lax.pmax(value, self.name) if self.name else value
-
-    def if_divides(self, width: int) -> ModelAxis:
-        """Return this axis if it divides the width evenly, otherwise `WHOLE`."""
-        return self if width % self.size == 0 else WHOLE
 
 
 WHOLE = ModelAxis()
@@ -159,8 +154,7 @@ class Problem:
         Statistics are averaged over `axis`, the axis of the enclosing jax.shard_map over which the
         batch is split. Without one, the function computes what it gets as a whole.
         """
-        averaged_over = "" if self.statistics == LOCAL else axis
-        definition, _ = split_model(self.make_model, averaged_over)
+        definition, _ = split_model(self.make_model, "" if self.statistics == LOCAL else axis)
 
         def loss_fn(
             params: Params, model_state: ModelState, batch: Batch
@@ -226,9 +220,7 @@ class Problem:
 
         def accumulated(model: Any, *others: Any) -> tuple[Any, Any]:
             *state, batch = others
-            parts = jax.tree.map(
-                lambda x: jnp.swapaxes(x.reshape(-1, count, *x.shape[1:]), 0, 1), batch
-            )
+            parts = jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1), batch)
 
             def of_part(state: list[ModelState], part: Batch) -> tuple[Any, list[ModelState]]:
                 # A copy, because nnx differentiates a model only in the trace that created it.

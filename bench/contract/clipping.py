@@ -19,8 +19,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        norm = jnp.sqrt(squared_norm(updates))
-        scale = jnp.minimum(1.0, max_norm / norm)
+        scale = jnp.minimum(1.0, max_norm / jnp.sqrt(squared_norm(updates)))
         return jax.tree.map(lambda x: x * scale.astype(x.dtype), updates), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
@@ -35,8 +34,5 @@ def squared_norm(tree: Any) -> jax.Array:
     for leaf in jax.tree.leaves(tree):
         axes = tuple(sorted(varying_axes(leaf)))
         by_axes.setdefault(axes, []).append(jnp.sum(jnp.square(leaf)))
-    totals = [
-        jax.lax.psum(sum(squares), axes) if axes else sum(squares)
-        for axes, squares in by_axes.items()
-    ]
+    totals = [jax.lax.psum(sum(own), axes) if axes else sum(own) for axes, own in by_axes.items()]
     return jnp.asarray(sum(totals))

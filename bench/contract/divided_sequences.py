@@ -38,16 +38,14 @@ def kernels(query: jax.Array) -> dict[str, Attention]:
     Only bfloat16 and float16 have kernels.
     """
     tokens, width = query.shape[1], query.shape[-1]
-    found: dict[str, Attention] = {}
+    made: dict[str, Attention] = {}
     if query.dtype.itemsize != HALF_BYTES:
-        return found
+        return made
     if width % 8 == 0 and width <= LANES and cudnn_is_here():
-        found["cuda"] = partial(
-            jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
-        )
+        made["cuda"] = partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
     if tokens % LANES == 0 and tpu_kernel_applies():
-        found["tpu"] = splash_attention
-    return found
+        made["tpu"] = splash_attention
+    return made
 
 
 @cache
@@ -193,16 +191,13 @@ def contiguous_part(array: jax.Array) -> jax.Array:
 def zigzag_part(array: jax.Array) -> jax.Array:
     """Return this device's part of an array (batch, length, ...): pieces i and 2n - 1 - i of 2n.
 
-    Later tokens attend to more keys. Pairing an early piece with a late one gives every device the
-    same work.
+    Later tokens attend to more keys: with an early piece and a late one, all have the same work.
     """
     ways, rank = jax.lax.axis_size("context"), jax.lax.axis_index("context")
     size = array.shape[1] // (2 * ways)
-    pieces = (
-        jax.lax.dynamic_slice_in_dim(array, piece * size, size, axis=1)
-        for piece in (rank, 2 * ways - 1 - rank)
-    )
-    return jnp.concatenate([*pieces], axis=1)
+    own = (rank, 2 * ways - 1 - rank)
+    pieces = [jax.lax.dynamic_slice_in_dim(array, at * size, size, axis=1) for at in own]
+    return jnp.concatenate(pieces, axis=1)
 
 
 def context_parallel_step(

@@ -100,7 +100,6 @@ def expert_parallel_step(
     logical axes over `expert`.
     """
     loss_fn = problem.loss_function()
-    specs = partition_specs(problem, rules, mesh)
     shards = math.prod(mesh.shape[name] for name in AXES)
 
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
@@ -111,5 +110,5 @@ def expert_parallel_step(
             _experts.reset(token)
 
     value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
-    state = create_sharded_state(problem, mesh, specs)
+    state = create_sharded_state(problem, mesh, partition_specs(problem, rules, mesh))
     return shard_mapped_step(problem, mesh, state, AXES, value_and_grad, AXES)

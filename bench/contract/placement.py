@@ -23,8 +23,7 @@ ReduceType = Literal["mean", "sum"]
 def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     """Return why an implementation that uses only the `known` axes cannot use this mesh.
 
-    Returns:
-      A reason that names missing axes, or other axes with a size above 1; None if the mesh fits.
+    The reason names missing axes, or other axes with a size above 1; None if the mesh fits.
     """
     missing = [name for name in known if name not in mesh.shape]
     if missing:
@@ -178,8 +177,7 @@ def create_sharded_state(
     start = None
     if problem.start is not None:
         start = jax.device_put(arrange(problem.start), shardings)
-    shapes = jax.eval_shape(create, start)
-    opt_specs = optimizer_specs(problem, shapes[1], specs)
+    opt_specs = optimizer_specs(problem, jax.eval_shape(create, start)[1], specs)
     opt_shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), opt_specs)
     return jax.jit(create, out_shardings=(shardings, opt_shardings))(start)
 
@@ -290,8 +288,7 @@ def scatter_gradient(axis: str, gradient: jax.Array, spec: P) -> jax.Array:
     """Reduce-scatter a gradient over an axis by its spec; all-reduce it if the spec lacks it."""
     if axis not in spec:
         return jax.lax.psum(gradient, axis)
-    dimension = spec.index(axis)
-    return jax.lax.psum_scatter(gradient, axis, scatter_dimension=dimension, tiled=True)
+    return jax.lax.psum_scatter(gradient, axis, scatter_dimension=spec.index(axis), tiled=True)
 
 
 def own_shard(axis: str, whole: jax.Array, spec: P) -> jax.Array:
@@ -330,9 +327,8 @@ def reduce_gradients_across_devices(
 
     Inside jax.shard_map with `check_vma=True` (the default), jax.grad returns gradients of
     replicated parameters already summed over the axis; with `check_vma=False` it returns each
-    device's own. Both are handled: gradients that still vary over the axis are reduced; gradients
-    that are sums already are only divided, for a mean. ValueError if `reduce_type` is neither
-    "mean" nor "sum".
+    device's own. Gradients that still vary over the axis are reduced; those that are sums already
+    are only divided, for a mean. ValueError if `reduce_type` is neither "mean" nor "sum".
     """
     checked = axis_name in varying_axes(jax.lax.axis_index(axis_name))
 
@@ -342,6 +338,4 @@ def reduce_gradients_across_devices(
     own = jax.tree.map(unless_summed, gradients)
     reduced = reduce_gradient_tree(own, reduce_type, axis_name)
     divisor = jax.lax.axis_size(axis_name) if reduce_type == "mean" else 1
-    return jax.tree.map(
-        lambda leaf, done: leaf / divisor if done is None else done, gradients, reduced
-    )
+    return jax.tree.map(lambda x, done: x / divisor if done is None else done, gradients, reduced)

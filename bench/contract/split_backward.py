@@ -45,9 +45,8 @@ def split_backward(
         d_params, d_x = transposed(d_y)
         return y, d_x, *jax.tree.leaves(d_params)
 
-    traced = jax.make_jaxpr(_without_checkpoints(jax.make_jaxpr(whole)(*leaves, x, x)))(
-        *leaves, x, x
-    )
+    given = (*leaves, x, x)
+    traced = jax.make_jaxpr(_without_checkpoints(jax.make_jaxpr(whole)(*given)))(*given)
     program, equations = traced.jaxpr, traced.jaxpr.eqns
     inputs: list[Var] = [*program.constvars, *program.invars]
     *weights, entering, arriving = inputs
@@ -75,11 +74,9 @@ def split_backward(
         gradient, *more_residuals = run(second, given, wanted, params, *residuals, d_y)
         return gradient, more_residuals
 
-    def backward_weights(params: Params, residuals: Saved, more_residuals: Saved) -> Params:
+    def backward_weights(params: Params, residuals: Saved, more: Saved) -> Params:
         given = [*saved, *saved_later]
-        return jax.tree.unflatten(
-            structure, run(third, given, d_params, params, *residuals, *more_residuals)
-        )
+        return jax.tree.unflatten(structure, run(third, given, d_params, params, *residuals, *more))
 
     return Passes(forward, backward_input, backward_weights)
 

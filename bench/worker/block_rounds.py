@@ -86,8 +86,7 @@ class BlockRounds:
         boards = BoardWatch(session.mesh.local_devices)
         session.row["energy"] = meter.description
         twin = {TWIN} if session.row["baseline"] in self.approximate else set()
-        approximate = self.approximate | twin
-        self.checks = SpotChecks(gate, job["rounds"], job["seconds"], approximate)
+        self.checks = SpotChecks(gate, job["rounds"], job["seconds"], self.approximate | twin)
         session.threads.begin()
         for arm in session.arms:
             arm.begin_rounds()
@@ -131,9 +130,8 @@ class BlockRounds:
 
         def make() -> Arm:
             with session.modules_of(baseline):
-                step = build_step(
-                    session.proved[baseline].implementation, session.problem, session.mesh
-                )
+                implementation = session.proved[baseline].implementation
+                step = build_step(implementation, session.problem, session.mesh)
                 with remembered_programs(session.programs / baseline):
                     return warm_arm(TWIN, step, step.state, session.problem, proved=True)
 

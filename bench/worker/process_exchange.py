@@ -60,10 +60,8 @@ def from_main(value: T) -> T:
     return gather(value)[0]
 
 
-def to_host(array: Any) -> np.ndarray:
+def to_host(x: Any) -> np.ndarray:
     """Copy a whole array to the host; a collective if this process lacks some of its shards."""
-    if isinstance(array, jax.Array) and not (
-        array.is_fully_addressable or array.is_fully_replicated
-    ):
-        return np.asarray(multihost_utils.process_allgather(array, tiled=True))
-    return np.asarray(array)
+    if isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated):
+        return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+    return np.asarray(x)

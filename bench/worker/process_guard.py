@@ -1,8 +1,7 @@
 """What users' files may change in the process: functions and settings.
 
-Functions are the clock's, jax's and the harness's. They and the settings are held by reference
-before any implementation is loaded, and restored, so that no file can change its own measurement or
-the other arms.
+Functions are the clock's, jax's and the harness's. They and the settings are held before any
+implementation is loaded, and restored, so that no file can change its own measurement or others.
 """
 
 import builtins
@@ -225,10 +224,7 @@ _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith(
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
-    "gc.callbacks": (
-        lambda: list(gc.callbacks),
-        lambda old: gc.callbacks.__setitem__(slice(None), old),
-    ),
+    "gc.callbacks": (gc.callbacks.copy, lambda old: gc.callbacks.__setitem__(slice(None), old)),
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
     "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
     "logging": (_loggers, _set_loggers),
@@ -244,10 +240,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         partial(os.setpriority, os.PRIO_PROCESS, 0),
     ),
     "os.umask": (_umask, os.umask),
-    "resource.setrlimit": (
-        lambda: {limit: resource.getrlimit(limit) for limit in _LIMITS},
-        _set_limits,
-    ),
+    "resource.setrlimit": (lambda: {n: resource.getrlimit(n) for n in _LIMITS}, _set_limits),
     "signal.setitimer": (
         lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
         lambda old: [signal.setitimer(timer, 0.0) for timer in _TIMERS if timer not in old],

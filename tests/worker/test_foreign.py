@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from bench.contract.foreign import read_arrays, run, write_arrays
-from bench.contract.workloads import linear, vae
+from bench.contract.workloads import gpt2_muon, linear, moe, vae
 from bench.records import temporary_folders
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
@@ -138,8 +138,9 @@ def test_the_worker_never_imports_a_foreign_file(planted):
     assert reason == "it needs the package no_such_package_either, which is not installed"
 
 
-def test_a_workload_without_an_outline_is_unsupported(planted):
-    problem = vae.problem(vae.SIZES["tiny"](), 8, "fp32")
+@pytest.mark.parametrize("workload", [vae, moe, gpt2_muon])
+def test_a_workload_without_an_outline_is_unsupported(planted, workload):
+    problem = workload.problem(workload.SIZES["tiny"](), 8, "fp32")
     for traits in ("{}", "{'command': ['another', 'python']}"):
         module = planted("foreign_good", change=("FOREIGN = {}", f"FOREIGN = {traits}"))
         assert "no outline" in module.why_unsupported(problem, ONE)

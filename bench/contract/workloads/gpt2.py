@@ -197,8 +197,7 @@ def text() -> np.ndarray:
 class Windows:
     """Consecutive windows of the text, int32 (context + 1,) each.
 
-    The last token of a sample is the first of the next, so every token but the first of the text is
-    predicted exactly once.
+    A sample's last token is the next one's first, so all but the text's first are predicted once.
     """
 
     context: int
@@ -221,9 +220,8 @@ def problem(
         return GPT2(config, dtypes, nnx.Rngs(0), axis, remat, scan_layers)
 
     def batch(index: int) -> np.ndarray:
-        starts = np.random.default_rng((0, index)).integers(
-            len(text()) - config.context, size=(batch_size, 1)
-        )
+        rng = np.random.default_rng((0, index))
+        starts = rng.integers(len(text()) - config.context, size=(batch_size, 1))
         return text()[starts + np.arange(config.context + 1)].astype(np.int32)
 
     tokens = batch_size * config.context
@@ -257,7 +255,6 @@ def problem(
                 "weight_decay": 0.1,
                 "clip_norm": 1.0,
             },
-            "compute": jnp.dtype(dtypes.compute).name,
             "remat": remat,
             "scan_layers": scan_layers,
         },

@@ -103,6 +103,7 @@ def problem(
         axis_names=AXIS_NAMES,
         stacked="blocks" if scan_layers else "",
         loss=loss,
+        outline={},
         # FLOPs of gpt2, of the router, and of each token's experts after the first.
         model_flops=dense.model_flops + 6.0 * dense.units_per_step * further,
     )

@@ -9,15 +9,7 @@ import signal
 from dataclasses import dataclass
 
 from bench.trials.faults import run_scenarios
-from bench.trials.faults.run_scenarios import (
-    Trial,
-    bad_workload,
-    damaged,
-    interrupted,
-    of_two,
-    planted,
-    refused,
-)
+from bench.trials.faults.run_scenarios import of_two, planted, refused
 
 SILENCE_S = 20
 """Value of --silence in runs that hang. Workers start within a few seconds."""
@@ -35,7 +27,7 @@ class Fault:
     """The class of failure."""
     how: str
     """How it is injected."""
-    trial: Trial
+    trial: run_scenarios.Trial
 
 
 MEMORY, CRASH, HANG = "out of memory", "crash", "hang"
@@ -84,9 +76,9 @@ FAULTS = (
     Fault("divergence-in-rounds", LOSS, "parameters grow by half at each timed step",
           planted("diverges", "wrong", r"multiplied by about 1\.\d+ in each step|is (nan|inf)")),
     Fault("nan-workload", LOSS, "a workload whose own loss is NaN",
-          bad_workload("nan_workload", "the workload itself is not finite")),
+          run_scenarios.bad_workload("nan_workload", "the workload itself is not finite")),
     Fault("unstable-workload", LOSS, "a workload whose learning rate is far too large",
-          bad_workload("unstable_workload", "all arms of the block diverge")),
+          run_scenarios.bad_workload("unstable_workload", "all arms of the block diverge")),
     Fault("endless-compile", COMPILE, "a program of 300 lines that XLA:CPU compiles for minutes",
           planted("compile_in_build", "timeout", f"{SILENT} (gate|compile)", *HANGS)),
     Fault("endless-trace", COMPILE, "a jitted function contains an endless Python loop",
@@ -193,17 +185,17 @@ FAULTS = (
     Fault("front-killed", RUN, "the supervisor gets SIGKILL in the second block; then --resume",
           run_scenarios.front_killed),
     Fault("ctrl-c", RUN, "the supervisor gets SIGINT in the second block",
-          interrupted(signal.SIGINT)),
+          run_scenarios.interrupted(signal.SIGINT)),
     Fault("sigterm", RUN, "the supervisor gets SIGTERM in the second block",
-          interrupted(signal.SIGTERM)),
+          run_scenarios.interrupted(signal.SIGTERM)),
     Fault("same-name", RUN, "two runs of the same name are started at once",
           run_scenarios.same_name),
     Fault("resumed-while-measured", RUN, "a run is resumed while it is still measured",
           run_scenarios.resumed_while_measured),
     Fault("changed-samples", STORED, "a byte in the middle of a launch's file is changed",
-          damaged(run_scenarios.change_a_byte)),
+          run_scenarios.damaged(run_scenarios.change_a_byte)),
     Fault("changed-cells", STORED, "a byte at the start of a launch's file is changed",
-          damaged(run_scenarios.change_the_start)),
+          run_scenarios.damaged(run_scenarios.change_the_start)),
     Fault("cut-samples", STORED, "the last tenth of a launch's file is cut off",
-          damaged(run_scenarios.cut_off)),
+          run_scenarios.damaged(run_scenarios.cut_off)),
 )  # fmt: skip

@@ -187,10 +187,8 @@ def _deadlock() -> None:
         return jax.lax.psum(x + answer, "data")
 
     mesh = Mesh(np.array(jax.devices()), ("data",))
-    reduced = jax.jit(
-        jax.shard_map(reduce, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False)
-    )
-    jax.block_until_ready(reduced(jnp.zeros(mesh.size)))
+    reduced = jax.shard_map(reduce, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False)
+    jax.block_until_ready(jax.jit(reduced)(jnp.zeros(mesh.size)))
 
 
 def _set_flags() -> None:

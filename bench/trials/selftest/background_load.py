@@ -80,9 +80,7 @@ def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Seg
 def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
     """Load all usable cores within the context, whose value is the burners' process ids.
 
-    Raises:
-      ChildError: a burner did not start.
-      ValueError: there is no such pattern.
+    ChildError if a burner did not start; ValueError if there is no such pattern.
     """
     next(segments(pattern, 0, 1, seed))  # raises for an unknown pattern
     burners = 0 if pattern == "quiet" else usable_cores()

@@ -17,7 +17,6 @@ from bench.trials.selftest.shares import Shares, shares
 LOCKSTEP = "Lockstep"
 LARGE = 10_000
 """Number of cells of the run whose report has performance targets."""
-
 _LONG_S = 5.0
 """The longer measuring time of a pair that spins."""
 
@@ -61,32 +60,27 @@ class Figures:
     """Number of failed trials, by peer."""
 
 
-def compute(
-    rows: Sequence[Row], samples: pd.DataFrame, seconds: float, count: int = 300
-) -> Figures:
+def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int = 300) -> Figures:
     """Return all figures of the stored rows and samples.
 
-    A pair that spins has the measuring time `seconds` in one process; `count` is as in
-    `equal_arms.trials`.
+    A pair that spins takes `seconds` in one process; for `count` see `equal_arms.trials`.
     """
     peers = [row for row in rows if row["kind"] == "peer"]
     spins = samples["block"] == SPIN
     real = _own(samples[~spins], {LONGER * seconds, *SECONDS}, count)
     spun = _own(samples[spins], {seconds, _LONG_S}, count)
-    judged = peer_trials(peers)
-    of_spin = judged["program"] == SPIN
+    found = peer_trials(peers)
+    of_spin = found["program"] == SPIN
     timed = real["size"].str.endswith("pair")
     scaled = real["slowed"] == SCALED
     failed = [row["peer"] for row in peers if row["error"]]
     placed = scaled & (real["arms"] == 7) & (real["load"] != SEVERAL)
     spun = spun[(spun["slowed"] == WORKING) & spun["size"].str.endswith("pair")]
     figures = Figures(
-        steps=shares(
-            pd.concat([real[timed], judged[~of_spin]]), ["tool", "slowed", "arms", "size"]
-        ),
+        steps=shares(pd.concat([real[timed], found[~of_spin]]), ["tool", "slowed", "arms", "size"]),
         places=shares(real[placed & timed], ["program", "load", "size"]),
         intervals=shares(real[scaled & ~timed], ["arms", "size"]),
-        spins=shares(pd.concat([spun, judged[of_spin]]), ["tool", "size"]),
+        spins=shares(pd.concat([spun, found[of_spin]]), ["tool", "size"]),
         cost=measuring_cost(rows),
         targets=[],
         errors={name: failed.count(name) for name in dict.fromkeys(failed)},

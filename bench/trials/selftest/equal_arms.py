@@ -47,19 +47,16 @@ COLUMNS = [
 ]
 
 _SPANS = ["wash_out_ns", "throughput_ns", "latency_ns"]
-_NEEDED = {
-    *("block", "attempt", "arm", "round", "position", "predecessor", "steps", "latency_steps"),
-    *_SPANS,
-}
-"""Columns of samples that trials need."""
 _TEXTS = dict.fromkeys(("block", "attempt", "arm", "predecessor"), str)
+_NEEDED = {*_TEXTS, "round", "position", "steps", "latency_steps", *_SPANS}
+"""Columns of samples that trials need."""
 
 
 def read(name: str) -> pd.DataFrame:
     """Read the samples of equal arms of a stored run, or all of a Parquet or CSV file.
 
-    Raises BadInput if there is no such file or run, or if it lacks columns, or has too few samples
-    for any trial.
+    BadInput if there is no such file or run, or if it lacks columns, or has too few samples for any
+    trial.
     """
     path = Path(name)
     if path.suffix == ".parquet" and path.is_file():

@@ -6,28 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.records import rows as stored
 from bench.records import store
 from bench.records.arms import TWIN
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.rows import (
-    SCHEMA,
-    BlockRow,
-    CellRow,
-    HostSlot,
-    Manifest,
-    SampleRow,
-    block_fields,
-)
 
 ARMS = [f"implementation_{number:02}" for number in range(20)]
 WORKLOADS = ("one", "two")
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128)
 ROUNDS = 16
 _STARTED_AT = "2026-01-01T00:00:00+00:00"
-_QUIET = HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None)
-_MANIFEST: Manifest = {
-    "schema": SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
+_QUIET = stored.HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None)
+_MANIFEST: stored.Manifest = {
+    "schema": stored.SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
     "preset": "full", "config": {"margin": 0.02, "options": {}},
     "platform": "cpu", "device_kind": "cpu", "device_count": 1, "device_memory_bytes": None,
     "host": {"usable_cores": 8}, "versions": {}, "environment": {}, "git": {},
@@ -49,8 +41,8 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
     rng, own = np.random.default_rng(0), blocks(cells)
     for number, block in enumerate(own):
         attempt = f"{number:08}"
-        row: BlockRow = {
-            **block_fields(block, attempt, 0),
+        row: stored.BlockRow = {
+            **stored.block_fields(block, attempt, 0),
             "baseline": ARMS[0],
             "rounds": ROUNDS,
             "looks": [{"rounds": ROUNDS, "alpha": 0.008, "spent": 0.008}],
@@ -77,13 +69,13 @@ def rebuild(directory: Path) -> tuple[float, int]:
     return time.perf_counter() - start, page.stat().st_size
 
 
-def _samples(block: Block, attempt: str, rng: np.random.Generator) -> list[SampleRow]:
+def _samples(block: Block, attempt: str, rng: np.random.Generator) -> list[stored.SampleRow]:
     arms = [*ARMS, TWIN]
     truth = 1 + 0.02 * np.arange(len(arms))
     truth[-1] = truth[0]
     shared = 0.05 * rng.standard_normal((ROUNDS, 1))
     times = 1e7 * truth * np.exp(shared + 0.005 * rng.standard_normal((ROUNDS, len(arms))))
-    rows: list[SampleRow] = []
+    rows: list[stored.SampleRow] = []
     predecessor = ""
     for number in range(ROUNDS):
         for position, index in enumerate(rng.permutation(len(arms))):
@@ -101,10 +93,10 @@ def _samples(block: Block, attempt: str, rng: np.random.Generator) -> list[Sampl
     return rows
 
 
-def _cell(block: Block, attempt: str, arm: str) -> CellRow:
+def _cell(block: Block, attempt: str, arm: str) -> stored.CellRow:
     return {
         "cell": Cell(block, arm).name,
-        **block_fields(block, attempt, 0),
+        **stored.block_fields(block, attempt, 0),
         "implementation": arm, "status": "ok", "reason": "", "proof": [],
         "compile": {"trace_s": 0.1, "lower_s": 0.1, "compile_s": 0.5, "cache_hits": 0},
         "memory": {

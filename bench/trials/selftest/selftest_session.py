@@ -217,9 +217,7 @@ def report_row(folder: Path, cells: int) -> Row:
     """Rebuild the reports of a large and of a usual run in processes, as the command does."""
     run, cells = large_run.write(folder / "large", cells)
     usual, _ = large_run.write(folder / "usual", USUAL)
-    out, _ = (
-        _run_python(["-c", _REBUILD, str(each)], child_environment()) for each in (run, usual)
-    )
+    out, _ = (_run_python(["-c", _REBUILD, str(one)], child_environment()) for one in (run, usual))
     seconds, size = json.loads(out)
     return {
         "kind": "report", "cells": cells, "seconds": seconds, "bytes": size,

@@ -174,9 +174,7 @@ def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Ta
 
 def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Describe a table of the intervals of equal arms; `keys` as in `verdicts`."""
-    rows = [
-        {**vars(each), **each.keys, "holds": each.holds.text} for each in found if each.holds.of
-    ]
+    rows = [{**vars(one), **one.keys, "holds": one.holds.text} for one in found if one.holds.of]
     columns = [
         *(Column(key, name) for key, name in keys.items()),
         Column("holds", "Holds 1"),

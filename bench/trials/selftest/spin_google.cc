@@ -3,7 +3,6 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 
 extern "C" double lockstep_spin(int64_t n, double seed);
@@ -15,14 +14,9 @@ static void Spin(benchmark::State& state, int64_t n) {
 }
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  const int64_t n = argc == 2 ? std::atoll(argv[1]) : 0;
-  if (n < 1) {
-    std::fprintf(stderr, "usage: spin_google [--benchmark_...] N_ITERATIONS\n");
-    return 2;
-  }
+  benchmark::Initialize(&argc, argv);  // which removes its own options
   // The measuring time counts wall time, as with every other tool.
-  benchmark::RegisterBenchmark("spin", Spin, n)->UseRealTime();
+  benchmark::RegisterBenchmark("spin", Spin, std::atoll(argv[1]))->UseRealTime();
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -18,15 +18,8 @@ from typing import Any, TextIO, cast
 
 import jax
 
+from bench.records import messages
 from bench.records.host import usable_cores
-from bench.records.messages import (
-    PACKAGES,
-    Catalogue,
-    CatalogueRequest,
-    FileEntry,
-    ImplementationEntry,
-    WorkloadEntry,
-)
 from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files
@@ -36,22 +29,23 @@ _encode = json.JSONEncoder().encode
 """Bound before any file is imported, because a file could replace the functions of `json`."""
 
 
-def catalogue(request: CatalogueRequest, importing: Callable[[Path], None]) -> Catalogue:
+def catalogue(
+    request: messages.CatalogueRequest, importing: Callable[[Path], None]
+) -> messages.Catalogue:
     """Import every file, of which `importing` is told before, and list each with its error."""
     device = jax.devices()[0]
-    memory = (device.memory_stats() or {}).get("bytes_limit")
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
     paths, more = request["implementation_paths"], request["workload_paths"]
     listed = partial(entries, request["fatal"], importing)
-    return Catalogue(
+    return messages.Catalogue(
         platform=device.platform,
         device_kind=device.device_kind,
         device_count=1 if device.platform == "cpu" else jax.device_count(),
-        device_memory_bytes=memory,
+        device_memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
         usable_cores=usable_cores(),
         processes=1,
         versions={"python": platform.python_version()} | installed(packages),
-        optional=installed(PACKAGES.values()),
+        optional=installed(messages.PACKAGES.values()),
         implementations=[
             implementation_entry(*found)
             for found in listed(implementation_files(paths), ("build", "why_unsupported"))
@@ -77,7 +71,7 @@ def entries(
     importing: Callable[[Path], None],
     files: Mapping[str, Path],
     required: Sequence[str],
-) -> Iterator[tuple[FileEntry, ModuleType | None]]:
+) -> Iterator[tuple[messages.FileEntry, ModuleType | None]]:
     """Import files, except those that ended an earlier process; yield entries and modules."""
     for name, path in files.items():
         module, error = None, fatal.get(str(path), "")
@@ -89,12 +83,12 @@ def entries(
                 error = f"lacks {', '.join(missing)}" if missing else ""
             except BaseException as raised:  # noqa: BLE001 - a user's file may raise anything
                 error = readable(name_and_text(raised))
-        yield FileEntry(name=name, path=str(path), error=error), module
+        yield messages.FileEntry(name=name, path=str(path), error=error), module
 
 
-def implementation_entry(entry: FileEntry, module: Any) -> ImplementationEntry:
+def implementation_entry(entry: messages.FileEntry, module: Any) -> messages.ImplementationEntry:
     """Add the versions of a foreign file's packages, or how an approximate step differs."""
-    found = ImplementationEntry(**entry)
+    found = messages.ImplementationEntry(**entry)
     try:
         if not entry["error"] and (why := approximation(module)):
             found["approximate"] = why
@@ -106,9 +100,9 @@ def implementation_entry(entry: FileEntry, module: Any) -> ImplementationEntry:
     return found
 
 
-def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
+def workload_entry(entry: messages.FileEntry, module: Any) -> messages.WorkloadEntry:
     """Add a workload's sizes."""
-    found = WorkloadEntry(**entry, sizes=[], default="", scans=False)
+    found = messages.WorkloadEntry(**entry, sizes=[], default="", scans=False)
     if entry["error"]:
         return found
     if not isinstance(module.SIZES, Mapping):
@@ -127,7 +121,7 @@ def workload_entry(entry: FileEntry, module: Any) -> WorkloadEntry:
 
 def main(stdout: TextIO) -> None:
     """Answer the request on stdin."""
-    request = cast("CatalogueRequest", json.load(sys.stdin))
+    request = cast("messages.CatalogueRequest", json.load(sys.stdin))
     answer = catalogue(request, lambda path: print(_encode(str(path)), file=stdout))
     print(_encode(answer), file=stdout)
 

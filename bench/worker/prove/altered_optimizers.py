@@ -157,9 +157,7 @@ class OwnSteps:
         theirs = self.seen.steps(recorded, rule)
         ends = (self.seen.ours.first, theirs.first), (self.seen.ours.last, theirs.last)
         errors = (update_errors(*end, theirs.start, self.mask) for end in ends)
-        first, last = (
-            [p for p, e in each.items() if not e <= self.tolerance[1]] for each in errors
-        )
+        first, last = ([p for p, e in own.items() if not e <= self.tolerance[1]] for own in errors)
         near = loss_error(self.seen.ours.losses, theirs.losses) <= self.tolerance[0]
         return near and not first + last, first or last, grads
 
@@ -211,11 +209,10 @@ class OwnSteps:
 
     def _why_clipped(self, without: Rule, most: float) -> str:
         """Name another way of clipping to a norm; `without` is the optimizer without clipping."""
-        right = self.seen.problem.optimizer
         alone = optax.stateless(lambda grads, _: jax.tree.map(partial(clip_by_norm, most), grads))
         if self.replay(without)[0]:
             return "the gradients are not clipped"
-        if self.replay(right, clipped_per_shard(self.seen, most))[0]:
+        if self.replay(self.seen.problem.optimizer, clipped_per_shard(self.seen, most))[0]:
             return "the gradients are clipped on each shard, before they are averaged"
         if self.replay(optax.chain(alone, without))[0]:
             return "each parameter's gradients are clipped by their own norm, not the global"

@@ -84,9 +84,9 @@ def private(leaf: Any) -> Any:
     return np.array(leaf)
 
 
-def held_copy(leaf: Any) -> Any:
-    """Copy an array so that no donation can delete it: to the host, but for PRNG keys."""
-    return of_words(process_exchange.to_host(words(private(leaf))), leaf)
+def on_host(tree: Any) -> Any:
+    """Copy arrays so that no donation can delete them: to the host, but for PRNG keys."""
+    return jax.tree.map(lambda x: of_words(process_exchange.to_host(words(private(x))), x), tree)
 
 
 def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> ModelState:
@@ -118,15 +118,13 @@ def in_microbatches(problem: Problem, axis: str = "") -> StateLossFn:
     """
     loss_fn, count = problem.loss_with_state(axis), problem.microbatches
 
-    def of_batch(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> tuple[jax.Array, ModelState]:
+    def of_batch(params: Params, state: ModelState, batch: Batch) -> tuple[jax.Array, ModelState]:
         losses = []
         for number in range(count):
             part = strided_part(batch, count, number)
-            loss, model_state = loss_fn(params, jax.lax.stop_gradient(model_state), part)
+            loss, state = loss_fn(params, jax.lax.stop_gradient(state), part)
             losses.append(loss)
-        return jnp.stack(losses).mean(), model_state
+        return jnp.stack(losses).mean(), state
 
     return of_batch if count > 1 else loss_fn
 
@@ -149,10 +147,8 @@ def in_shards(problem: Problem, shards: int) -> StateLossFn:
     """
     of_shards = jax.vmap(in_microbatches(problem, SHARDS), (None, None, 0), axis_name=SHARDS)
 
-    def loss_fn(
-        params: Params, model_state: ModelState, batch: Batch
-    ) -> tuple[jax.Array, ModelState]:
-        losses, states = of_shards(params, model_state, into_microbatches(batch, shards))
+    def loss_fn(params: Params, state: ModelState, batch: Batch) -> tuple[jax.Array, ModelState]:
+        losses, states = of_shards(params, state, into_microbatches(batch, shards))
         return losses.mean(), jax.tree.map(lambda leaf: leaf[0], states)
 
     return loss_fn

@@ -61,15 +61,11 @@ class EndedError(Exception):
 def in_all_processes(
     action: Callable[[], T], on_failure: Callable[[Status, str], None] = lambda *_: None
 ) -> T:
-    """Run an action that every process of the launch runs at the same point.
+    """Run an action, which may raise anything, that all processes of the launch run at this point.
 
-    Args:
-      action: the action, which may raise any exception, because users' files may.
-      on_failure: called as soon as the action fails in this process, because the others may block
-        on this process within the action and never reach the exchange of outcomes.
-
-    Raises:
-      EndedError: in all processes, if the action failed in any; with the first failure's reason.
+    `on_failure` is called as soon as the action fails in this process, because the others may block
+    on this process within the action and never reach the exchange of outcomes. If it failed in any,
+    EndedError is raised in all processes, with the first failure's reason.
     """
     result, failed = None, None
     try:
@@ -84,11 +80,9 @@ def in_all_processes(
 
 def own_copy(problem: Problem) -> Problem:
     """Copy a problem for a file, which may change its fields, dicts and lists, for no other's."""
-    start, start_state = jax.tree.map(lambda leaf: leaf, (problem.start, problem.start_state))
+    start, state = jax.tree.map(lambda leaf: leaf, (problem.start, problem.start_state))
     axis_names, outline = map(_unshared, (problem.axis_names, problem.outline))
-    return replace(
-        problem, axis_names=axis_names, outline=outline, start=start, start_state=start_state
-    )
+    return replace(problem, axis_names=axis_names, outline=outline, start=start, start_state=state)
 
 
 def _unshared(part: Any) -> Any:

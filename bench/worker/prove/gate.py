@@ -2,8 +2,7 @@
 
 It runs four trajectories of a few steps, on the block's own mesh, batch and initial parameters:
 
-1. `fp64 sgd`: float64 under plain SGD, which exposes the gradients (Adam and clipping hide a
-   constant factor);
+1. `fp64 sgd`: float64 under plain SGD, which hides no constant factor, unlike Adam and clipping;
 2. `fp64 optimizer`: float64 under the workload's own optimizer;
 3. `timed sgd`: the timed dtypes under SGD;
 4. `as timed`: the very program that will be timed, in its own dtypes.
@@ -60,7 +59,6 @@ from bench.worker.read.device_memory import device_memory
 
 STEPS = 3
 LEARNING_RATE = 0.01
-
 LEAST_ROUNDING = 64 * 2.0**-23
 """Smallest tolerance in the timed dtypes, whose parameters are float32."""
 UPDATE_SHARE = 0.01
@@ -87,17 +85,10 @@ class ExpectedTrajectory(NamedTuple):
 class Gate:
     """Holds one block's reference, and proves implementations against it.
 
-    Args:
-      timed: the problem that will be timed.
-      exact: the same workload at precision `fp64`.
-      mesh: the block's mesh.
-      shards: number of parts that the mesh splits the batch into.
-      precision: precision of the timed problem.
-      programs: folder of the proofs' compilation cache.
-      reference: the exact problem without recomputation and stacked layers, if `exact` has either.
-
-    Raises:
-      WrongStepError: the workload itself has no finite loss or parameters.
+    `timed` is the problem that will be timed, at `precision`, and `exact` the same workload at
+    `fp64`; `reference` is that without recomputation and stacked layers, if it has either. The mesh
+    splits the batch into `shards`. The proofs' compilation cache is in the folder `programs`.
+    WrongStepError if the workload itself has no finite loss or parameters.
     """
 
     def __init__(
@@ -201,22 +192,17 @@ class Gate:
     def expected(self, name: str, *, again: bool = False) -> ExpectedTrajectory:
         """Return the reference trajectory and its tolerances; with `again`, on other batches."""
         if (name, again) not in self._expected:
-            timed = name in self.optimizers
-            eps = self.timed_eps if timed else self.exact_eps
-            sgd = name in (SGD, TIMED_SGD)
-            wide = (eps**0.5, eps**0.25 if timed else (1 if sgd else 4) * eps**0.5)
-            mask = None if sgd else self.resolvable(eps)
-            if not timed:
-                made = ExpectedTrajectory(self.truth[name], mask, wide, wide, wide[1])
-            else:
-                made = self._expected_as_timed(name, mask, wide, again=again)
-            self._expected[name, again] = made
+            self._expected[name, again] = self._expect(name, again=again)
         return self._expected[name, again]
 
-    def _expected_as_timed(
-        self, name: str, mask: Flat | None, wide: tuple[float, float], *, again: bool
-    ) -> ExpectedTrajectory:
-        optimizer = self.optimizers[name]
+    def _expect(self, name: str, *, again: bool) -> ExpectedTrajectory:
+        sgd, optimizer = name in (SGD, TIMED_SGD), self.optimizers.get(name)
+        eps = self.exact_eps if optimizer is None else self.timed_eps
+        mask = None if sgd else self.resolvable(eps)
+        if optimizer is None:
+            most = eps**0.5, (1 if sgd else 4) * eps**0.5
+            return ExpectedTrajectory(self.truth[name], mask, most, most, most[1])
+        wide = eps**0.5, eps**0.25
         batches = self.batches[STEPS:] if again else self.timed_batches
         if name == AS_TIMED and not again:
             truth = self.truth[OWN]
@@ -269,9 +255,8 @@ class Gate:
     ) -> tuple[ProofCheck, Any]:
         """Prove the program that will be timed; return also its last state.
 
-        `build` makes another such step, to repeat the proof. If `repeated`, the first step is
-        taken again from a copy of its state, which must hold all that the step needs. A wrong step
-        raises WrongStepError.
+        `build` makes another such step, to repeat the proof. If `repeated`, the first step is taken
+        again from a copy of its state, which must hold all that it needs. WrongStepError if wrong.
         """
         proved, state = self._proved_as_timed(AS_TIMED, train_step, build, repeated=repeated)
         check_widths(self.timed, self.reference.start, state)
@@ -336,8 +321,7 @@ class Gate:
             check["state_error"] = self.state_error(ours, truth)
             most = check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
             (_, start), *ends = zip(ours.states, truth.states, strict=True)
-            named = (named_state(*end, start, most) for end in ends)
-            wrong_state = next(filter(None, named), "")
+            wrong_state = next(filter(None, (named_state(*end, start, most) for end in ends)), "")
         drift = drift_beyond_rounding(
             ours, check, truth, DRIFT * self.exact_eps if name == SGD else 0.0, expected.wide[1]
         )

@@ -101,7 +101,8 @@ def known_mistakes(seen: Observed) -> list[str]:
     if not seen.problem.state_names:
         return _in_first_step(seen, *_parts_in_turn(seen, part_of, seen.shards))
     params, model_state, _ = seen.problem.functional_with_state()
-    for why, loss_fn in _other_steps(seen.problem, seen.shards) if seen.shards > 1 else ():
+    others = _other_steps(seen.problem, seen.shards) if seen.shards > 1 else {}
+    for why, loss_fn in others.items():
         grads = jax.jit(jax.grad(loss_fn, has_aux=True))(params, model_state, seen.batches[0])[0]
         mistaken = -seen.rate * vector(flat(grads))
         if seen.is_near(seen.update, mistaken) and not seen.is_near(seen.right, mistaken):
@@ -164,8 +165,7 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
     length = np.linalg.norm(rest)
     of_params = abs(rest @ start) / (length * np.linalg.norm(start))
     if of_params < LEAST_OF_DECAY and _is_noise(seen):  # parameters are drawn like noise
-        share = length / np.linalg.norm(right)
-        yield f"{NOISE} of {share:.2g} of their size"
+        yield f"{NOISE} of {length / np.linalg.norm(right):.2g} of their size"
 
 
 def _is_noise(seen: Observed) -> bool:
@@ -285,9 +285,8 @@ def _parts_in_turn(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute parts of the first batch alone, and all in sequence with an update after each.
 
-    Returns:
-      (parts,) losses and (parts, parameters) updates from the initial parameters, and the
-      (parameters,) update of applying each part's gradients before computing those of the next.
+    Return (parts,) losses and (parts, parameters) updates from the initial parameters, and the
+    (parameters,) update of applying each part's gradients before computing those of the next.
     """
     params, loss_fn = seen.problem.functional()
     loss_and_grads = jax.jit(jax.value_and_grad(loss_fn))
@@ -316,22 +315,15 @@ def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return seen.truth.losses[:1], seen.right[None], sequential
 
 
-def _other_steps(problem: Problem, shards: int) -> Iterator[tuple[str, StateLossFn]]:
-    """Yield mistakes that change a first step, and the losses that they compute."""
+def _other_steps(problem: Problem, shards: int) -> dict[str, StateLossFn]:
+    """Return mistakes that change a first step, and the losses that they compute."""
+    of_all, local = (replace(problem, statistics=each) for each in (SYNCHRONIZED, LOCAL))
     if problem.statistics == LOCAL:
-        yield (
-            "the statistics are those of the global batch, and the workload declares local ones",
-            whole_batch_loss(replace(problem, statistics=SYNCHRONIZED), shards),
-        )
-        return
-    yield (
-        "every shard draws the same random numbers: the masks of dropout repeat over the shards",
-        in_shards(problem, shards),
-    )
-    yield (
-        "every shard is normalized by its own statistics: they are not synchronized",
-        in_shards(replace(problem, statistics=LOCAL), shards),
-    )
+        why = "the statistics are those of the global batch, and the workload declares local ones"
+        return {why: whole_batch_loss(of_all, shards)}
+    same = "every shard draws the same random numbers: the masks of dropout repeat over the shards"
+    alone = "every shard is normalized by its own statistics: they are not synchronized"
+    return {same: in_shards(of_all, shards), alone: in_shards(local, shards)}
 
 
 def _wrong_averages(seen: Observed) -> list[str]:
@@ -345,9 +337,8 @@ def _wrong_averages(seen: Observed) -> list[str]:
         errors = state_errors(seen.ours.states[1], theirs, start)
         return all(error <= seen.match for error in errors.values())
 
-    if problem.statistics != LOCAL and makes(
-        in_shards(replace(problem, statistics=LOCAL), shards), batch
-    ):
+    alone = in_shards(replace(problem, statistics=LOCAL), shards)
+    if problem.statistics != LOCAL and makes(alone, batch):
         why = "the running averages are the means of the shards' own statistics"
         return [f"{why}, not the statistics of the global batch"]
     of_part = in_microbatches(problem)

@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 
 from bench.worker import process_exchange
+from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.state_reader import digest_of
 
 PROJECTIONS = 16
@@ -23,18 +24,13 @@ class Drift(NamedTuple):
     """Root mean square of the largest difference."""
 
 
-def find_drifts(
-    arrays: dict[str, Any], masks: dict[str, np.ndarray] | None = None
-) -> dict[str, Drift]:
+def find_drifts(arrays: dict[str, Any], masks: Flat | None = None) -> dict[str, Drift]:
     """Find the arrays whose replicas differ, by name; all processes get the same result.
 
     Checksums show whether replicas differ. The size of a difference is estimated without moving
     replicas between processes: the mean square of a vector's products with random signs is its
-    squared length (Achlioptas 2003, "Database-friendly random projections").
-
-    Args:
-      arrays: arrays by name.
-      masks: by name, a bool per element that includes it in the sizes; all of arrays without one.
+    squared length (Achlioptas 2003, "Database-friendly random projections"). `masks` have, by name,
+    a bool per element that includes it in the sizes; all of arrays without one.
     """
     own = [
         (name, str(shard.index), shard.device.id, digest_of(shard.data))
@@ -68,7 +64,7 @@ def find_drifts(
 
 
 def _projections(
-    name: str, array: Any, masks: dict[str, np.ndarray] | None
+    name: str, array: Any, masks: Flat | None
 ) -> Iterator[tuple[str, str, list[float]]]:
     """Project each replica on the same random signs, divided by the root of its element count."""
     for shard in array.addressable_shards:

@@ -135,12 +135,10 @@ def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
     batch, optimizer = gate.timed_batches[0], gate.timed.optimizer
     found = set()
     for apart in (False, True):
-        params, opt_state, model_state = readable(gate, start)
+        params, opt_state, state = readable(gate, start)
         from_end, from_start = [], []
         for _ in range(steps):
-            (_, model_state), grads = gate.reference.gradients(
-                params, model_state, batch, apart=apart
-            )
+            (_, state), grads = gate.reference.gradients(params, state, batch, apart=apart)
             params, opt_state = apply_update(optimizer, params, opt_state, grads)
             from_end.append(_distance(params, end.params))
             from_start.append(_distance(params, start.params))
@@ -181,7 +179,5 @@ def named_loss(span: SpanRecord, right: float) -> str:
 def subsets(parts: int) -> list[list[int]]:
     """Return subsets of a batch's parts: each alone, the first n and the last n."""
     singles = [[index] for index in range(parts)] if parts > 1 else []
-    several = [
-        list(range(parts))[cut] for n in range(2, parts) for cut in (slice(n), slice(-n, None))
-    ]
-    return singles + several
+    runs = [list(range(parts))[cut] for n in range(2, parts) for cut in (slice(n), slice(-n, None))]
+    return singles + runs

@@ -16,10 +16,10 @@ from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of, shapes_of_params
 from bench.contract.model_state import ModelState, is_float
 from bench.worker.prove.carried_state import (
-    held_copy,
     is_key,
     leaves_by_path,
     model_state_of,
+    on_host,
     private,
     words,
 )
@@ -178,8 +178,7 @@ class StateReader:
 class StateCopy:
     """The arrays of a state, copied to the host shard by shard: replicas may differ.
 
-    With `places`, only leaves of these indices are copied; without `replicas`, the first of each
-    stands for all.
+    With `places`, only leaves of these indices are copied; without `replicas`, one stands for all.
     """
 
     def __init__(
@@ -261,11 +260,8 @@ def check_widths(problem: Problem, params: Params, state: Any) -> None:
 
 
 def _floats(tree: Any) -> dict[str, Any]:
-    return {
-        path: leaf
-        for path, leaf in leaves_by_path(tree).items()
-        if hasattr(leaf, "dtype") and is_float(leaf)
-    }
+    found = leaves_by_path(tree).items()
+    return {path: leaf for path, leaf in found if hasattr(leaf, "dtype") and is_float(leaf)}
 
 
 Kind = tuple[tuple[int, ...], Any]
@@ -294,11 +290,6 @@ def same(ours: Any, theirs: Any) -> bool:
     trees: list[Any] = [jax.tree.structure(tree) for tree in (ours, theirs)]
     pairs = zip(*map(jax.tree.leaves, (ours, theirs)), strict=False)
     return trees[0] == trees[1] and all(np.array_equal(words(a), words(b)) for a, b in pairs)
-
-
-def on_host(tree: Any) -> Any:
-    """Copy arrays to the host, but for PRNG keys."""
-    return jax.tree.map(held_copy, tree)
 
 
 def is_count(leaf: Any) -> bool:

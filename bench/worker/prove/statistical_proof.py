@@ -16,14 +16,14 @@ import numpy as np
 from bench.contract import Batch, Problem, TrainStep
 from bench.records.numbers import count, percent
 from bench.records.row_parts import AS_TIMED, STATISTICAL, StatisticalCheck
-from bench.worker.prove.carried_state import Flat, flat, model_state_of
+from bench.worker.prove.carried_state import Flat, flat, model_state_of, on_host
 from bench.worker.prove.due_updates import LastCheck
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import distance, rms
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.span_records import SpanRecord
-from bench.worker.prove.state_reader import digest_of, on_host
+from bench.worker.prove.state_reader import digest_of
 from bench.worker.prove.trajectory import by_path, flatten, is_part, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
@@ -64,9 +64,8 @@ class StatisticalProof:
     ) -> StatisticalCheck:
         """Prove the step that `build` builds, over all seeds; `progress` is called before each run.
 
-        Raises:
-          UnsupportedError: the reference does not train enough to judge a step by it.
-          WrongStepError: the step does not train as the reference does, or hides what it does.
+        UnsupportedError if the reference does not train enough to judge a step by it;
+        WrongStepError if the step does not train as the reference does, or hides what it does.
         """
         with remembered_programs(self._gate.programs):
             seeds = range(1, SEEDS + 1)

@@ -37,15 +37,11 @@ class ReferenceSteps(NamedTuple):
 
 
 class TimedReference:
-    """The reference step of a problem in its own dtypes.
+    """The reference step of a problem in its own dtypes, whose rounding is `eps`.
 
-    Args:
-      problem: the timed problem.
-      parts: number of parts that the mesh splits a batch into; 1 becomes 2 if the batch is even.
-      programs: folder of the compilation cache.
-      eps: rounding of the problem's dtypes.
-      devices: this process's devices.
-      memory: bytes that each has. Half of them are for the arms' states.
+    The mesh splits a batch into `parts`; 1 becomes 2 if the batch is even. The compilation cache is
+    in the folder `programs`. Each of this process's `devices` has so many bytes of `memory`, half
+    of which are for the arms' states.
     """
 
     def __init__(
@@ -67,8 +63,7 @@ class TimedReference:
         part = jax.tree.map(lambda x: x[: rows // self.parts], problem.batch(0))
         loss_fn = whole_batch_loss(problem, parts)
         with remembered_programs(programs):
-            half = SHARE / 2
-            self._of_part = DividedGradients(problem, loss_fn, part, devices, memory, half)
+            self._of_part = DividedGradients(problem, loss_fn, part, devices, memory, SHARE / 2)
         self.start = initial_params(problem)
 
     def gradients(
@@ -83,16 +78,13 @@ class TimedReference:
         """Return ((loss, new model state), gradients) of a batch, over all parts or `only` some.
 
         With `apart`, a part's rows are strided, which sums them in another order. With model state
-        the batch is computed as a whole, and `apart` takes the gradients at parameters that are
-        moved by a rounding instead.
+        the batch is computed as a whole, and `apart` instead moves the parameters by a rounding.
         """
         parts, part = self.parts, strided_part if apart else part_of
         if apart and parts == 1 and self.start_state:
             params = jax.tree.map(self._moved, params)
         order = only or (range(parts)[::-1] if apart else range(parts))
-        return mean_of(
-            self._of_part(params, model_state, part(batch, parts, index)) for index in order
-        )
+        return mean_of(self._of_part(params, model_state, part(batch, parts, at)) for at in order)
 
     def place(self, params: Params, opt_state: Any) -> tuple[Params, Any]:
         """Place parameters and a state of the problem's optimizer where the reference keeps its."""

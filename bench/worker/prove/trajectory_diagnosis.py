@@ -82,11 +82,10 @@ def why_wrong(
     only_losses = name == OWN and right_update and not (wrong or sentences)
     sentences += ["the losses are wrong, and the updates are right"] if only_losses else []
     if name == OWN and not sentences and gate.division.devices == 1:
-        steps = OwnSteps(seen, mask, (check["loss_tolerance"], check["update_tolerance"]))
         why = ""
         # An optimizer may be of a kind that cannot be altered. The step is wrong all the same.
         with exact_arithmetic(gate.programs), suppress(Exception):
-            why = steps.why()
+            why = OwnSteps(seen, mask, (check["loss_tolerance"], check["update_tolerance"])).why()
         sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""

@@ -69,10 +69,7 @@ def _layout(path: Any, array: jax.Array) -> ArrayLayout:
         dtype=str(array.dtype),
         bytes=int(array.nbytes),
         device_bytes=shard_bytes(array),
-        parts=[
-            {"index": [list(r) for r in index], "devices": sorted(ids)}
-            for index, ids in parts.items()
-        ],
+        parts=[{"index": [*map(list, key)], "devices": sorted(ids)} for key, ids in parts.items()],
     )
 
 

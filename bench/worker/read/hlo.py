@@ -172,9 +172,7 @@ class Module:
 
         files = dict(table("FileNames", r'"(.*)"'))
         locations = table("FileLocations", r"\{file_name_id=(\d+).*? line=(\d+).*")
-        lines = {
-            number: f"{short_path(files.get(name, ''))}:{line}" for number, name, line in locations
-        }
+        lines = {at: f"{short_path(files.get(name, ''))}:{line}" for at, name, line in locations}
         frames = table("StackFrames", r"\{file_location_id=(\d+).*")
         return {number: lines.get(location, "") for number, location in frames}
 

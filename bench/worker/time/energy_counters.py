@@ -7,10 +7,9 @@ which may be longer than a turn: `period` measures the interval, so that the rep
 uncertainty of the sum over an arm's turns.
 """
 
-import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +19,7 @@ from typing import Any
 import jax
 
 from bench.records import nvml
-from bench.records.host import host_id
+from bench.records.host import cores, host_id
 from bench.records.nvml import UnknownError
 from bench.records.row_parts import Energy
 from bench.records.rows import EnergyMeter
@@ -32,7 +31,6 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 
 LOOK_S = 0.5
 """Time limit of measuring the counters' update interval."""
-
 _MOVES = 4
 """Number of updates of a counter from which its interval is measured."""
 
@@ -83,7 +81,7 @@ def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Count
         with suppress(OSError):
             folders.setdefault((folder / "name").read_text().strip(), folder)
     used = set()
-    for core in os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ():
+    for core in cores():
         with suppress(OSError, ValueError):
             used.add(int((topology / f"cpu{core}/topology/physical_package_id").read_text()))
     chosen = [
@@ -141,9 +139,7 @@ class Meter:
     replace those of the devices.
     """
 
-    def __init__(
-        self, devices: Sequence[jax.Device], found: Iterable[Counter] | None = None
-    ) -> None:
+    def __init__(self, devices: Sequence[jax.Device], found: list[Counter] | None = None) -> None:
         self._counters: list[Counter] = []
         reason, period_s = "", 0.0
         try:

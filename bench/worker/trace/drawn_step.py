@@ -13,7 +13,6 @@ from bench.worker.trace.step_parts import DeviceStep
 
 MOST_RUNS = 10_000
 """Limit on the runs of all devices together; about 100 KB as stored."""
-
 MOST_SHAPES = 4
 """Results of an operation whose shapes are stored; a fused all-reduce may have hundreds."""
 
@@ -26,13 +25,10 @@ def drawn_step(
     It has a `number` among all traced steps, and its trace's clock was 0 at `began`, in nanoseconds
     since 1970, UTC. `places` are the indices in `mesh.devices.flat` of this process's `devices`.
     """
-    rows = [
-        row for place, device in zip(places, devices, strict=True) for row in _rows(place, device)
-    ]
+    rows = [row for at, device in zip(places, devices, strict=True) for row in _rows(at, device)]
     most = MOST_RUNS // jax.process_count()
     longest = heapq.nlargest(most, rows, key=lambda row: row[2])
-    start = devices[0].start
-    everyones = process_exchange.gather((host_id(), began, start, len(rows), longest))
+    everyones = process_exchange.gather((host_id(), began, devices[0].start, len(rows), longest))
     hosts, clocks, *_ = zip(*everyones, strict=True)
     one_clock = share_clock(hosts, clocks)
     numbers: dict[tuple[str, ...], int] = {}

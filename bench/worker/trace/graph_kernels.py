@@ -56,9 +56,7 @@ class GraphKernels:
             name = instruction.name
             if name not in places:
                 text = instruction.to_string()
-                places[name] = [
-                    at for at, (_, caller) in enumerate(_LIBRARY) if caller.search(text)
-                ]
+                places[name] = [at for at, (_, call) in enumerate(_LIBRARY) if call.search(text)]
                 self._generated[re.sub(r"\W", "_", name)] = name
             for place in places[name]:
                 self._called[place].append(name)

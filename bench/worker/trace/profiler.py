@@ -43,7 +43,6 @@ from bench.worker.trace.step_parts import (
 
 PASSES = 8
 """Traces of each arm. Arms take turns, so that the host's noise affects all of them."""
-
 ENOUGH_S = 60.0
 """Seconds after which no pass begins; there are always at least two."""
 
@@ -126,8 +125,7 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
         if traced.steps:
             cell = session.cells[traced.arm.name]
             cell["profile"] = traced.run
-            row = trace_row(session.fields, cell, traced, mesh)
-            session.emit(RowEvent(event="trace", row=row))
+            session.emit(RowEvent(event="trace", row=trace_row(session.fields, cell, traced, mesh)))
 
 
 def places_of(mesh: Mesh) -> dict[int, int]:
@@ -250,7 +248,6 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
     lengths = process_exchange.from_main([one[0].share["total"] for one in traced.steps])
     median = statistics.median(lengths)
     number, began = min(traced.kept, key=lambda one: abs(lengths[one[0]] - median))
-    drawn = drawn_step(number, began, traced.steps[number], places)
     on_cpu = jax.devices()[0].platform == "cpu"
     everyones_ns = process_exchange.gather(traced.untraced_ns)
     allowed = process_exchange.gather((host_id(), sorted(cores())))
@@ -266,5 +263,5 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         untraced_ns=[max(each) for each in zip(*everyones_ns, strict=True)],
         # Cores that the processes may use; a core that several may use counts once.
         cores=len({(host, core) for host, own in allowed for core in own}) if on_cpu else None,
-        drawn=compressed(drawn),
+        drawn=compressed(drawn_step(number, began, traced.steps[number], places)),
     )

@@ -124,29 +124,20 @@ def device_step(step: tuple[int, int], runs: Sequence[Run]) -> DeviceStep:
     start, end = step
     runs = list(_resolve_kernels(runs))
     divided = DeviceStep(defaultdict(float, total=float(end - start)), start, runs)
-    # The runs that begin or end, by time; `cuts` are all times of a start, arrival or end.
-    changes: defaultdict[int, list[tuple[int, bool]]] = defaultdict(list)
-    cuts = {start, end}
-    for number, run in enumerate(runs):
+    cuts = {start, end}  # between two of them, no run begins, arrives or ends
+    for run in runs:
         divided.operations[run.operation]["count"] += 1
         first, last = max(run.event.start, start), min(run.event.end, end)
-        if first >= last:
-            continue
-        changes[first].append((number, True))
-        changes[last].append((number, False))
-        cuts |= {first, last, min(max(run.arrival, first), last)}
-    active: dict[int, Run] = {}
+        if first < last:
+            cuts |= {first, last, min(max(run.arrival, first), last)}
+    active: list[Run] = []
     following = 0
     for now, then in pairwise(sorted(cuts)):
-        for number, begins in changes[now]:
-            if begins:
-                active[number] = runs[number]
-            else:
-                active.pop(number, None)
         while following < len(runs) and runs[following].event.start <= now:
+            active.append(runs[following])
             following += 1
-        dispatching = _before_launch(runs, following)
-        _spend(divided, now, then - now, list(active.values()), dispatching=dispatching)
+        active = [run for run in active if run.event.end > now]
+        _spend(divided, now, then - now, active, dispatching=_before_launch(runs, following))
     return divided
 
 
@@ -158,15 +149,13 @@ def _before_launch(runs: Sequence[Run], following: int) -> bool:
     return (before.module, before.launch) != (after.module, after.launch)
 
 
-def _spend(
-    step: DeviceStep, now: int, nanoseconds: int, active: list[Run], *, dispatching: bool
-) -> None:
-    """Attribute an interval to the runs that are active throughout."""
+def _spend(step: DeviceStep, now: int, ns: int, active: list[Run], *, dispatching: bool) -> None:
+    """Attribute an interval of so many nanoseconds to the runs that are active throughout."""
 
     def spend(part: str, runs: Sequence[Run], as_part: str = "") -> None:
-        step.share[part] += nanoseconds
+        step.share[part] += ns
         for run in runs:
-            step.operations[run.operation][as_part or part] += nanoseconds / len(runs)
+            step.operations[run.operation][as_part or part] += ns / len(runs)
 
     moving = [run for run in active if run.operation.category == "collective"]
     control = [run for run in active if run.operation.category == "control"]
@@ -175,14 +164,14 @@ def _spend(
     computing = [run for run in computing if run.operation.opcode not in _BACKGROUND] or computing
     if computing:
         spend("compute", computing)
-        step.share["overlap"] += nanoseconds if moving else 0.0
+        step.share["overlap"] += ns if moving else 0.0
     elif arrived := [run for run in moving if run.arrival <= now]:
         spend("move", arrived)
     elif moving:
         spend("wait", moving)
     elif dispatching:
         spend("dispatch", ())
-        step.launching.append((now, now + nanoseconds))
+        step.launching.append((now, now + ns))
     else:
         spend("idle", control[-1:], "compute")
 
