@@ -48,7 +48,8 @@ class ModelAxis:
 
     Layers call these methods where Megatron (Shoeybi et al. 2019) places its operators. On the
     whole model the axis has no name, and they do nothing. Inside jax.shard_map they rely on
-    `check_vma`, which sums the gradients of arrays that are equal on all devices of the axis.
+    `check_vma`: arrays known to be equal on all devices of the axis have their gradients summed
+    automatically.
     """
 
     name: str = ""

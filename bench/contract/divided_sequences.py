@@ -191,7 +191,8 @@ def contiguous_part(array: jax.Array) -> jax.Array:
 def zigzag_part(array: jax.Array) -> jax.Array:
     """Return this device's part of an array (batch, length, ...): pieces i and 2n - 1 - i of 2n.
 
-    Later tokens attend to more keys: with an early piece and a late one, all have the same work.
+    Later tokens attend to more keys. Pairing an early piece with a late one gives every device the
+    same work.
     """
     ways, rank = jax.lax.axis_size("context"), jax.lax.axis_index("context")
     size = array.shape[1] // (2 * ways)

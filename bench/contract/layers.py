@@ -21,6 +21,7 @@ LECUN_NORMAL = nnx.initializers.lecun_normal()
 ROWS_MULTIPLE = 128
 """Pads GPT-2's 50,257 tokens to 50,304 rows, as nanoGPT and llm.c do: tensor cores multiply them
 faster, and every mesh axis whose size is a power of two up to 128 divides them."""
+
 PARTS_OF_TOKENS = 8
 """Parts of the tokens whose logits are computed one after another."""
 WIDE = 1 << 13
@@ -91,7 +92,8 @@ def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
 
     They are converted after the lookup, so that its gradient adds up in the parameters' dtype. In
     bfloat16, the gradient of a frequent token would lose digits, and on an H200, this sum took half
-    the time of GPT-2's step. With explicit axes, JAX needs the result's sharding: that of `rows`.
+    of the time of GPT-2's step. With explicit axes, JAX needs the result's sharding, which is that
+    of `rows`.
     """
     values = table.embedding[...]
     if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:

@@ -121,7 +121,8 @@ def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batc
     """Return the summed losses of this stage's share of the microbatches.
 
     A psum_scatter over `pipe` distributes the last stage's outputs `left` (microbatches, ...) over
-    all stages. `ends` are the parameters outside the blocks; `into_microbatches` returns `parts`.
+    all stages. `ends` are the parameters outside the blocks; `parts` is the batch as returned by
+    `into_microbatches`.
     """
     stage = jax.lax.axis_index("pipe")
     finished = jnp.where(stage == jax.lax.axis_size("pipe") - 1, left, 0)

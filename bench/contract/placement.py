@@ -23,7 +23,8 @@ ReduceType = Literal["mean", "sum"]
 def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     """Return why an implementation that uses only the `known` axes cannot use this mesh.
 
-    The reason names missing axes, or other axes with a size above 1; None if the mesh fits.
+    Returns:
+      A reason that names missing axes, or other axes with a size above 1; None if the mesh fits.
     """
     missing = [name for name in known if name not in mesh.shape]
     if missing:
@@ -327,8 +328,9 @@ def reduce_gradients_across_devices(
 
     Inside jax.shard_map with `check_vma=True` (the default), jax.grad returns gradients of
     replicated parameters already summed over the axis; with `check_vma=False` it returns each
-    device's own. Gradients that still vary over the axis are reduced; those that are sums already
-    are only divided, for a mean. ValueError if `reduce_type` is neither "mean" nor "sum".
+    device's own. Both are handled: gradients that still vary over the axis are reduced; gradients
+    that are sums already are only divided, for a mean. ValueError if `reduce_type` is neither
+    "mean" nor "sum".
     """
     checked = axis_name in varying_axes(jax.lax.axis_index(axis_name))
 

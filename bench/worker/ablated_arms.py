@@ -28,8 +28,10 @@ from bench.worker.time.clock import Arm
 
 MOST_FORWARD = 0.6
 """Largest share of a step's FLOPs in its forward pass: half in linear models, a third in others."""
+
 TOLERANCE = 0.01
 """Relative difference of FLOPs that the compiler may cause by simplifying around a stand-in."""
+
 LEAST_KEPT = 0.9
 """Least share of the collectives' payload that a step without its update must still move. A norm
 that the optimizer computes is reduced no more, and gradients always are."""
@@ -162,7 +164,9 @@ def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], li
 
     The step is returned with its executables. The stand-ins are lowering rules of this compilation
     alone: tracing, differentiation and the types of jax.shard_map see the collectives themselves.
-    UnsupportedError if the step is not one traceable program, or writes no collectives.
+
+    Raises:
+      UnsupportedError: the step is not one traceable program, or it writes no collectives.
     """
     try:
         traced = jax.jit(train_step.step).trace(train_step.state, batch)

@@ -78,8 +78,11 @@ class BaseModules:
     context, so that a function that imports when called finds the working tree's modules there.
 
     Both paths are resolved. What is installed inside the repository (a virtual environment) or
-    cloned into it does not count as part of it. On exit, ImportError if a finder that ignores
-    `sys.path` has imported modules of the working tree, which would have been measured instead.
+    cloned into it does not count as part of it.
+
+    Raises:
+      ImportError: on exit, if a finder that ignores `sys.path` has imported modules of the working
+        tree, which would have been measured instead of the base's.
     """
 
     def __init__(self, worktree: Path, repository: Path) -> None:

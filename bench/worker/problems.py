@@ -44,7 +44,8 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
 def drawn(problem: Problem, devices: Sequence[Any], memory: float) -> Problem:
     """Draw a problem's initial parameters and model state, and copy them to the host.
 
-    Parameters that take over half of a device's `memory`, in bytes, are drawn in shards over all.
+    Parameters that take more than half of one device's `memory`, in bytes, are drawn in shards over
+    this process's `devices`.
     """
     mesh, draw = Mesh(np.array(devices), ("shards",)), problem.draw
     if 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(draw))) > memory:

@@ -1,7 +1,8 @@
 """What users' files may change in the process: functions and settings.
 
-Functions are the clock's, jax's and the harness's. They and the settings are held before any
-implementation is loaded, and restored, so that no file can change its own measurement or others.
+Functions are the clock's, jax's and the harness's. They and the settings are held by reference
+before any implementation is loaded, and restored, so that no file can change its own measurement or
+the other arms.
 """
 
 import builtins

@@ -197,7 +197,8 @@ def text() -> np.ndarray:
 class Windows:
     """Consecutive windows of the text, int32 (context + 1,) each.
 
-    A sample's last token is the next one's first, so all but the text's first are predicted once.
+    The last token of a sample is the first of the next, so every token but the first of the text is
+    predicted exactly once.
     """
 
     context: int

@@ -1,6 +1,7 @@
 """A foreign NumPy implementation of the linear workload that goes wrong in one way.
 
-A run is given a small file that calls `plant`. It runs in a process without jax.
+A run is given a small file that calls `plant`, as with bench.trials.faults.planted. The file runs
+in a process without jax.
 """
 
 import os

@@ -80,7 +80,9 @@ def segments(pattern: str, burner: int, burners: int, seed: int) -> Iterator[Seg
 def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
     """Load all usable cores within the context, whose value is the burners' process ids.
 
-    ChildError if a burner did not start; ValueError if there is no such pattern.
+    Raises:
+      ChildError: a burner did not start.
+      ValueError: there is no such pattern.
     """
     next(segments(pattern, 0, 1, seed))  # raises for an unknown pattern
     burners = 0 if pattern == "quiet" else usable_cores()

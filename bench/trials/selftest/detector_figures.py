@@ -17,6 +17,7 @@ from bench.trials.selftest.shares import Shares, shares
 LOCKSTEP = "Lockstep"
 LARGE = 10_000
 """Number of cells of the run whose report has performance targets."""
+
 _LONG_S = 5.0
 """The longer measuring time of a pair that spins."""
 
@@ -63,7 +64,8 @@ class Figures:
 def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int = 300) -> Figures:
     """Return all figures of the stored rows and samples.
 
-    A pair that spins takes `seconds` in one process; for `count` see `equal_arms.trials`.
+    A pair that spins has the measuring time `seconds` in one process; `count` is as in
+    `equal_arms.trials`.
     """
     peers = [row for row in rows if row["kind"] == "peer"]
     spins = samples["block"] == SPIN

@@ -55,8 +55,8 @@ _NEEDED = {*_TEXTS, "round", "position", "steps", "latency_steps", *_SPANS}
 def read(name: str) -> pd.DataFrame:
     """Read the samples of equal arms of a stored run, or all of a Parquet or CSV file.
 
-    BadInput if there is no such file or run, or if it lacks columns, or has too few samples for any
-    trial.
+    Raises BadInput if there is no such file or run, or if it lacks columns, or has too few samples
+    for any trial.
     """
     path = Path(name)
     if path.suffix == ".parquet" and path.is_file():

@@ -82,7 +82,8 @@ def build(directory: Path) -> Kernel:
 def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
     """Compile C++ sources with the flags of the planted workload, followed by further flags.
 
-    BadInput if there is no compiler, or it failed.
+    Raises:
+      BadInput: there is no compiler, or it failed.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     _compile([*map(str, sources), "-o", str(output), *flags], f"{output.name} cannot be compiled")

@@ -66,7 +66,8 @@ def _work(number: jax.Array, loss: jax.Array, products: jax.Array) -> tuple[jax.
 def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
     """Build arms that are copies of one step, each slowed to its true ratio to the others.
 
-    Ratios are at least 1. The work is calibrated in the measuring process, between the steps.
+    The extra work is calibrated here, in the measuring process, interleaved with the step. Ratios
+    are at least 1.
     """
     arms = _arms(block, list(truths))
     a_product = calibrate(arms[0])

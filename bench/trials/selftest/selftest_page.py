@@ -47,7 +47,8 @@ TARGETS = (
 def build(folder: Path) -> tuple[Path, Figures]:
     """Write `figures.json`, the plot, `report.md` and `report.html` from a self-test's stored rows.
 
-    Return the path of the page and the figures on it; for errors see `selftest_settings.read`.
+    Return the path of the page and the figures on it. The errors are those of
+    `selftest_settings.read`.
     """
     manifest, rows = selftest_settings.read(folder)
     seconds = float(manifest["settings"]["seconds"])
@@ -101,7 +102,8 @@ EQUAL = "Equal: called different"
 def draw(found: Sequence[Shares], size: str) -> Plot | None:
     """Draw the shares of each tool at one measuring time of two arms; None if there are none.
 
-    One panel shows equal programs, and one each planted slowdown. Lines are 95 % intervals.
+    One panel shows equal programs, and one each planted slowdown. Points are shares, and lines are
+    their 95 % intervals.
     """
     by_tool = {
         str(each.keys["tool"]): each

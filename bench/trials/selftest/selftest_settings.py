@@ -116,8 +116,9 @@ def close(folder: Path, manifest: Manifest) -> None:
 def read(folder: Path) -> tuple[Manifest, list[Row]]:
     """Read the manifest and the rows of a self-test, whose samples are checked too.
 
-    StoreError if a file has changed since it was written, or another version wrote them;
-    FileNotFoundError if the folder holds no self-test.
+    Raises:
+      StoreError: a file has changed since it was written, or another version wrote them.
+      FileNotFoundError: the folder holds no self-test.
     """
     manifest = trial_results.read(folder / SELFTEST_MANIFEST)
     if "checksums" not in manifest:

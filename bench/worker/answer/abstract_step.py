@@ -2,7 +2,8 @@
 
 `build`, `place` and `step` are traced as one function, so a model replicated on 1,024 devices takes
 no memory. In the jaxpr, functions that `build` compiles, such as a copy of the parameters with
-`out_shardings`, show their results' shardings, and only the step's compiled function follows them.
+`out_shardings`, show the shardings of their results, and the step is the only compiled function
+after them.
 """
 
 import math
@@ -49,9 +50,11 @@ def abstract_step(
 
     The implementation supports the problem, which draws its own parameters, on this mesh. The batch
     has NumPy arrays, or the stand-ins of `stand_in`. Errors are the implementation's own, such as
-    those for concrete values that do not exist during tracing. NotAbstractError if the step is not
-    a single compiled function, or the sharding of an array of the state is unknown, because it is
-    made outside any compiled function.
+    those for concrete values that do not exist during tracing, and:
+
+    Raises:
+      NotAbstractError: the step is not a single compiled function, or the sharding of an array of
+        the state is unknown, because it is made outside any compiled function.
     """
     shardings = _Shardings()
     found: dict[str, Any] = {}

@@ -49,8 +49,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 class Children:
     """The processes of one foreign arm: one, or one per device.
 
-    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT identify each of the `processes`, as
-    under torchrun. `variables` are a variant's. UnsupportedError if the command cannot be started.
+    The variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT identify each of the
+    `processes`, as under torchrun. `variables` are those of a variant. UnsupportedError if the
+    command cannot be started.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """`python -m bench.worker.foreign.jax_child FILE`: a JAX implementation as a foreign arm.
 
 By the protocol of docs/foreign-contract.md, FILE runs under another Python's jax, or isolated from
-other arms. It imports the workload, as a worker does: it needs no outline and has model state.
+other arms. Like a worker, it imports the workload, so that it needs no outline and carries model
+state.
 """
 
 import sys

@@ -37,12 +37,16 @@ from bench.worker.time.clock import Arm
 
 REPEATS = 5
 """Measured saves and restores of each kind, after one warm-up save."""
+
 ENOUGH_S = 30.0
 """Seconds after which no repetition begins; there are always at least two."""
+
 STEPS = 20
 """Steps timed before an asynchronous save, to compare with those during it."""
+
 MOST_STEPS = 500
 """Most steps that run during one asynchronous save."""
+
 ROOM = 3
 """Free disk space that is required, as a multiple of the state's bytes."""
 
@@ -99,9 +103,11 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
 def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path) -> Checkpoint:
     """Save an arm's state in these modes, and restore it on its own mesh and on another.
 
-    The arm runs steps during asynchronous saves. All processes share the folder. UnsupportedError
-    if the state cannot be saved, or the disk has too little room for it; WrongStepError if it comes
-    back different, or a device held too much of an array.
+    The arm runs steps during asynchronous saves. All processes share the folder.
+
+    Raises:
+      UnsupportedError: the state cannot be saved, or the disk has too little room for it.
+      WrongStepError: the state comes back different, or a device held too much of an array.
     """
     size = sum(array.nbytes for array in saved_state.arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)

@@ -26,8 +26,10 @@ from bench.worker.time.span_end import wait_for
 
 SEED = 0
 """Seed of the order of records: the same for every arm, launch and run."""
+
 DRAWN_BATCHES = 16
 """Batches that a workload without records draws beforehand and then repeats."""
+
 AHEAD = 2
 """Batches that are prefetched: made and placed before the step that takes them."""
 

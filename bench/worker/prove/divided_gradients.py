@@ -42,11 +42,15 @@ class Division(NamedTuple):
 
 
 class DividedGradients:
-    """The loss and gradients of batches of one size, that of `batch`, which is on the host.
+    """The loss and gradients of batches of one size.
 
-    `loss_fn` is the loss of a batch, and without model state also that of any part of it. Of this
-    process's `devices`, only the first is used if possible. Each has so many bytes of `memory`, of
-    which the plan takes at most `share` if any division can.
+    Args:
+      problem: defines the parameters, the optimizer and the model state.
+      loss_fn: the loss of a batch; without model state, also that of any part of it.
+      batch: a batch, on the host.
+      devices: this process's devices. Only the first is used if possible.
+      memory: bytes that each device has.
+      share: largest share of them that is planned for, if they suffice in any division.
     """
 
     def __init__(

@@ -61,11 +61,15 @@ class EndedError(Exception):
 def in_all_processes(
     action: Callable[[], T], on_failure: Callable[[Status, str], None] = lambda *_: None
 ) -> T:
-    """Run an action, which may raise anything, that all processes of the launch run at this point.
+    """Run an action that every process of the launch runs at the same point.
 
-    `on_failure` is called as soon as the action fails in this process, because the others may block
-    on this process within the action and never reach the exchange of outcomes. If it failed in any,
-    EndedError is raised in all processes, with the first failure's reason.
+    Args:
+      action: the action, which may raise any exception, because users' files may.
+      on_failure: called as soon as the action fails in this process, because the others may block
+        on this process within the action and never reach the exchange of outcomes.
+
+    Raises:
+      EndedError: in all processes, if the action failed in any; with the first failure's reason.
     """
     result, failed = None, None
     try:

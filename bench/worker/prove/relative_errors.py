@@ -25,10 +25,16 @@ def update_errors(
     """Return each parameter's update error, relative to the size of the whole update.
 
     The error is the root mean square, over a parameter's elements, of the difference of the two
-    updates from `start`, divided by the root mean square of the reference's update over all
-    parameters, `size`, if it is known. The common denominator keeps a parameter whose gradient is
-    mathematically zero (a key's bias, which softmax ignores) from being compared with its own
-    rounding. `mask` has a bool per element, whether to compare it; all if None.
+    updates, divided by the root mean square of the reference's update over all parameters. The
+    common denominator keeps a parameter whose gradient is mathematically zero (a key's bias, which
+    softmax ignores) from being compared with its own rounding.
+
+    Args:
+      ours: parameters after the implementation's steps.
+      theirs: parameters after the reference's steps, with the same names and shapes.
+      start: parameters before the steps.
+      mask: bool per element, whether to compare it; all if None.
+      size: root mean square of the reference's update, if it is known.
     """
     check_alike(ours, theirs)
     scale = (distance(theirs, start) if size is None else size) or 1.0
@@ -135,9 +141,10 @@ def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
         )
     if still:
         return f"the model state's {some(still)} does not change: statistics are not updated"
-    for path in wrong:
-        if theirs[path].dtype.kind != "f":
-            return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
+    exact = [path for path in wrong if theirs[path].dtype.kind != "f"]
+    if exact:
+        path = exact[0]
+        return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
     worst = max(wrong, key=lambda path: errors[path])
     return (
         f"the model state's {some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
@@ -182,9 +189,15 @@ def drift_beyond_rounding(
 ) -> str:
     """Describe replicas that differ by more than rounding; note a smaller drift in the check.
 
-    Two replicas may differ by as much as each may differ from the reference. `alone` is the
-    relative size of rounding if they may differ only by rounding, as under SGD in float64, which
-    does not amplify it; else 0. What is neither parameter nor model state may drift by `rest`.
+    Two replicas may differ by as much as each may differ from the reference.
+
+    Args:
+      ours: the trajectory with its drifts.
+      check: its comparison with the reference; gets `replica_drift`.
+      truth: the reference.
+      alone: the relative size of rounding, if the replicas may differ only by rounding, as under
+        SGD in float64, which does not amplify it; else 0.
+      rest: the most that an array beside parameters and model state may drift, relative to itself.
     """
     if not ours.drifts:
         return ""

@@ -28,7 +28,8 @@ def repetition(arm: Arm, steps: int, convict: Callable[[str], None]) -> CheckedS
     """Return a check of an arm's whole turn, of so many steps; None if it cannot be repeated.
 
     A step that changes its state in place may hold on to it, a foreign step's state is in another
-    process, and accelerators may lack the memory for a second state. `convict` gets what is wrong.
+    process, and accelerators may lack the memory for a second state. What is wrong with the turn is
+    passed to `convict`.
     """
     alone = jax.process_count() == 1 and jax.default_backend() == "cpu"
     is_here = arm.train_step is not None and not is_elsewhere(arm.train_step)

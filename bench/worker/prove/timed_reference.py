@@ -37,11 +37,15 @@ class ReferenceSteps(NamedTuple):
 
 
 class TimedReference:
-    """The reference step of a problem in its own dtypes, whose rounding is `eps`.
+    """The reference step of a problem in its own dtypes.
 
-    The mesh splits a batch into `parts`; 1 becomes 2 if the batch is even. The compilation cache is
-    in the folder `programs`. Each of this process's `devices` has so many bytes of `memory`, half
-    of which are for the arms' states.
+    Args:
+      problem: the timed problem.
+      parts: number of parts that the mesh splits a batch into; 1 becomes 2 if the batch is even.
+      programs: folder of the compilation cache.
+      eps: rounding of the problem's dtypes.
+      devices: this process's devices.
+      memory: bytes that each has. Half of them are for the arms' states.
     """
 
     def __init__(
@@ -78,7 +82,8 @@ class TimedReference:
         """Return ((loss, new model state), gradients) of a batch, over all parts or `only` some.
 
         With `apart`, a part's rows are strided, which sums them in another order. With model state
-        the batch is computed as a whole, and `apart` instead moves the parameters by a rounding.
+        the batch is computed as a whole, and `apart` takes the gradients at parameters that are
+        moved by a rounding instead.
         """
         parts, part = self.parts, strided_part if apart else part_of
         if apart and parts == 1 and self.start_state:

@@ -63,12 +63,17 @@ class Collective:
 def collectives(
     executable: Any, devices: int, *, scatter: bool = False, period: int = 1
 ) -> Iterator[Collective]:
-    """Yield the collectives of a compiled program on so many devices, in program order.
+    """Yield the collectives of a compiled program in program order.
 
-    `executable` is the result of `compiled.runtime_executable()` or `client.live_executables()`.
-    With `scatter`, an all-reduce whose result is only sliced counts as a reduce-scatter, as it is
-    on accelerators; see `sliced`. In `period` steps, each branch of a condition is taken once.
-    ValueError if device groups or dtypes have an unknown form.
+    Args:
+      executable: the result of `compiled.runtime_executable()` or `client.live_executables()`.
+      devices: number of devices of its mesh.
+      scatter: count an all-reduce whose result is only sliced as a reduce-scatter, as compilers for
+        accelerators do; see `sliced`.
+      period: steps in which each branch of a condition is taken once.
+
+    Raises:
+      ValueError: device groups or dtypes have an unknown form.
     """
     for module in hlo.modules_of([executable]):
         for instruction, count in module.executed(period):

@@ -155,7 +155,8 @@ def best_rate(
 ) -> float:
     """Find the highest rate of work, over ascending sizes whose calls are not too long.
 
-    `make` makes the program of a size, and `work` returns a call's work. EndedError without sizes.
+    `make` makes the program of a size, and `work` returns the work of one call of it. Without any
+    size, EndedError is raised.
     """
     best, fitting = 0.0, sizes[:1]
     if not fitting:

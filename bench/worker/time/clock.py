@@ -60,10 +60,11 @@ class Arm:
     """Whether each step makes the containers of its state anew; known once the arm is warm."""
 
     def run(self, steps: int, *, wait_each: bool = False) -> int:
-        """Run steps and wait until the devices are done; return nanoseconds.
+        """Run steps and wait until the devices are done.
 
         With `wait_each`, each step starts once the previous step's loss is ready, as in a training
         loop that reads its loss. After the last step, loss and state are both waited for.
+        Nanoseconds are returned.
         """
         start = now()
         state, loss = self.launch(steps, wait_each=wait_each)
@@ -74,9 +75,9 @@ class Arm:
         return end - start
 
     def run_spans(self, spans: Sequence[tuple[int, bool]]) -> list[int]:
-        """Run spans, given as steps and whether to wait for each; return the nanoseconds of each.
+        """Run spans, each given by its number of steps and whether to wait for each of them.
 
-        What the first one waits for input is forgotten.
+        The nanoseconds of each are returned. What the first one waits for input is forgotten.
         """
         began, took = now(), []
         for steps, wait_each in spans:
@@ -249,9 +250,7 @@ def measure(
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds; docs/design/measuring.md explains the turns.
 
-    Arms that have left the rounds return in every REENTRY-th, so that a later drift shows. Returned
-    are all turns, and the number of programs that each arm compiled inside spans, if any, which
-    invalidates its times.
+    Arms that have left the rounds return in every REENTRY-th, so that a later drift shows.
 
     Args:
       arms: warm arms with distinct names.
@@ -265,6 +264,10 @@ def measure(
       checked_span: chooses what is checked of an arm's turn in a round of this number, or after
         the last round (None); the last argument is the number of steps in a turn.
       boards: returns the state of the GPUs.
+
+    Returns:
+      All turns, and the number of programs that each arm compiled inside spans, if any; the times
+      of such arms are invalid.
     """
     by_name = {arm.name: arm for arm in arms}
     turns: list[Turn] = []

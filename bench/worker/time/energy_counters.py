@@ -31,6 +31,7 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 
 LOOK_S = 0.5
 """Time limit of measuring the counters' update interval."""
+
 _MOVES = 4
 """Number of updates of a counter from which its interval is measured."""
 

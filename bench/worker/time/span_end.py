@@ -18,7 +18,8 @@ def done_at(state: Any, loss: Any) -> int:
     """Wait until a step's loss and state are ready; return when they were, by `now`.
 
     Flattening the state is the harness's own work: it does not count if all arrays were ready when
-    the loss was, and otherwise overlaps with waiting. WrongStepError if the loss is no array.
+    the loss was, and otherwise overlaps with waiting for them. WrongStepError if the loss is no
+    array.
     """
     if type(loss) is not ArrayImpl:
         raise WrongStepError(f"the loss becomes a {type(loss).__name__} while it is timed")

@@ -13,6 +13,7 @@ from bench.worker.trace.step_parts import DeviceStep
 
 MOST_RUNS = 10_000
 """Limit on the runs of all devices together; about 100 KB as stored."""
+
 MOST_SHAPES = 4
 """Results of an operation whose shapes are stored; a fused all-reduce may have hundreds."""
 

@@ -43,6 +43,7 @@ from bench.worker.trace.step_parts import (
 
 PASSES = 8
 """Traces of each arm. Arms take turns, so that the host's noise affects all of them."""
+
 ENOUGH_S = 60.0
 """Seconds after which no pass begins; there are always at least two."""
 

@@ -1,9 +1,10 @@
 """The steps of a profiler's trace, and the operations of each device.
 
-There are three layouts of planes. On CPU, all operations are on threads of `/host:CPU` and carry
-their device and launch. On GPU, every device has a plane with a line per stream, where CUDA graphs
-are taken apart into kernels; on TPU, one with the lines `XLA Ops` and `Async XLA Ops`. Steps are
-annotations on the host, which waits for each, so whatever runs during a step belongs to it.
+The reader handles three layouts of planes. On CPU, all operations are on threads of `/host:CPU` and
+carry their device and launch. On GPU, every device has a plane with a line per stream, where CUDA
+graphs are taken apart into kernels; on TPU, one with the lines `XLA Ops` and `Async XLA Ops`. Steps
+are annotations on the host on all platforms. The host waits for each step, so whatever runs during
+a step belongs to it.
 """
 
 import re
