@@ -209,7 +209,10 @@ def suspicious_winner(
 
 
 def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolation, str]:
-    """Compare a winner's times with those in isolation; return that, and what is wrong, if any."""
+    """Compare a winner's times with those in processes of their own, by the rows from there.
+
+    Returns the finding, and why the cell is wrong; empty if it is not.
+    """
     name, beside = suspicion.name, suspicion.beside
     found = Isolation(
         why=suspicion.why, beside=beside, ratio=suspicion.ratio, isolated_ratio=None, reason=""

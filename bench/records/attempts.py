@@ -61,7 +61,10 @@ class Attempt(TypedDict):
 
 
 class Ledger:
-    """A ledger, locked once it exists; StoreError if it is damaged, open elsewhere or not made."""
+    """A ledger, whose file is made by `start`, and locked against other processes from then on.
+
+    Raises StoreError if the file is damaged, is no ledger, cannot be made or is open elsewhere.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

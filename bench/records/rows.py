@@ -237,7 +237,10 @@ Cells = Mapping[str, CellRow]
 
 
 class LossRow(BlockFields):
-    """The loss curve of one arm: see bench.worker.phases.training. All arms take equal batches."""
+    """The loss curve of one arm: see bench.worker.phases.training.
+
+    All arms of a block start from the same parameters and take the same batches.
+    """
 
     arm: str
     """Implementation, or a reference of bench.records.arms."""

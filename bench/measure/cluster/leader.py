@@ -149,7 +149,10 @@ _PATIENCE_S = 10.0
 
 
 class Leader(Hosts):
-    """The hosts of all processes; ClusterError if some come too late, or have other versions."""
+    """The hosts of all processes: that of rank 0, and those of the followers.
+
+    Raises ClusterError if some processes did not connect in time, or run other versions.
+    """
 
     def __init__(self, member: Membership) -> None:
         self.config: DistributedConfig = member.config

@@ -108,7 +108,10 @@ class Answer:
 
 
 class Child(Guarded):
-    """A child process that gets a question; `receive` gets its lines, from another thread."""
+    """A child process that gets a question, its whole input; a context that ends it.
+
+    `receive` is called from another thread with every line of its stdout.
+    """
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 It runs four trajectories of a few steps, on the block's own mesh, batch and initial parameters:
 
-1. `fp64 sgd`: float64 under plain SGD, which hides no constant factor, unlike Adam and clipping;
+1. `fp64 sgd`: float64 under plain SGD, which exposes the gradients (Adam and clipping hide a
+   constant factor);
 2. `fp64 optimizer`: float64 under the workload's own optimizer;
 3. `timed sgd`: the timed dtypes under SGD;
 4. `as timed`: the very program that will be timed, in its own dtypes.
@@ -85,10 +86,17 @@ class ExpectedTrajectory(NamedTuple):
 class Gate:
     """Holds one block's reference, and proves implementations against it.
 
-    `timed` is the problem that will be timed, at `precision`, and `exact` the same workload at
-    `fp64`; `reference` is that without recomputation and stacked layers, if it has either. The mesh
-    splits the batch into `shards`. The proofs' compilation cache is in the folder `programs`.
-    WrongStepError if the workload itself has no finite loss or parameters.
+    Args:
+      timed: the problem that will be timed.
+      exact: the same workload at precision `fp64`.
+      mesh: the block's mesh.
+      shards: number of parts that the mesh splits the batch into.
+      precision: precision of the timed problem.
+      programs: folder of the proofs' compilation cache.
+      reference: the exact problem without recomputation and stacked layers, if `exact` has either.
+
+    Raises:
+      WrongStepError: the workload itself has no finite loss or parameters.
     """
 
     def __init__(
