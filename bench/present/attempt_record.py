@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bench.analyse.outcomes import Ruling, record
 from bench.present import bounds, program_sentences
-from bench.present.cell_columns import framework
+from bench.present.cell_columns import framework, is_other_framework
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import WIDTH, Plot, compose, spec_of
 from bench.present.rendering import write_pages
@@ -19,7 +19,7 @@ def diagnosis(
 ) -> list[str]:
     """Explain the outcome of a challenger against another, from their programs by cell."""
     for who, cell in zip((name, other), ruling.cells, strict=False):  # empty without times
-        if cell["foreign"] and "jax" not in cell["foreign"]["versions"]:
+        if is_other_framework(cell["foreign"]):
             how = f"in a process of its own ({framework(cell['foreign'])})"
             return [f"{who} runs in another framework, {how}, so its program cannot be compared."]
     if not ruling.cells:

@@ -15,7 +15,7 @@ from bench.analyse.signed_rank import fewest
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
-from bench.present.cell_columns import framework
+from bench.present.cell_columns import framework, is_other_framework
 from bench.present.sentences import listing
 from bench.records import numbers
 from bench.records.rows import Manifest
@@ -226,7 +226,7 @@ def _foreign(cells: pd.DataFrame) -> str:
         "memory and communication, are unknown."
     )
     single = ((n, one) for n, one, devices in others if one["processes"] < devices)
-    if whole := sorted({name for name, one in single if "jax" not in one["versions"]}):
+    if whole := sorted({name for name, one in single if is_other_framework(one)}):
         text += (
             f" On several devices, one process still computes the whole batch of {listing(whole)}: "
             "nothing is replicated or reduced."

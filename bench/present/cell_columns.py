@@ -84,6 +84,11 @@ def _compile(cell: Row) -> str:
     return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}{where}"
 
 
+def is_other_framework(foreign: object) -> bool:
+    """Whether a cell's `foreign` describes processes without jax; cells in the worker have none."""
+    return isinstance(foreign, dict) and "jax" not in foreign["versions"]
+
+
 def framework(foreign: Mapping[str, Any]) -> str:
     """Return `torch 2.13.0, python 3.11.7; 2 processes of 1 thread`, and any isolation."""
     versions = ", ".join(f"{name} {version}" for name, version in foreign["versions"].items())

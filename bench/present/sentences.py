@@ -14,6 +14,7 @@ from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import bounds
+from bench.present.cell_columns import is_other_framework
 from bench.present.columns import Figure, between
 from bench.present.trace_tables import reason
 from bench.records import numbers
@@ -222,16 +223,13 @@ def _other_frameworks(own: Sequence[Summary]) -> Iterator[str]:
     """Say where no step in JAX is among the leaders, and how far the nearest one is behind."""
     for each in own:
         standings = each.comparison.standings
-        processes = {cell["implementation"]: cell["foreign"] for cell in each.comparison.ranked}
-        known = {arm: one for arm, one in processes.items() if isinstance(one, dict)}
-        other = {arm for arm, one in known.items() if "jax" not in one["versions"]}
+        ranked = each.comparison.ranked
+        other = {cell["implementation"] for cell in ranked if is_other_framework(cell["foreign"])}
         jax_arms = sorted(standings.behind.keys() - other, key=lambda arm: standings.behind[arm])
         if jax_arms and other.issuperset(standings.leaders):
-            least, most = standings.behind[jax_arms[0]]
-            yield (
-                f"With {each.among(own)}, no step in JAX leads: the nearest, {jax_arms[0]}, takes "
-                f"{bounds.longer(least, most, ' the fastest')}."
-            )
+            longer = bounds.longer(*standings.behind[jax_arms[0]], " the fastest")
+            nearest = f"no step in JAX leads: the nearest, {jax_arms[0]}, takes {longer}"
+            yield f"With {each.among(own)}, {nearest}."
 
 
 def _places(places: Sequence[str]) -> str:
