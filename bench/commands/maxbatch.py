@@ -70,11 +70,8 @@ def maxbatch(
             typer.echo(run_tables.largest_line(row))
             rows.append(row)
     except KeyboardInterrupt:
-        typer.echo(
-            f"interrupted: {len(rows)} of {total} stored; the same command without --again "
-            "continues",
-            err=True,
-        )
+        kept = f"{len(rows)} of {total} stored"
+        typer.echo(f"interrupted: {kept}; the same command without --again continues", err=True)
         raise
     run_tables.show_largest(plain_console(), sorted(rows, key=largest_batches.key))
     path = (folder / largest_batches.FILE).as_posix()

@@ -89,8 +89,6 @@ def predicting() -> Iterator[None]:
         with refusing(OSError):
             yield
     except KeyboardInterrupt:
-        typer.echo(
-            "interrupted: what was compiled is kept, and the same command continues from there",
-            err=True,
-        )
+        kept = "what was compiled is kept, and the same command continues from there"
+        typer.echo(f"interrupted: {kept}", err=True)
         raise

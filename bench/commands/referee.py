@@ -161,15 +161,13 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
     elif errors[names[0]]:
         fault = f"the incumbent {paths[0]} cannot be imported: {errors[names[0]]}"
     else:
-        fault = ledger.start(
-            {
-                "block": block,
-                "options": {name: value for name, value in chosen.items() if name in BLOCK},
-                "device": f"{engine.catalogue['platform']} {engine.catalogue['device_kind']}",
-                "incumbent": hashes[0],
-                "name": names[0],
-            }
-        )
+        fault = ledger.start({
+            "block": block,
+            "options": {name: value for name, value in chosen.items() if name in BLOCK},
+            "device": f"{engine.catalogue['platform']} {engine.catalogue['device_kind']}",
+            "incumbent": hashes[0],
+            "name": names[0],
+        })  # fmt: skip
         if not fault and hashes[0] not in standings(ledger.question, ledger.attempts):
             fault = f"{paths[0]} is neither the first incumbent of {ledger.path} nor one it kept"
     if fault:

@@ -58,12 +58,11 @@ def build(ledger: Ledger) -> Path:
         {**unknown, **one, "record": best}
         for one, best in zip(ledger.attempts, curve, strict=True)
     ])  # fmt: skip
-    headline = f"{summary(ledger)}."
     plot = _plot(ledger, curve)
     plot.write(ledger.path.parent)
     return write_pages(
         ledger.path.parent, "referee", file=ledger.path.stem,
-        block=ledger.question["block"], headline=headline, table=table, plot=plot,
+        block=ledger.question["block"], headline=f"{summary(ledger)}.", table=table, plot=plot,
     )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
         first, *others = same
         name = first.implementation + (f" +{len(others)}" if others else "")
         measured = {curve.implementation: _measured(tried, curve) for curve in same}
-        lines.append(_Line(name, curves[first], {n: own for n, own in measured.items() if own}))
+        lines.append(_Line(name, curves[first], measured))
     return lines
 
 
