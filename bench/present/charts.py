@@ -111,8 +111,6 @@ class Chart:
     """Columns of `Tables.cells` in its rows, from which its specification derives the others."""
     figures: Sequence[str] = ()
     """Columns of `Tables.cells` that the page's chart needs in addition to the table of cells."""
-    printed: bool = True
-    """Whether plots/ also draws it."""
     table: Sequence[Mapping[str, Any]] = ()
     """Columns of the table behind the page's chart, as in web/table.js."""
     apart: bool = False

@@ -145,7 +145,6 @@ class _PageData:
                 "mesh": str(block.block.mesh),
                 "batch": block.block.batch,
                 "devices": block.block.mesh.size,
-                "oversubscribed": block.oversubscribed,
                 "baseline": self.arms.get(block.baseline, -1),
                 "margin": block.margin,
                 "floor": block.floor_width,
@@ -281,9 +280,8 @@ def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
     orders = []
     for block in found.comparisons:
         own = [cell["cell"] for cell in block.ranked if cell["cell"] in sizes]
-        baseline = f"{block.name}/{block.baseline}"
-        first = [*own[:1], *([baseline] if baseline in sizes else []), *own[-1:]]
-        orders.append(list(dict.fromkeys([*first, *own])))
+        first = [*own[:1], f"{block.name}/{block.baseline}", *own[-1:]]
+        orders.append([name for name in dict.fromkeys([*first, *own]) if name in sizes])
     chosen = []
     for name in dict.fromkeys([*filter(None, chain(*zip_longest(*orders))), *sizes]):
         if sizes[name] <= most:
@@ -329,9 +327,7 @@ def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None
 def _timeline(rounds: pd.DataFrame) -> Columns:
     if rounds.empty:
         return {}
-    shown = rounds
-    if len(rounds) > MOST_MOMENTS:
-        groups = np.arange(len(rounds)) * MOST_MOMENTS // len(rounds)
-        shown = rounds.groupby(groups).median(numeric_only=True)
-    names = ("minutes", "relative", "foreign", "steal", "mhz")
-    return {name: shortened(shown[name].astype(float).tolist()) for name in names}
+    names = ["minutes", "relative", "foreign", "steal", "mhz"]
+    groups = np.arange(len(rounds)) * min(len(rounds), MOST_MOMENTS) // len(rounds)
+    shown = rounds[names].astype(float).groupby(groups).median()
+    return {name: shortened(shown[name].tolist()) for name in names}

@@ -10,8 +10,7 @@ const CELL_OF = new Map();
 
 const LAYOUTS = decoded(DATA.layouts); // Of each cell, compressed.
 
-for (const [number, block] of BLOCKS.entries()) {
-  block.number = number;
+for (const block of BLOCKS) {
   block.place = `${block.mesh}, batch ${block.batch}`;
   block.subjectName = DATA.subjects[block.subject];
 }

@@ -24,13 +24,10 @@ function si(value, unit) {
 }
 
 function bytes(value) {
-  for (const prefix of ["", "Ki", "Mi", "Gi"]) {
-    if (value < 1000) {
-      return `${prefix ? significant(value) : value.toFixed(0)}${NARROW}${prefix}B`;
-    }
-    value /= 1024;
-  }
-  return `${significant(value)}${NARROW}TiB`;
+  let power = 0;
+  for (; value >= 1000 && power < 4; power += 1) value /= 1024;
+  const prefix = ["", "Ki", "Mi", "Gi", "Ti"][power];
+  return `${power ? significant(value) : value.toFixed(0)}${NARROW}${prefix}B`;
 }
 
 function seconds(value) {
