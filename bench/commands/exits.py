@@ -36,7 +36,7 @@ def exit_codes(own: Mapping[int, str] | None = None) -> str:
 def message(error: Exception) -> str:
     """Return the text of one fault, or a list of several."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror.lower()}"
+        return f"{error.filename2 or error.filename}: {error.strerror.lower()}"
     if isinstance(error, BadInput) and len(error.faults) > 1:
         return "\n  - ".join([f"{len(error.faults)} things are wrong:", *error.faults])
     return str(error)

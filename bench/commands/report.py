@@ -2,6 +2,7 @@
 
 import typer
 
+from bench.commands.exits import refusing
 from bench.commands.shared_options import load_run, plain_console
 
 
@@ -17,6 +18,7 @@ def report(run: str, all_plots: bool = False) -> None:
 
     stored = load_run(run)
     found = cell_table.build(stored)
-    page = build(stored, found, all_plots=all_plots)
+    with refusing(OSError):
+        page = build(stored, found, all_plots=all_plots)
     print_summary(plain_console(), stored, found)
     typer.echo(f"report: {page.as_posix()}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import synthetic
 from typer.testing import CliRunner
 
 import lockstep
@@ -113,6 +114,14 @@ def test_a_file_that_cannot_be_used_is_named_in_words(tmp_path, monkeypatch) -> 
     assert CliRunner().invoke(command_line.app, words).output == "error: folder: is a directory\n"
     missing = CliRunner().invoke(command_line.app, ["referee", "old.py", "newer.py"]).output
     assert missing.startswith("error: there is no file newer.py; its folder has ")
+
+
+def test_a_report_that_cannot_be_written_names_its_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = synthetic.write(tmp_path / "reports", synthetic.Plan(devices=(1,), rounds=6))
+    (run / "report.html").mkdir()
+    ended = CliRunner().invoke(command_line.app, ["report", str(run)])
+    assert re.fullmatch(r"error: .*report\.html: is a directory", ended.output.splitlines()[-1])
 
 
 def test_several_faults_are_a_list() -> None:
