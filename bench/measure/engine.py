@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import InitVar, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -52,32 +51,36 @@ class Monitor(Protocol):
         """Return whether to stop before the next launch."""
 
 
-@dataclass(eq=False)
 class Engine:
     """The measurement of a plan's blocks into one run's folder, which the first launch creates.
 
     In a gate, `bases` are the earlier revisions, whose arms are measured together with the plan's
-    selected ones. With `measures`, `measure` will be called, and a resumed run is locked.
+    selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
+    there. With `measures`, `measure` will be called, and a resumed run is locked.
 
     Raises BadInput if the run's name is invalid or taken, or if the run to resume is locked by
     another process, or was measured with another machine, other versions or other sources;
     StoreError if it cannot be read.
     """
 
-    plan: Plan
-    options: Options
-    catalogue: Catalogue
-    argv: Sequence[str]
-    bases: Bases | None
-    hosts: Hosts
-    unsupported: Reasons
-    measures: InitVar[bool]
-
-    def __post_init__(self, measures: bool) -> None:
-        plan, options = self.plan, self.options
-        self.catalogue = catalogue = _as_planned(self.catalogue, plan)
+    def __init__(
+        self,
+        plan: Plan,
+        options: Options,
+        catalogue: Catalogue,
+        argv: Sequence[str],
+        bases: Bases | None,
+        hosts: Hosts,
+        unsupported: Reasons,
+        *,
+        measures: bool,
+    ) -> None:
+        self.plan, self.options, self.bases = plan, options, bases
+        self.hosts, self.unsupported = hosts, unsupported
+        self._argv = argv
+        self.catalogue = catalogue = _as_planned(catalogue, plan)
         foreign = [own["name"] for own in catalogue["implementations"] if "foreign" in own]
-        self.schedule = Schedule(plan, self.bases, foreign)
+        self.schedule = Schedule(plan, bases, foreign)
         self.directory: Path | None = None
         self._base_files: Mapping[str, BaseFile] = {}
         self._contents = self._read_contents()
@@ -175,7 +178,7 @@ class Engine:
         if self.bases is not None:
             allowed, cells = self.plan.allow_undecided, self.schedule.compared_cells
             gate = {**self.bases.record(), "allow_undecided": allowed, "cells": cells}
-        about = self.plan, self.options, self.catalogue, self.argv
+        about = self.plan, self.options, self.catalogue, self._argv
         try:
             with files.storing(REPORTS):
                 self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
