@@ -131,12 +131,11 @@ def _without_checkpoints(traced: ClosedJaxpr) -> Callable[..., Any]:
         values: dict[Any, Any] = dict(zip(variables, [*traced.consts, *arrays], strict=True))
         for equation in whole.eqns:
             given = list(dict.fromkeys(a for a in equation.invars if isinstance(a, Var)))
-            inside = equation.params["jaxpr"] if equation.primitive.name == "remat2" else None
-            called = (
-                _program(whole, [equation], given, equation.outvars)
-                if inside is None
-                else _program(whole, inside.eqns, inside.invars, inside.outvars)
-            )
+            if equation.primitive.name == "remat2":
+                inside = equation.params["jaxpr"]
+                called = _program(whole, inside.eqns, inside.invars, inside.outvars)
+            else:
+                called = _program(whole, [equation], given, equation.outvars)
             values |= zip(equation.outvars, called(*(values[a] for a in given)), strict=True)
         return [a.val if isinstance(a, Literal) else values[a] for a in whole.outvars]
 

@@ -30,7 +30,5 @@ def vary_alike(*arrays: jax.Array) -> list[jax.Array]:
     """
     axes = frozenset().union(*map(varying_axes, arrays))
     more = [tuple(sorted(axes - varying_axes(array))) for array in arrays]
-    return [
-        jax.lax.pcast(array, own, to="varying") if own else array
-        for array, own in zip(arrays, more, strict=True)
-    ]
+    pairs = zip(arrays, more, strict=True)
+    return [jax.lax.pcast(array, own, to="varying") if own else array for array, own in pairs]

@@ -112,11 +112,8 @@ class Lab:
 
         The options `words` replace those of the smallest run, or are added to them.
         """
-        files = [
-            word
-            for name in ("good", *planted)
-            for word in ("--implementation-path", self.write_planted(name))
-        ]
+        paths = map(self.write_planted, ("good", *planted))
+        files = [word for path in paths for word in ("--implementation-path", path)]
         if workload:
             path = self.write_planted(workload)
             words = ("--workloads", workload, "--workload-path", path, *words)

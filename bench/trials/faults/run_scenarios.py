@@ -120,9 +120,8 @@ def full_disk(lab: Lab, outcome: Outcome) -> None:
         ended = front.wait()
         outcome.check_end(ended, 3)
         message = re.search(r"cannot write into (\S+): [^\n]*", ended.out)
-        outcome.expect(
-            message is not None and RUN in message[1], "the output does not name the run's folder"
-        )
+        is_named = message is not None and RUN in message[1]
+        outcome.expect(is_named, "the output does not name the run's folder")
         outcome.expect(ended.says(f"--resume {RUN}"), "the output does not say how to resume")
         _check_first_block(small, outcome)
         drafts = small.half_written()

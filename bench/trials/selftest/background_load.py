@@ -88,10 +88,8 @@ def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
     burners = 0 if pattern == "quiet" else usable_cores()
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        processes = [
-            stack.enter_context(_burning(pattern, seed, burner, burners, started))
-            for burner in range(burners)
-        ]
+        each = (_burning(pattern, seed, burner, burners, started) for burner in range(burners))
+        processes = [stack.enter_context(one) for one in each]
         for process in processes:
             if process.stdout is None or process.stdout.readline() != _READY:
                 raise ChildError(f"a process for the {pattern} load did not start")

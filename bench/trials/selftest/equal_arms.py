@@ -7,7 +7,7 @@ trials with known truth from one measurement, which overlap.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -256,9 +256,7 @@ def _alpha(planned: int, looks: tuple[int, ...], comparisons: int) -> float:
     return alphas[-1] / comparisons
 
 
-def part(
-    rounds: Rounds, rows: NDArray[np.intp], factors: Mapping[str, float] | None = None
-) -> Rounds:
+def part(rounds: Rounds, rows: NDArray[np.intp], factors: dict[str, float] | None = None) -> Rounds:
     """Select rounds by their indices, and the arms in `factors`, with times multiplied by them."""
     arms = tuple(rounds.arms if factors is None else factors)
     columns = np.array([rounds.arms.index(arm) for arm in arms])

@@ -69,9 +69,8 @@ class Session:
         self.settings = settings
         self.folder = folder
         peers = {name: peer for name, peer in PEERS.items() if name in settings.peers}
-        self.unavailable = {
-            name: reason for name, peer in peers.items() if (reason := peer.why_unavailable())
-        }
+        reasons = {name: peer.why_unavailable() for name, peer in peers.items()}
+        self.unavailable = {name: reason for name, reason in reasons.items() if reason}
         self.peers = {name: peers[name] for name in peers if name not in self.unavailable}
         python = [name for name, peer in self.peers.items() if peer.times_python]
         self._peer_trials = [
@@ -190,9 +189,7 @@ class Session:
             found[program, arm] = Program(setup, measured["step_s"], needs)
         return found
 
-    def _peer_tasks(
-        self, pattern: str, programs: Mapping[tuple[str, str], Program]
-    ) -> Iterator[Task]:
+    def _peer_tasks(self, pattern: str, programs: dict[tuple[str, str], Program]) -> Iterator[Task]:
         def task(peer: str, program: str, arm: str, number: int) -> Iterator[Row]:
             base = TWIN if program == SPIN else BASE
             seconds = self.settings.seconds * (1 if program == SPIN else LONGER)

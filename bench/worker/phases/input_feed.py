@@ -176,10 +176,8 @@ def pipeline(problem: Problem, rows: range) -> Callable[[int], Batch]:
     import grain  # noqa: PLC0415 - an extra, which takes seconds to import
 
     if problem.records is None:
-        drawn = [
-            jax.tree.map(lambda leaf: leaf[rows.start : rows.stop], problem.batch(number))
-            for number in range(DRAWN_BATCHES)
-        ]
+        batches = map(problem.batch, range(DRAWN_BATCHES))
+        drawn = [jax.tree.map(lambda x: x[rows.start : rows.stop], batch) for batch in batches]
         data = grain.MapDataset.source(drawn).repeat()
     else:
         # Processes with other rows read other records.

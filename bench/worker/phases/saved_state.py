@@ -53,12 +53,8 @@ def arrays(state: Any) -> Tree:
 
 def shapes_of(tree: Tree | Shapes, shardings: Mapping[str, Sharding] | None = None) -> Shapes:
     """Describe arrays with their own shardings or the given ones."""
-    return {
-        name: jax.ShapeDtypeStruct(
-            array.shape, array.dtype, sharding=shardings[name] if shardings else array.sharding
-        )
-        for name, array in tree.items()
-    }
+    own = shardings or {name: array.sharding for name, array in tree.items()}
+    return {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=own[n]) for n, x in tree.items()}
 
 
 def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:

@@ -158,10 +158,8 @@ def whole_batch(
 
     def step(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
         params, opt_state, model_state = state
-        (loss, model_state), grads = mean_of(
-            gradients(params, model_state, strided_part(batch, parts, index))
-            for index in range(parts)
-        )
+        each = (strided_part(batch, parts, index) for index in range(parts))
+        (loss, model_state), grads = mean_of(gradients(params, model_state, part) for part in each)
         return (*apply_update(problem.optimizer, params, opt_state, grads), model_state), loss
 
     return TrainStep(

@@ -168,10 +168,8 @@ class DividedGradients:
     def _mean(self, program: Any, params: Params, model_state: ModelState, batch: Batch) -> Any:
         params = self.place(params)
         model_state = jax.device_put(model_state, NamedSharding(self._mesh, P()))
-        means = mean_of(
-            program(params, model_state, self._part(batch, index))
-            for index in range(self.division.parts)
-        )
+        each = (self._part(batch, index) for index in range(self.division.parts))
+        means = mean_of(program(params, model_state, part) for part in each)
         return jax.block_until_ready(means)  # memory may run out only now
 
 

@@ -132,10 +132,8 @@ class Gate:
             devices, memory = mesh.local_devices, device_memory(mesh.local_devices)
             gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, memory)
             self.loss_and_gradients = gradients
-            self.truth = {
-                name: self._truth_of(problem.optimizer, self.exact_batches)
-                for name, problem in self.problems.items()
-            }
+            rules = {name: problem.optimizer for name, problem in self.problems.items()}
+            self.truth = {n: self._truth_of(rule, self.exact_batches) for n, rule in rules.items()}
         for name, truth in self.truth.items():
             if not truth.finite:
                 losses = ", ".join(f"{loss:.3g}" for loss in truth.losses)
@@ -218,17 +216,12 @@ class Gate:
             with exact_arithmetic(self.programs):
                 truth = self._truth_of(optimizer, [widened(batch) for batch in batches])
         orders = [self.reference.trajectory(optimizer, batches, apart=a) for a in (False, True)]
-        errors = [
-            (
-                loss_error(a.losses, b.losses),
-                self.update_error(name, a, b, mask),
-                self.state_error(a, b),
-            )
-            for a, b in ((orders[0], truth), (orders[1], truth), orders)
-        ]
-        loss, update, state = (
-            max(LEAST_ROUNDING, allowed(max(e), wide[1])) for e in zip(*errors, strict=True)
-        )
+        pairs = (orders[0], truth), (orders[1], truth), orders
+        losses = max(loss_error(a.losses, b.losses) for a, b in pairs)
+        updates = max(self.update_error(name, a, b, mask) for a, b in pairs)
+        states = max(self.state_error(a, b) for a, b in pairs)
+        worst = losses, updates, states
+        loss, update, state = (max(LEAST_ROUNDING, allowed(e, wide[1])) for e in worst)
         if name == TIMED_SGD:
             wide = max(loss, wide[0]), max(update, wide[1])
         return ExpectedTrajectory(truth, mask, (min(loss, wide[0]), update), wide, state)
@@ -330,9 +323,8 @@ class Gate:
             most = check["state_tolerance"] = max(expected.state, expected.wide[1] if wide else 0.0)
             (_, start), *ends = zip(ours.states, truth.states, strict=True)
             wrong_state = next(filter(None, (named_state(*end, start, most) for end in ends)), "")
-        drift = drift_beyond_rounding(
-            ours, check, truth, DRIFT * self.exact_eps if name == SGD else 0.0, expected.wide[1]
-        )
+        alone = DRIFT * self.exact_eps if name == SGD else 0.0
+        drift = drift_beyond_rounding(ours, check, truth, alone, expected.wide[1])
         right_loss = check["loss_error"] <= check["loss_tolerance"]
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:

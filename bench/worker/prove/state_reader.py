@@ -93,10 +93,8 @@ class StateReader:
         wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
         kinds = [_kind(leaf) for leaf in leaves]
         # The attributes in the path of each leaf, such as `.trace`.
-        fields, own = (
-            [{*re.findall(r"\.\w+", path)} for path in leaves_by_path(tree)]
-            for tree in (state, shapes)
-        )
+        paths_of = (leaves_by_path(tree) for tree in (state, shapes))
+        fields, own = ([{*re.findall(r"\.\w+", path)} for path in each] for each in paths_of)
 
         def likeness(place: int) -> int:
             """Count names in common: an average of the parameters looks like their momentum."""

@@ -27,6 +27,9 @@ from bench.worker.prove.state_reader import digest_of
 from bench.worker.prove.trajectory import by_path, flatten, is_part, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
+Build = Callable[[Problem], TrainStep]
+"""Builds the step of a problem."""
+
 SEEDS = 5
 STEPS = 48
 TAIL = 12
@@ -59,9 +62,7 @@ class StatisticalProof:
         self._curve = cache(self._reference_losses)
         """The reference's losses by seed, as `_reference_losses` returns them."""
 
-    def prove(
-        self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
-    ) -> StatisticalCheck:
+    def prove(self, build: Build, progress: Callable[[], None]) -> StatisticalCheck:
         """Prove the step that `build` builds, over all seeds; `progress` is called before each run.
 
         UnsupportedError if the reference does not train enough to judge a step by it;
@@ -125,9 +126,7 @@ class StatisticalProof:
             params, model_state = on_host((train_step.params(state), model_state))
             return float(self._gate.reference.gradients(params, model_state, batch)[0][0])
 
-    def _run(
-        self, seed: int, build: Callable[[Problem], TrainStep], decrease: float
-    ) -> tuple[float, Any]:
+    def _run(self, seed: int, build: Build, decrease: float) -> tuple[float, Any]:
         """Train a step; return its shortfall in units of a decrease in loss, and its last state.
 
         Parameters or losses that are not what they have to be raise WrongStepError.
@@ -172,9 +171,7 @@ class StatisticalProof:
             )
         return (float(np.mean(judged)) - self._curve(seed)[1]) / decrease, state
 
-    def _check_influence(
-        self, build: Callable[[Problem], TrainStep], progress: Callable[[], None]
-    ) -> None:
+    def _check_influence(self, build: Build, progress: Callable[[], None]) -> None:
         """Raise WrongStepError if the first or the last part of the batch moves no parameters."""
         problem, shards = self._problem(1), self._gate.shards
 

@@ -144,10 +144,8 @@ def _change(
     """
     if not wrong:
         return ""
-    start, update, right = (
-        vector({path: leaves[path] for path in wrong}, mask=mask)
-        for leaves in (truth.start, ours.first, truth.first)
-    )
+    each = ({path: own[path] for path in wrong} for own in (truth.start, ours.first, truth.first))
+    start, update, right = (vector(leaves, mask=mask) for leaves in each)
     update, right = update - start, right - start
     factor, decay = multiple_of(update, right), multiple_of(update - right, start)
     if not update.any():

@@ -211,19 +211,17 @@ def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.fl
     return make().block_until_ready()
 
 
-def chained(
-    function: Callable[..., jax.Array], x: jax.Array, mesh: Mesh, *whole: jax.Array
-) -> Call:
+def chained(kernel: Callable[..., jax.Array], x: jax.Array, mesh: Mesh, *whole: jax.Array) -> Call:
     """Compile a program that maps each device's shard of x; the next call takes its output.
 
     The donated chain makes each call wait for the last one, as in a step. Independent calls might
     run concurrently, on CPU on more cores than there are devices.
 
-    `function` maps a device's shard of x and the replicated arguments `whole` to the next shard of
+    `kernel` maps a device's shard of x and the replicated arguments `whole` to the next shard of
     x, an array that is sharded over the single axis of the mesh along its first dimension.
     """
     specs = (P(_AXIS), *(P() for _ in whole))
-    local = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P(_AXIS), check_vma=False)
+    local = jax.shard_map(kernel, mesh=mesh, in_specs=specs, out_specs=P(_AXIS), check_vma=False)
     program = jax.jit(local, donate_argnums=0).lower(x, *whole).compile()
 
     def call() -> jax.Array:
