@@ -24,7 +24,7 @@ function drawGroup(id) {
 
 function nothingChosen() {
   const all = button("Show all", () => narrow({ mesh: "", batch: "", off: "" }));
-  return element("p.note", "Nothing matches the choices above. ", all);
+  return nothing("Nothing matches the choices above. ", all);
 }
 
 let held = null; // The group of charts to keep at `heldAt` in the viewport.
