@@ -11,7 +11,6 @@ Statistical Association 78 (1983), 965: multiple comparisons with the best),
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, compress
@@ -23,6 +22,7 @@ from bench.analyse.process_spread import ASSUMED, Spreads
 from bench.analyse.ratio_intervals import log_intervals
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.signed_rank import nan_quantiles
+from bench.records.grouping import grouped
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,8 @@ def rank(
     """
     present = ~np.isnan(rounds.throughput)
     counts = dict(zip(rounds.arms, present[present.sum(axis=1) > 1].sum(axis=0), strict=True))
-    alike = defaultdict[str, list[str]](list)
-    for arm in sorted(arms, key=lambda arm: -counts.get(arm, 0)):
-        alike[programs.get(arm) or arm].append(arm)
+    by_rounds = sorted(arms, key=lambda arm: -counts.get(arm, 0))
+    alike = grouped((programs.get(arm) or arm, arm) for arm in by_rounds)
     groups = {group[0]: group for group in alike.values()}
     names, middle, high = _logs(rounds, list(groups), alpha, process)
     leads = (-high.T <= 0).all(axis=1)

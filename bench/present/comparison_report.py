@@ -5,7 +5,7 @@ Its sentences are about the runs' differences, the changes of cells, and reasons
 
 import math
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from bench.present.run_environment import started
 from bench.present.sentences import counted, ends, listing, some
 from bench.present.terminal import Prose, plain
 from bench.records import files, numbers
+from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM
 from bench.records.statuses import CHANGE_STYLES, STATUSES, VERDICT_STYLES
 from bench.records.store import Run
@@ -106,9 +107,9 @@ def _facts(one: Comparison, other: Comparison) -> Iterator[str]:
 
 def endings(compared: RunComparison) -> list[Group]:
     """Group the cells that ended differently by how they ended."""
-    groups: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    for a, b in compared.ended:
-        groups[_ending(a), _ending(b)].append((a["block"], a["implementation"]))
+    groups = grouped(
+        ((_ending(a), _ending(b)), (a["block"], a["implementation"])) for a, b in compared.ended
+    )
     return [Group(a, b, len(cells), _lines(cells)) for (a, b), cells in groups.items()]
 
 
@@ -131,10 +132,7 @@ def _ending(cell: Row) -> str:
 
 
 def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
-    blocks: defaultdict[str, list[str]] = defaultdict(list)
-    for block, implementation in cells:
-        blocks[block].append(implementation)
-    return [f"{block}: {', '.join(names)}" for block, names in blocks.items()]
+    return [f"{block}: {', '.join(names)}" for block, names in grouped(cells).items()]
 
 
 SHOWN = 8

@@ -16,9 +16,6 @@ from bench.records import numbers
 _LINES = 10
 """Lines that a counter prints where the display cannot be updated in place."""
 
-_NAME = 20
-"""Width up to which the name of a row is not folded."""
-
 _GLUE = "\ue000"
 """A character that is as wide as a space and occurs in no text."""
 
@@ -100,15 +97,13 @@ def show(
     With `notes`, the qualifiers of figures follow in brackets. `styles` are those of figures, by
     their first word.
     """
-    headings = [
+    headings = (
         Column(
             each.main, justify="left" if left else "right", overflow="fold", min_width=6,
             no_wrap=notes and not left,
         )
         for each, left in zip(content.headings, content.left, strict=True)
-    ]  # fmt: skip
-    names = (len(first.main) for first, *_ in content.body)
-    headings[0].min_width = min(_NAME, max(names, default=0))
+    )  # fmt: skip
     shown = table(*headings, gap=1)
     last = ""
     for first, *others in content.body:

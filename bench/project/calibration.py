@@ -13,7 +13,6 @@ their root mean square. Two groups or fewer give no interval; the spread is then
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +23,7 @@ from scipy.stats import t as student
 
 from bench.project.step_model import Calibration, Work
 from bench.records.cells import Cell
+from bench.records.grouping import grouped
 from bench.records.mesh import MeshShape
 
 SHARE, SHARE_WIDTH = 0.6, 0.4
@@ -76,10 +76,8 @@ class Calibrated:
     @cached_property
     def errors(self) -> dict[str, float]:
         """Root mean square of the log errors of each left-out group."""
-        groups = defaultdict[str, list[float]](list)
-        for trial in self.tried:
-            if math.isfinite(trial.predicted_s):
-                groups[trial.group].append(math.log(trial.ratio))
+        known = [trial for trial in self.tried if math.isfinite(trial.predicted_s)]
+        groups = grouped((trial.group, math.log(trial.ratio)) for trial in known)
         return {group: _rms(errors) for group, errors in groups.items()}
 
     @cached_property

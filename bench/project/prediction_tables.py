@@ -13,10 +13,10 @@ from bench.present.columns import Column, Figure, Table, formatted
 from bench.project import published_results
 from bench.project.calibration import Calibrated
 from bench.project.hardware import Hardware
-from bench.project.program_formulae import Curve
 from bench.project.projection import Point, Projection
 from bench.project.step_model import COMBINED_BYTES, Calibration, Prediction
 from bench.records import numbers
+from bench.records.grouping import grouped
 
 SMALL_S = 1e-3
 SMALL = (
@@ -225,9 +225,7 @@ def remarks(points: Sequence[Point]) -> list[str]:
 
 def _jumps(points: Sequence[Point]) -> Iterator[str]:
     """Yield a remark wherever more chips make a step much more efficient."""
-    curves = defaultdict[Curve, list[Point]](list)
-    for point in sorted(points, key=attrgetter("chips")):
-        curves[point.curve].append(point)
+    curves = grouped((point.curve, point) for point in sorted(points, key=attrgetter("chips")))
     for one, other in chain.from_iterable(map(pairwise, curves.values())):
         before, after = one.prediction, other.prediction
         rise = (other.efficiency or 0) / (one.efficiency or math.inf)

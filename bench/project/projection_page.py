@@ -25,9 +25,10 @@ from bench.project import prediction_tables as tables
 from bench.project.calibration import Trial
 from bench.project.hardware import Hardware
 from bench.project.program_formulae import Curve, step_on_hardware
-from bench.project.projection import Family, Point, Projection
+from bench.project.projection import Point, Projection
 from bench.records import derived_files, files, frames
 from bench.records.cells import StepOptions
+from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM
 
 
@@ -66,9 +67,7 @@ class _Line(NamedTuple):
 
 def draw(projection: Projection) -> list[Chart]:
     """Draw a chart for each hardware, subject, family of meshes and batch."""
-    groups = defaultdict[Family, list[Point]](list)
-    for point in projection.points:
-        groups[point.family].append(point)
+    groups = grouped((point.family, point) for point in projection.points)
     names = {point.curve.implementation for point in projection.points}
     tried = [trial for calibrated in projection.here.values() for trial in calibrated.tried]
     each = "per shard" if projection.scaling == "weak" else "in all"
@@ -123,9 +122,7 @@ def _row(name: str, what: str, series: str, x: int, *values: float | None) -> di
 
 def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
     """Return the curves, merging equal predictions; the fastest on most chips comes first."""
-    curves = defaultdict[Curve, list[Point]](list)
-    for point in points:
-        curves[point.curve].append(point)
+    curves = grouped((point.curve, point) for point in points)
     alike = defaultdict[tuple[tuple[int, float], ...], list[Curve]](list)
     for curve, own in curves.items():
         key = tuple((p.chips, float(f"{p.prediction.best_s:.3g}")) for p in own if p.prediction)
