@@ -120,7 +120,9 @@ function goTo(section) {
 function start() {
   readState();
   document.body.append(tip);
-  const on = (kind, ids, listener) => ids.forEach((id) => byId(id)?.addEventListener(kind, listener));
+  const on = (kind, ids, listener) => {
+    for (const id of ids) byId(id)?.addEventListener(kind, listener);
+  };
   on("change", ["subject", "mesh", "batch"], ({ target: { id, value } }) => {
     narrow({ ...(id === "subject" ? OF_SUBJECT : {}), [id]: value });
     if (id === "subject") drawCell();

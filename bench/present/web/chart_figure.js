@@ -45,7 +45,7 @@ function numbersBehind(table) {
   return details;
 }
 
-/* Fill an element with what is being drawn, if that is not there already, or say that it cannot be. */
+/* Fill an element with what is being drawn, unless it already holds that, or say why it cannot. */
 function drawLater(target, drawing) {
   const ended = drawing
     .then((children) => children && target.replaceChildren(...children))

@@ -7,7 +7,7 @@ const optionsOf = (options) =>
     return element("option", { value }, text);
   });
 
-/* A labelled selector whose value is kept in the address under a key; it redraws a group of charts. */
+/* A labelled selector, whose value the address keeps under a key; it redraws a group of charts. */
 function selector(label, key, options, group, value = chosen(key)) {
   const onchange = () => {
     choose({ [key]: select.value });

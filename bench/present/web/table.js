@@ -20,9 +20,10 @@ function makeTable({ title, name, columns, rows, state = {}, changed = () => {},
     pages += 4;
     draw();
   });
-  const headings = columns.map((column) =>
-    heading(column, () => redrawn({ sort: column.key, down: state.sort === column.key && !state.down })),
-  );
+  const headings = columns.map((column) => {
+    const isDown = () => state.sort === column.key && !state.down;
+    return heading(column, () => redrawn({ sort: column.key, down: isDown() }));
+  });
   const chosenRows = rowFinder(columns, rows, state);
 
   function draw() {
@@ -111,8 +112,8 @@ function folded(text) {
 /* Return a function that returns the rows selected by the state, in its order. */
 function rowFinder(columns, rows, state) {
   let words = null; // Text of each row, computed on the first search.
-  const wordsOf = (row) =>
-    columns.flatMap((column) => [textOf(column, row[column.key], row), detailOf(column, row)]).join(" ");
+  const wordsIn = (row, column) => [textOf(column, row[column.key], row), detailOf(column, row)];
+  const wordsOf = (row) => columns.flatMap((column) => wordsIn(row, column)).join(" ");
   return () => {
     const wanted = Object.entries(state.filters).filter(
       ([key, value]) => value !== "" && columns.some((column) => column.key === key),

@@ -32,7 +32,8 @@ function armOf(cell, { ns, one_clock: oneClock, left_out: leftOut, ops, runs }) 
   for (const [meeting, own] of Map.groupBy(all, (run) => run.meeting)) {
     const devices = [...Map.groupBy(own, ({ device }) => device)];
     if (meeting < 0 || devices.length < 2) continue;
-    const came = devices.map(([device, runs]) => [device, Math.min(...runs.map(({ start }) => start))]);
+    const first = (runs) => Math.min(...runs.map(({ start }) => start));
+    const came = devices.map(([device, runs]) => [device, first(runs)]);
     const [last, at] = came.reduce((a, b) => (b[1] > a[1] ? b : a));
     meetings.set(meeting, { last, at, runs: own, wait: Math.max(...own.map(({ wait }) => wait)) });
   }

@@ -17,7 +17,8 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
   const { title, note } = CHARTS.arrays;
   const size = devices.flat().length;
   const general = (path) => path.replace(/\b\d+\b/g, "N");
-  const alike = Map.groupBy(parameters, ({ path, ...rest }) => JSON.stringify([general(path), rest]));
+  const kindOf = ({ path, ...rest }) => JSON.stringify([general(path), rest]);
+  const alike = Map.groupBy(parameters, kindOf);
   const rows = [...alike.values()].map((own) => {
     const [{ path, shape, dtype, parts, bytes: whole, device_bytes: one }] = own;
     const copies = parts[0].devices.length;

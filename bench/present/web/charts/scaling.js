@@ -59,7 +59,7 @@ function curveOf(rows, options) {
 }
 
 /* A function that draws one of several such charts side by side, with its table. It is given a
-   function of a cell's value, and quartiles where it has any. of: which cells; x: function of a cell */
+   function of a cell's value, and quartiles where it has any. of: which cells; x: of a cell. */
 function curvesOf(cells, { of, name, x, xTitle, logX, over, target }) {
   const width = Math.max(150, Math.min(265, widthOf(target) - 60 - LABEL));
   return (key, title, valueOf, { log, text, ...more }) => {
@@ -68,8 +68,8 @@ function curvesOf(cells, { of, name, x, xTitle, logX, over, target }) {
       .filter((point) => known(point.value))
       .map((point) => ({ low: point.value, high: point.value, ...point }));
     if (!rows.length) return "";
-    const some = (key, title) =>
-      rows.some((row) => known(row[key]) && row[key] !== row.value) ? [number(key, title, text)] : [];
+    const differs = (key) => rows.some((row) => known(row[key]) && row[key] !== row.value);
+    const some = (key, title) => (differs(key) ? [number(key, title, text)] : []);
     const options = { title, xTitle, width, logX, log: log && logX, over, ...more };
     return figure("curve", curveOf(rows, options), {
       title: `${title}, ${of}`,
