@@ -150,7 +150,7 @@ def compare_arms(
     floor = found.pop(TWIN, None)
     programs = {cell["implementation"]: identity(cell) for cell in cells}
     # Of arms that run one program, the one with the most rounds speaks for all.
-    named = sorted(found.keys() & opponents.keys(), key=lambda arm: found[arm].rounds)
+    named = sorted(filter(found.__contains__, opponents), key=lambda arm: found[arm].rounds)
     longest = {programs[arm] or arm: found[arm] for arm in named}
     found |= {arm: longest[programs[arm] or arm] for arm in named}
     count = max(1, len({*opponents.items(), *fed.items(), *versions.items()}))

@@ -10,6 +10,7 @@ import pytest
 
 from bench.analyse.cell_table import Tables, build
 from bench.analyse.outcomes import judge_attempts
+from bench.analyse.ratio_intervals import estimate
 from bench.analyse.same_programs import LineDifference, differences, relation
 from bench.analyse.standings import rank
 from bench.commands.explain import explain
@@ -77,6 +78,17 @@ def test_arms_with_one_program_show_one_step_time(tmp_path: Path) -> None:
     assert times["one"] == times["again"] != times["other"]
     (block,) = found.comparisons
     assert block.claims["one"].ratio is block.claims["again"].ratio
+
+
+def test_of_arms_with_equally_many_rounds_the_last_speaks_for_all(tmp_path: Path) -> None:
+    """The order of a set would differ between processes, and with it the report."""
+    names = [f"copy_{number}" for number in range(12)]
+    ratios = {"jit_spmd": 1.0} | {name: 1.4 + 0.01 * n for n, name in enumerate(names)}
+    alike = dict.fromkeys(names, ("1" * 16, "a" * 16, 6))
+    (block,) = tables(tmp_path, replace(PLAN, ratios=ratios, programs=alike)).comparisons
+    last = [arm for arm in block.arms if arm in names][-1]
+    own = block.rounds.paired({last: block.baseline})[last]
+    assert block.claims[last].ratio == estimate(own, block.process.between(last, block.baseline))
 
 
 def test_arms_with_one_program_share_their_standing(tmp_path: Path) -> None:
