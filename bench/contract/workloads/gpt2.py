@@ -256,6 +256,7 @@ def problem(
                 "weight_decay": 0.1,
                 "clip_norm": 1.0,
             },
+            "compute": jnp.dtype(dtypes.compute).name,
             "remat": remat,
             "scan_layers": scan_layers,
         },

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -97,6 +98,7 @@ def problem(config: Config, batch_size: int, precision: str, remat: str = "") ->
                 "eps": 1e-8,
                 "weight_decay": 1e-4,
             },
+            "compute": jnp.dtype(dtypes.compute).name,
             "remat": remat,
         },
         # Three products of 2mnk FLOPs per layer: forward, the kernel's gradient and the inputs'
