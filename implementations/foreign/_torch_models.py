@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F  # noqa: N812 - the name that everybody knows
 from torch.utils.checkpoint import checkpoint
 
+MODELS, PLATFORMS = ("linear", "mlp", "gpt2"), ("cpu", "gpu")
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -26,14 +27,15 @@ def why_unsupported(problem: Any) -> str | None:
     """Return why no step of torch_*.py can run the problem; None if one can."""
     if other := [axis for axis, size in problem.mesh.items() if axis != "data" and size > 1]:
         return f"it shards only the batch, and this mesh has {', '.join(other)}"
+    if problem.model not in MODELS or problem.platform not in PLATFORMS:
+        known = f"{', '.join(MODELS)} on CPUs and GPUs"
+        return f"it runs {known}, not {problem.model} on {problem.platform}"
     if problem.compute not in DTYPES:
         return f"{problem.compute} needs loss scaling"
     if getattr(problem, "remat", "") not in ("", "full"):
         return f"its checkpoints recompute whole blocks, and remat={problem.remat} does not"
     if getattr(problem, "scan_layers", False):
         return "its layers are modules of their own, and PyTorch does not loop over stacked ones"
-    if problem.platform not in ("cpu", "gpu"):
-        return f"it runs on CPUs and GPUs, not on {problem.platform}"
     return None
 
 

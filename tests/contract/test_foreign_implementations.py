@@ -94,6 +94,9 @@ def test_what_it_cannot_do_is_unsupported(module):
     mesh, config = make_mesh(MeshShape.parse("data=1")), gpt2.SIZES["tiny"]()
     for options in ({"remat": "dots"}, {"scan_layers": True}):
         assert module.why_unsupported(gpt2.problem(config, 8, "fp32", **options), mesh)
+    problem = problem_of("mlp", "fp32")
+    other = replace(problem, outline={**problem.outline, "model": "conv"})
+    assert "not conv on cpu" in module.why_unsupported(other, mesh)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
