@@ -76,7 +76,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
             slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
             spec = _marked(plan.spec(), approximate)
             plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
-            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table))
+            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table()))
     return Figures(chosen, {subject: _left_out(left) for subject, left in missing.items()})
 
 

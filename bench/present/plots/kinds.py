@@ -59,8 +59,8 @@ class Plan:
     spec: Callable[[], Mapping[str, Any]]
     """Returns it in Vega-Lite; many plans are never drawn."""
     note: str
-    table: Table | None = None
-    """The figures behind it; None where the report's other tables contain them."""
+    table: Callable[[], Table | None] = lambda: None
+    """Returns the figures behind it; None where the report's other tables contain them."""
     title: str = ""
     """Its title, and its file name, where a subject has several plots of the kind."""
     slug: str = ""
@@ -157,7 +157,7 @@ def scaling(subject: Subject) -> Iterator[Plan]:
             words.remarks["oversubscribed"] if curve.oversubscribed_from is not None else "",
         ]
         spec, note = partial(_scaling, curve, subject), " ".join(filter(None, notes))
-        later, table = curve.kind in seen, run_tables.scaling(curve)
+        later, table = curve.kind in seen, partial(run_tables.scaling, curve)
         yield Plan(2, spec, note, table, curve.title, curve.slug, later)
         seen.add(curve.kind)
 
