@@ -284,8 +284,8 @@ def rounded_to(dtype):
     return lambda grads, _: jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), grads)
 
 
-def sharded(reduced):
-    """A step by jax.shard_map with gradients that are reduced as told."""
+def sharded(reduced, given=lambda batch: batch):
+    """A step by jax.shard_map with gradients that are reduced as told, of another batch."""
 
     def build(problem, mesh):
         right = jit_spmd.build(problem, mesh)
@@ -296,7 +296,7 @@ def sharded(reduced):
             jax.shard_map, mesh=mesh, in_specs=(whole, P("data")), out_specs=whole, check_vma=False
         )
         def step(state, batch):
-            loss, grads = jax.value_and_grad(loss_fn)(state[0], batch)
+            loss, grads = jax.value_and_grad(loss_fn)(state[0], given(batch))
             updates, opt_state = problem.optimizer.update(reduced(grads), state[1], state[0])
             new = optax.apply_updates(state[0], updates)
             return (new, opt_state, state[2]), jax.lax.pmean(loss, "data")
@@ -304,6 +304,12 @@ def sharded(reduced):
         return replace(right, step=step)
 
     return type("Implementation", (), {"build": staticmethod(build)})
+
+
+def labels_of_one_shard(batch):
+    return jax.tree.map(
+        partial(jnp.where, jax.lax.axis_index("data")), shifted_labels(batch), batch
+    )
 
 
 def biases_of_one_shard(grads):
@@ -367,6 +373,14 @@ MISTAKES = {
     "biases": (made(grads=doubled_biases), r"bias'\].* is 2 times what it should be, and that of"),
     "L2": (made(grads=with_l2), "off by -1e-05 times the parameters: .* or an L2 penalty is added"),
     "labels": (made(batch=shifted_labels), "array 1 of the batch is shifted by 1 along axis 0"),
+    "labels of each shard": (
+        sharded(lambda grads: jax.lax.pmean(grads, "data"), shifted_labels),
+        "array 1 of the batch is shifted by 1 along axis 0 within each shard",
+    ),
+    "labels of a shard": (
+        sharded(lambda grads: jax.lax.pmean(grads, "data"), labels_of_one_shard),
+        "array 1 of the batch is shifted by 1 along axis 0 in shard 1 alone",
+    ),
     "no decay": (
         made(updated=by_another(optax.adamw(1e-3, weight_decay=0.0))),
         "the optimizer is not applied as given: its weight_decay is 0 and should be 0.0001",

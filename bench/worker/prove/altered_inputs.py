@@ -38,11 +38,19 @@ def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
     """Yield what may be wrong, the parameters, model state and batch, and a dtype of gradients."""
     (params, state), batch = seen.start, seen.batches[0]
     leaves, tree = jax.tree.flatten(batch)
+    parts = [("", 1, slice(None))]
+    if seen.shards > 1:
+        parts += [(" within each shard", seen.shards, slice(None))]
+        alone = range(seen.shards)
+        parts += [(f" in shard {i} alone", seen.shards, slice(i, i + 1)) for i in alone]
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
-        for axis, by in product(range(np.ndim(leaf))[:2], (1, -1)):
-            moved = [np.roll(x, by, axis) if at == place else x for at, x in enumerate(leaves)]
-            why = f"array {place} of the batch is shifted by {by} along axis {axis}"
-            yield why, (params, state, jax.tree.unflatten(tree, moved)), ""
+        for axis, by, (where, shards, own) in product(range(np.ndim(leaf))[:2], (1, -1), parts):
+            moved = np.array(leaf)
+            apart = moved.reshape(shards, -1, *moved.shape[1:])
+            apart[own] = np.roll(apart[own], by, axis + 1)
+            other = [moved if at == place else x for at, x in enumerate(leaves)]
+            why = f"array {place} of the batch is shifted by {by} along axis {axis}{where}"
+            yield why, (params, state, jax.tree.unflatten(tree, other)), ""
     floats = [at for at, leaf in enumerate(leaves) if is_float(leaf)]
     for name in ("bfloat16", "float16"):
 

@@ -19,6 +19,7 @@ from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, NOISE, UNKNOWN, Observed, known_mistakes
+from bench.worker.prove.misplaced_shards import misplaced_shards
 from bench.worker.prove.moving_averages import averaged_gradients, averaged_loss, weighted
 from bench.worker.prove.relative_errors import (
     close,
@@ -280,4 +281,4 @@ def _others(gate: Gate, seen: Observed) -> str:
             "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
             "optimizer would"
         )
-    return altered_inputs(seen)
+    return altered_inputs(seen) or misplaced_shards(seen, gate.mesh.shape)

@@ -1,0 +1,134 @@
+"""Mistakes with the shards of parameters and gradients are refused, and named."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bench.contract.placement import shard_mapped_step
+from bench.contract.workloads import mlp
+from bench.records.mesh import MeshShape
+from bench.worker.problems import make_mesh
+from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.gate import Gate
+from implementations import fsdp_shard_map, tensor_parallel_shard_map, zero1
+from tests.slow import slow
+from tests.worker.conftest import on_the_host
+
+
+@pytest.fixture(scope="module")
+def gates(programs):
+    """Gates by mesh, made once."""
+    made = {}
+
+    def gate(mesh):
+        if mesh not in made:
+            problem = on_the_host(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"))
+            with jax.enable_x64(True):
+                exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
+            shape = MeshShape.parse(mesh)
+            made[mesh] = Gate(
+                problem, exact, make_mesh(shape), shape.batch_shards, "fp32", programs
+            )
+        return made[mesh]
+
+    return gate
+
+
+def from_the_neighbour(function):
+    """Let a function of (axis, array, spec) return what the device before gets."""
+
+    def wrong(axis, leaf, spec):
+        found = function(axis, leaf, spec)
+        size = jax.lax.axis_size(axis)
+        ring = [(index, (index + 1) % size) for index in range(size)]
+        return jax.lax.ppermute(found, axis, ring) if spec != P() else found
+
+    return wrong
+
+
+def used_by_the_neighbour(gather):
+    def wrong(axis, leaf, spec):
+        size = jax.lax.axis_size(axis)
+        ring = [(index, (index + 1) % size) for index in range(size)]
+        return gather(axis, jax.lax.ppermute(leaf, axis, ring) if spec != P() else leaf, spec)
+
+    return wrong
+
+
+def with_gradients(changed):
+    """Let each device change its gradients, given with their specs, before they are summed."""
+
+    def replacing(_):
+        def wrong(problem, mesh, state, axes, loss_and_gradients, sum_over):
+            specs = jax.tree.map(lambda leaf: leaf.sharding.spec, state[0])
+
+            def of_device(params, batch):
+                loss, grads = loss_and_gradients(params, batch)
+                return loss, changed(grads, specs)
+
+            return shard_mapped_step(problem, mesh, state, axes, of_device, sum_over)
+
+        return wrong
+
+    return replacing
+
+
+def mean_over_model(grads, specs):
+    def mean(leaf, spec):
+        if "model" not in spec:
+            return leaf
+        return jax.lax.pcast(jax.lax.pmean(leaf, "model"), "model", to="varying")
+
+    return jax.tree.map(mean, grads, specs)
+
+
+def clipped_apart(grads, specs):
+    own = [*zip(jax.tree.leaves(grads), jax.tree.leaves(specs), strict=True)]
+    norm = sum(jnp.square(leaf).sum() for leaf, spec in own if spec != P()) ** 0.5
+    scale = jnp.minimum(1, 0.02 / norm)
+    return jax.tree.map(lambda leaf, spec: leaf if spec == P() else scale * leaf, grads, specs)
+
+
+CASES = {
+    "the neighbour's gradients": (
+        *(zero1, "scatter_gradient", from_the_neighbour, "data=4"),
+        "gradients of other shards: those of the device 1 position earlier along `data`",
+    ),
+    "the neighbour's parameters": (
+        *(zero1, "own_shard", from_the_neighbour, "data=4"),
+        "the shards of the parameters change places: each device gets those of the device 1 ",
+    ),
+    "gathered in another order": (
+        *(fsdp_shard_map, "gather_for_use", used_by_the_neighbour, "data=4"),
+        "the loss uses the shards of the parameters in another order: .* earlier along `data`",
+    ),
+    "a mean over the wrong axis": (
+        *(tensor_parallel_shard_map, "shard_mapped_step", with_gradients(mean_over_model)),
+        *("data=1,model=2", "the gradients are averaged over `model`, where each device has other"),
+    ),
+    "clipped apart": (
+        *(fsdp_shard_map, "shard_mapped_step", with_gradients(clipped_apart), "data=4"),
+        "the shards of the gradients along `data` are multiplied by different factors, as when ",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("the neighbour's gradients", "a mean over the wrong axis", "clipped apart"),
+        *slow("the neighbour's parameters", "gathered in another order"),
+    ],
+)
+def test_a_mistake_is_named(gates, monkeypatch, name):
+    module, function, wrong, mesh, diagnosis = CASES[name]
+    monkeypatch.setattr(module, function, wrong(getattr(module, function)))
+    with pytest.raises(WrongStepError) as caught:
+        gates(mesh).prove_exact(module)
+    assert re.search(diagnosis, str(caught.value)), caught.value
+    assert "no known mistake" not in str(caught.value)
