@@ -312,6 +312,10 @@ def labels_of_one_shard(batch):
     )
 
 
+def labels_of_the_neighbour(batch):
+    return batch[0], jax.lax.ppermute(batch[1], "data", [(0, 1), (1, 0)])
+
+
 def biases_of_one_shard(grads):
     first = jax.lax.axis_index("data") == 0
     own = jax.lax.psum(jax.tree.map(lambda x: jnp.where(first, x, 0), grads), "data")
@@ -380,6 +384,10 @@ MISTAKES = {
     "labels of a shard": (
         sharded(lambda grads: jax.lax.pmean(grads, "data"), labels_of_one_shard),
         "array 1 of the batch is shifted by 1 along axis 0 in shard 1 alone",
+    ),
+    "labels of another shard": (
+        sharded(lambda grads: jax.lax.pmean(grads, "data"), labels_of_the_neighbour),
+        "array 1 of the batch is that of the previous shard",
     ),
     "no decay": (
         made(updated=by_another(optax.adamw(1e-3, weight_decay=0.0))),

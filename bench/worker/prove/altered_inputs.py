@@ -1,6 +1,6 @@
 """Diagnosis of gradients that are right for another batch, other labels or rounded parameters."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.contract import Batch, Problem
 from bench.contract.model_state import is_float
 from bench.worker.prove.carried_state import flat
 from bench.worker.prove.failures import APPROXIMATE
@@ -24,33 +25,36 @@ MIXED = 1e-4
 
 def altered_inputs(seen: Observed) -> str:
     """Name the other inputs of the loss that make the first update, up to a factor; else empty."""
-    for why, given, rounded in _inputs(seen):
-        found = vector(flat(seen.gradients(*given)[1]))
+    problem, batch, of = seen.problem, seen.batches[0], "the batch"
+    gradients: Callable[..., Any] = seen.gradients
+    if sequence := problem.sequence:
+        of, batch = "`sequence.split(batch)`", sequence.split(batch)
+        problem = replace(problem, loss=sequence.loss)
+        loss_fn = problem.functional_with_state()[2]
+        gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+    for why, given, rounded in _inputs(seen, batch, of):
+        found = vector(flat(gradients(*given)[1]))
         if rounded:  # the backward pass rounds as well
             found = np.asarray(jnp.asarray(found, rounded), float)
         match = 0.01 * float(jnp.finfo(rounded).eps) if rounded else MATCH
         if (by := multiple_of(seen.update, found)) and close(seen.update, by * found, match):
             return why
-    return _smoothed(seen)
+    return _smoothed(seen, problem, batch)
 
 
-def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
+def _inputs(
+    seen: Observed, batch: Batch, of: str
+) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
     """Yield what may be wrong, the parameters, model state and batch, and a dtype of gradients."""
-    (params, state), batch = seen.start, seen.batches[0]
+    params, state = seen.start
     leaves, tree = jax.tree.flatten(batch)
-    parts = [("", 1, slice(None))]
-    if seen.shards > 1:
-        parts += [(" within each shard", seen.shards, slice(None))]
-        alone = range(seen.shards)
-        parts += [(f" in shard {i} alone", seen.shards, slice(i, i + 1)) for i in alone]
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
-        for axis, by, (where, shards, own) in product(range(np.ndim(leaf))[:2], (1, -1), parts):
-            moved = np.array(leaf)
-            apart = moved.reshape(shards, -1, *moved.shape[1:])
-            apart[own] = np.roll(apart[own], by, axis + 1)
-            other = [moved if at == place else x for at, x in enumerate(leaves)]
-            why = f"array {place} of the batch is shifted by {by} along axis {axis}{where}"
-            yield why, (params, state, jax.tree.unflatten(tree, other)), ""
+        same = [*enumerate(x if np.shape(x) == np.shape(leaf) else leaf for x in leaves)]
+        others = [(f"is replaced by array {at}", x) for at, x in same if x is not leaf]
+        for how, other in (*others, *_shifted(leaf, seen.shards)):
+            altered = [other if at == place else x for at, x in enumerate(leaves)]
+            why = f"array {place} of {of} {how}"
+            yield why, (params, state, jax.tree.unflatten(tree, altered)), ""
     floats = [at for at, leaf in enumerate(leaves) if is_float(leaf)]
     for name in ("bfloat16", "float16"):
 
@@ -62,16 +66,31 @@ def _inputs(seen: Observed) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
         for places in dict.fromkeys(((*floats[:1],), (*floats[1:],), (*floats,))):
             cast = [rounded(x) if at in places else x for at, x in enumerate(leaves)]
             listed = " and ".join(map(str, places))
-            why = f"the batch is rounded to {name} before the loss, in array {listed}"
+            why = f"{of} is rounded to {name} before the loss, in array {listed}"
             if places:
                 yield why, (params, state, jax.tree.unflatten(tree, cast)), ""
 
 
-def _smoothed(seen: Observed) -> str:
+def _shifted(leaf: Any, shards: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield how an array may be shifted, as a whole or in its shards, and what results."""
+    whole = np.asarray(leaf)
+    apart = whole.reshape(shards, -1, *whole.shape[1:])
+    for axis, by in product(range(whole.ndim)[:2], (1, -1)):
+        how = f"is shifted by {by} along axis {axis}"
+        yield how, np.roll(whole, by, axis)
+        if shards == 1:
+            continue
+        moved = np.roll(apart, by, axis + 1)
+        yield f"{how} within each shard", moved.reshape(whole.shape)
+        for index in range(shards):
+            alone = np.concatenate([apart[:index], moved[index : index + 1], apart[index + 1 :]])
+            yield f"{how} in shard {index} alone", alone.reshape(whole.shape)
+    for by, other in (1, "previous"), (-1, "next"):
+        yield f"is that of the {other} shard", np.roll(apart, by, 0).reshape(whole.shape)
+
+
+def _smoothed(seen: Observed, problem: Problem, batch: Batch) -> str:
     """Name label smoothing (Szegedy et al. 2016): a mean with the loss of all labels."""
-    problem, batch = seen.problem, seen.batches[0]
-    if sequence := problem.sequence:
-        problem, batch = replace(problem, loss=sequence.loss), sequence.split(batch)
     *others, labels = jax.tree.leaves(batch)
     if is_float(labels) or not others or problem.state_names:
         return ""

@@ -239,6 +239,7 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     """Return the likely reasons for a constant factor."""
     microbatches, devices = seen.problem.microbatches, jax.device_count()
     rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
+    tokens = seen.problem.sequence.length if seen.problem.sequence else 1
     reasons = {
         "summed over the shards and not divided": (shards, shards),
         "reduced twice over the shards": (shards, shards**2),
@@ -246,6 +247,8 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
         "summed over the microbatches and not divided": (microbatches, microbatches),
         "divided twice by the number of microbatches": (microbatches, 1 / microbatches),
         "summed over the rows and not divided": (rows, rows),
+        "summed over the tokens of a sequence and not divided": (tokens, tokens),
+        "summed over all tokens and not divided": (tokens, tokens * seen.problem.batch_size),
         "divided by the number of all devices, not of the shards": (devices, shards / devices),
     }
     likely = [
