@@ -132,3 +132,13 @@ def test_a_mistake_is_named(gates, monkeypatch, name):
         gates(mesh).prove_exact(module)
     assert re.search(diagnosis, str(caught.value)), caught.value
     assert "no known mistake" not in str(caught.value)
+
+
+def test_other_mistakes_are_not_blamed_on_shards(gates, monkeypatch):
+    def squared(grads, specs):
+        return jax.tree.map(lambda leaf, _: leaf * abs(leaf), grads, specs)
+
+    wrong = with_gradients(squared)(None)
+    monkeypatch.setattr(fsdp_shard_map, "shard_mapped_step", wrong)
+    with pytest.raises(WrongStepError, match="no known mistake explains them"):
+        gates("data=4").prove_exact(fsdp_shard_map)

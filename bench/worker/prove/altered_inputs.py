@@ -49,8 +49,8 @@ def _inputs(
     params, state = seen.start
     leaves, tree = jax.tree.flatten(batch)
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
-        same = [*enumerate(x if np.shape(x) == np.shape(leaf) else leaf for x in leaves)]
-        others = [(f"is replaced by array {at}", x) for at, x in same if x is not leaf]
+        alike = [x is not leaf and (x.shape, x.dtype) == (leaf.shape, leaf.dtype) for x in leaves]
+        others = [(f"is replaced by array {at}", leaves[at]) for at in np.flatnonzero(alike)]
         for how, other in (*others, *_shifted(leaf, seen.shards)):
             altered = [other if at == place else x for at, x in enumerate(leaves)]
             why = f"array {place} of {of} {how}"

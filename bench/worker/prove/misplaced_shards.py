@@ -68,10 +68,13 @@ def _mistaken_updates(
 
 
 def _used_in_other_order(seen: Observed, axes: str, shards: int) -> str:
-    """Test whether the first loss is that of parameters whose shards have changed places.
+    """Test whether a wrong first loss is that of parameters whose shards have changed places.
 
-    Those are along the largest dimension that divides evenly, as in FSDP, or along the first.
+    Those are along the largest dimension that divides evenly, as in FSDP, or along the first. A
+    right loss may be theirs too, because the units of a layer can be permuted.
     """
+    if seen.is_near(seen.ours.losses[0], seen.truth.losses[0]):
+        return ""
 
     def moved(leaf: jax.Array, by: int, *, largest: bool) -> np.ndarray:
         even = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0]
