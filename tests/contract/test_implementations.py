@@ -114,8 +114,8 @@ SOME = {
     Case("resnet", "data=2", StepOptions("bf16")): ["jit_spmd", "nnx_jit", "pmap", "zero2"],
     Case("resnet_local", "data=2", StepOptions("bf16")): ["pmap", "shard_map_psum"],
 }
-"""Those that are proved for all of their kind, where only the model's own code is new: each of the
-others is proved with the same model, and with the same precision of another."""
+"""Those that are proved for all of their kind in blocks where only the model's code is new. The
+others are proved with other models, and with `mlp` in each precision."""
 
 PACKAGES = {"equinox_jit": "equinox"}
 """What some need that need not be installed."""
