@@ -7,8 +7,11 @@ best that the model can reach.
 """
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -32,9 +35,8 @@ IDLE_SHARE = 0.05
 IDLE_TIMES = 2
 SETTLED_TIMES = 6
 """After the grace period a process is watched in intervals of WATCH_S, for at most WATCHED_S, until
-it uses less than IDLE_SHARE of a core in IDLE_TIMES consecutive intervals. A single interval does
-not suffice, because a thread may be waiting for a core. Once an arm is known to work late, it takes
-SETTLED_TIMES."""
+it uses less than IDLE_SHARE of a core in IDLE_TIMES consecutive intervals, at whose ends no thread
+is waiting for a core. Once an arm is known to work late, it takes SETTLED_TIMES."""
 
 LATE_SHARE = 0.4
 """Most late work that is allowed, as a share of SPAN_S, or of the step's own time if that is
@@ -97,8 +99,19 @@ def watch(arm: Arm, seconds: float, times: int) -> Iterator[float]:
         start, cpu = time.perf_counter(), time.process_time() + arm.children_cpu_s()
         time.sleep(WATCH_S)
         used_s = time.process_time() + arm.children_cpu_s() - cpu
-        idle = idle + 1 if used_s < IDLE_SHARE * (time.perf_counter() - start) else 0
+        is_idle = used_s < IDLE_SHARE * (time.perf_counter() - start) and not _waits_for_a_core()
+        idle = idle + 1 if is_idle else 0
         yield used_s
+
+
+def _waits_for_a_core() -> bool:
+    """Whether another thread of this process could run now; False where the system does not say."""
+    for thread in Path("/proc/self/task").glob("*/stat"):
+        with suppress(OSError):  # it may have ended
+            state = thread.read_text().rpartition(")")[2].split()[0]
+            if state == "R" and thread.parent.name != str(threading.get_native_id()):
+                return True
+    return False
 
 
 def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
