@@ -97,7 +97,7 @@ class FileThreads:
         return found
 
 
-def _shown(place: str) -> str:
+def shown(place: str) -> str:
     """Read a file below /proc; empty if the system does not show it, as of what has ended."""
     with suppress(OSError):
         return Path("/proc", place).read_text("utf-8", "replace")
@@ -106,7 +106,7 @@ def _shown(place: str) -> str:
 
 def _children_of(pid: int) -> list[int]:
     """Return the processes that the main thread of a process has started, or has adopted."""
-    return [int(word) for word in _shown(f"{pid}/task/{pid}/children").split()]
+    return [int(word) for word in shown(f"{pid}/task/{pid}/children").split()]
 
 
 def _is_not_of_a_file(thread: Worker) -> bool:
@@ -136,10 +136,10 @@ def _cpu_ns(worker: Worker) -> int:
     """Return the CPU time of a thread, or of a process; 0 if the system does not show it."""
     if isinstance(worker, threading.Thread):
         return _scheduled_ns(worker)[0]
-    return sum(map(int, _shown(f"{worker}/stat").rpartition(")")[2].split()[11:13])) * _TICK_NS
+    return sum(map(int, shown(f"{worker}/stat").rpartition(")")[2].split()[11:13])) * _TICK_NS
 
 
 def _scheduled_ns(thread: threading.Thread) -> tuple[int, int]:
     """Return how long a thread ran so far, and waited for a core; 0 if that is not shown."""
-    ran, waited, *_ = map(int, _shown(f"self/task/{thread.native_id}/schedstat").split() or (0, 0))
+    ran, waited, *_ = map(int, shown(f"self/task/{thread.native_id}/schedstat").split() or (0, 0))
     return ran, waited

@@ -39,25 +39,21 @@ def gates(programs):
     return gate
 
 
+def handed_on(axis, shard, spec):
+    """Give each device the shard of the one before; what is replicated stays."""
+    size = jax.lax.axis_size(axis)
+    ring = [(index, (index + 1) % size) for index in range(size)]
+    return jax.lax.ppermute(shard, axis, ring) if spec != P() else shard
+
+
 def from_the_neighbour(function):
     """Let a function of (axis, array, spec) return what the device before gets."""
-
-    def wrong(axis, leaf, spec):
-        found = function(axis, leaf, spec)
-        size = jax.lax.axis_size(axis)
-        ring = [(index, (index + 1) % size) for index in range(size)]
-        return jax.lax.ppermute(found, axis, ring) if spec != P() else found
-
-    return wrong
+    return lambda axis, leaf, spec: handed_on(axis, function(axis, leaf, spec), spec)
 
 
 def used_by_the_neighbour(gather):
-    def wrong(axis, leaf, spec):
-        size = jax.lax.axis_size(axis)
-        ring = [(index, (index + 1) % size) for index in range(size)]
-        return gather(axis, jax.lax.ppermute(leaf, axis, ring) if spec != P() else leaf, spec)
-
-    return wrong
+    """Let each device pass on its shard before all are gathered."""
+    return lambda axis, leaf, spec: gather(axis, handed_on(axis, leaf, spec), spec)
 
 
 def with_gradients(changed):

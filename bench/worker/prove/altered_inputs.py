@@ -81,11 +81,13 @@ def _shifted(leaf: Any, shards: int) -> Iterator[tuple[str, np.ndarray]]:
         if shards == 1:
             continue
         moved = np.roll(apart, by, axis + 1)
-        yield f"{how} within each shard", moved.reshape(whole.shape)
+        if axis == 0:  # columns move within their shards anyway
+            yield f"{how} within each shard", moved.reshape(whole.shape)
         for index in range(shards):
             alone = np.concatenate([apart[:index], moved[index : index + 1], apart[index + 1 :]])
             yield f"{how} in shard {index} alone", alone.reshape(whole.shape)
-    for by, other in (1, "previous"), (-1, "next"):
+    # Of two shards, the previous is the next as well, and one has no other.
+    for by, other in ((1, "previous"), (-1, "next"))[: shards - 1]:
         yield f"is that of the {other} shard", np.roll(apart, by, 0).reshape(whole.shape)
 
 

@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 from bench.records.messages import UNFINISHED
 from bench.records.numbers import count
 from bench.worker import process_exchange
+from bench.worker.file_threads import shown
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import MAX_STEPS, Arm
 
@@ -106,12 +106,10 @@ def watch(arm: Arm, seconds: float, times: int) -> Iterator[float]:
 
 def _waits_for_a_core() -> bool:
     """Whether another thread of this process could run now; False where the system does not say."""
-    for thread in Path("/proc/self/task").glob("*/stat"):
-        with suppress(OSError):  # it may have ended
-            state = thread.read_text().rpartition(")")[2].split()[0]
-            if state == "R" and thread.parent.name != str(threading.get_native_id()):
-                return True
-    return False
+    others = {path.name for path in Path("/proc/self/task").glob("*")}
+    others.discard(str(threading.get_native_id()))
+    states = (shown(f"self/task/{thread}/stat").rpartition(")")[2].split() for thread in others)
+    return any(state[:1] == ["R"] for state in states)
 
 
 def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
