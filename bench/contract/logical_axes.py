@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import AxisNames, Params, Problem
@@ -61,7 +61,7 @@ def dimensions(problem: Problem) -> Params:
     return tree
 
 
-def partition_specs(problem: Problem, rules: Rules, mesh: Mesh) -> Params:
+def partition_specs(problem: Problem, rules: Rules, mesh: Mesh | AbstractMesh) -> Params:
     """Return each parameter's PartitionSpec by the rules, in a tree like the parameters.
 
     A dimension is replicated if its mesh axis does not divide it evenly, its name has no rule, or
@@ -76,7 +76,7 @@ def partition_specs(problem: Problem, rules: Rules, mesh: Mesh) -> Params:
     return jax.tree.map(spec, dimensions(problem), is_leaf=lambda x: isinstance(x, tuple))
 
 
-def undivided(problem: Problem, rules: Rules, mesh: Mesh, *must: str) -> str | None:
+def undivided(problem: Problem, rules: Rules, mesh: Mesh | AbstractMesh, *must: str) -> str | None:
     """Return why the rules cannot shard the parameters as required; None if they can.
 
     At least one of the names in `must` must occur, and every dimension with one must divide evenly.

@@ -209,8 +209,8 @@ class Schedule:
         process = assumed.updated(self.blocks[each.name].series for each in alike)
         share = alpha / self.family(opponents)
         claims = compare(rounds, opponents, share, self.plan.margin, process, programs)
-        enough = {arm for arm, one in claims.items() if self._is_enough(one)}
-        needed = self._contenders(rounds, process, alpha, programs)
+        enough = {arm for arm, one in claims.items() if self.is_enough(one)}
+        needed = self.contenders(rounds, process, alpha, programs)
         return claims, enough - needed, rounds, process
 
     def family(self, opponents: Mapping[str, str]) -> float:
@@ -219,7 +219,7 @@ class Schedule:
         compared = len(opponents) + len(versions_of(opponents))
         return self.sharing or len(self.compared_cells) or max(compared, 1)
 
-    def _contenders(
+    def contenders(
         self, rounds: Rounds, process: Spreads, alpha: float, programs: Mapping[str, str]
     ) -> set[str]:
         """Return the arms that may be a block's fastest, while they may differ by the margin.
@@ -239,7 +239,7 @@ class Schedule:
         one_each = {programs.get(arm) or arm: arm for arm in reversed(standings.leaders)}
         return set(one_each.values())
 
-    def _is_enough(self, claim: Claim) -> bool:
+    def is_enough(self, claim: Claim) -> bool:
         """Whether a comparison needs no more samples."""
         if self.plan.target_ci is None:
             return claim.verdict.decided

@@ -102,16 +102,20 @@ def test_it_works_in_somebodys_test(pytester):
     )
 
 
-def test_rounds_end_when_it_is_sure_on_which_side_of_the_limit_a_step_is():
-    """An eager step is many times slower; one look is enough for that, and for no equality."""
+@pytest.mark.parametrize(("eager", "limit"), [(True, 1.05), (False, 20)])
+def test_rounds_end_when_it_is_sure_on_which_side_of_the_limit_a_step_is(eager, limit):
+    """One look is enough for an eager step, which is many times slower, and for a large limit."""
 
     def step(state, batch):
         for _ in range(20):
             state = jnp.tanh(state * batch)
         return state, state.sum()
 
-    steps, more = {"old": jax.jit(step), "new": step}, {"seconds": 0.1, "rounds": 48}
-    found = lockstep.compare(steps, jnp.ones(4), jnp.asarray(0.9), decide_at=1.05, **more)
+    new = step if eager else jax.jit(lambda state, batch: step(state, 1 * batch))
+    steps, more = {"old": jax.jit(step), "new": new}, {"seconds": 0.1, "rounds": 48}
+    # No measurement is within this margin, so a race without a limit would not end early.
+    more["margin"] = 1e-9
+    found = lockstep.compare(steps, jnp.ones(4), jnp.asarray(0.9), decide_at=limit, **more)
     new = found.verdicts.set_index("implementation").loc["new"]
-    assert new["verdict_low"] > 1.05
+    assert new["verdict_low"] > limit if eager else new["verdict_high"] < limit
     assert found.samples["round"].max() < 47

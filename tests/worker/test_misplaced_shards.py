@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from bench.contract import ModelAxis
 from bench.contract.placement import shard_mapped_step
 from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
@@ -90,6 +91,20 @@ def clipped_apart(grads, specs):
     return jax.tree.map(lambda leaf, spec: leaf if spec == P() else scale * leaf, grads, specs)
 
 
+def of_the_first(partial, axis):
+    """Return the partial sum of the first device of an axis."""
+    return jax.lax.psum(jnp.where(jax.lax.axis_index(axis) == 0, partial, 0), axis)
+
+
+def with_axis(total):
+    """Let the model's code reduce partial sums over an axis in another way."""
+
+    def replacing(_):
+        return type("WrongAxis", (ModelAxis,), {"total": lambda self, x: total(x, self.name)})
+
+    return replacing
+
+
 CASES = {
     "the neighbour's gradients": (
         *(zero1, "scatter_gradient", from_the_neighbour, "data=4"),
@@ -107,6 +122,14 @@ CASES = {
         *(tensor_parallel_shard_map, "shard_mapped_step", with_gradients(mean_over_model)),
         *("data=1,model=2", "the gradients are averaged over `model`, where each device has other"),
     ),
+    "a mean of partial sums": (
+        *(tensor_parallel_shard_map, "ModelAxis", with_axis(jax.lax.pmean), "data=2,model=2"),
+        "partial sums over `model` are averaged instead of summed",
+    ),
+    "a single partial sum": (
+        *(tensor_parallel_shard_map, "ModelAxis", with_axis(of_the_first), "data=2,model=2"),
+        "partial sums over `model` are not summed",
+    ),
     "clipped apart": (
         *(fsdp_shard_map, "shard_mapped_step", with_gradients(clipped_apart), "data=4"),
         "the shards of the gradients along `data` are multiplied by different factors, as when ",
@@ -118,6 +141,7 @@ CASES = {
     "name",
     [
         *("the neighbour's gradients", "a mean over the wrong axis", "clipped apart"),
+        *("a mean of partial sums", "a single partial sum"),
         *slow("the neighbour's parameters", "gathered in another order"),
     ],
 )

@@ -377,6 +377,14 @@ MISTAKES = {
     "biases": (made(grads=doubled_biases), r"bias'\].* is 2 times what it should be, and that of"),
     "L2": (made(grads=with_l2), "off by -1e-05 times the parameters: .* or an L2 penalty is added"),
     "labels": (made(batch=shifted_labels), "array 1 of the batch is shifted by 1 along axis 0"),
+    "reversed labels": (
+        made(batch=lambda batch: (batch[0], batch[1][::-1])),
+        "array 1 of the batch is reversed along axis 0",
+    ),
+    "reversed features": (
+        made(batch=lambda batch: (batch[0][:, ::-1], batch[1])),
+        "array 0 of the batch is reversed along axis 1",
+    ),
     "labels of each shard": (
         sharded(lambda grads: jax.lax.pmean(grads, "data"), shifted_labels),
         "array 1 of the batch is shifted by 1 along axis 0 within each shard",

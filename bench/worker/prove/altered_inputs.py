@@ -51,7 +51,7 @@ def _inputs(
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
         alike = [x is not leaf and (x.shape, x.dtype) == (leaf.shape, leaf.dtype) for x in leaves]
         others = [(f"is replaced by array {at}", leaves[at]) for at in np.flatnonzero(alike)]
-        for how, other in (*others, *_shifted(leaf, seen.shards)):
+        for how, other in (*others, *_rearranged(leaf, seen.shards)):
             altered = [other if at == place else x for at, x in enumerate(leaves)]
             why = f"array {place} of {of} {how}"
             yield why, (params, state, jax.tree.unflatten(tree, altered)), ""
@@ -71,9 +71,11 @@ def _inputs(
                 yield why, (params, state, jax.tree.unflatten(tree, cast)), ""
 
 
-def _shifted(leaf: Any, shards: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield how an array may be shifted, as a whole or in its shards, and what results."""
+def _rearranged(leaf: Any, shards: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield how the rows or columns of an array or its shards may be moved, and what results."""
     whole = np.asarray(leaf)
+    for axis in range(whole.ndim)[:2]:
+        yield f"is reversed along axis {axis}", np.flip(whole, axis)
     apart = whole.reshape(shards, -1, *whole.shape[1:])
     for axis, by in product(range(whole.ndim)[:2], (1, -1)):
         how = f"is shifted by {by} along axis {axis}"

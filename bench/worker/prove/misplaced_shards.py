@@ -1,12 +1,18 @@
-"""Diagnosis of steps that exchange, mix or scale the shards of parameters or gradients."""
+"""Diagnosis of steps that exchange, mix or scale shards, or reduce partial sums in another way."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import product
+from itertools import chain, product
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
 
+from bench.contract import ModelAxis
+from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, undivided
 from bench.records.numbers import count
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.relative_errors import multiple_of, update_errors
@@ -16,34 +22,46 @@ LEAST_APART = 1e-4
 
 
 def misplaced_shards(seen: Observed, mesh: Mapping[str, int]) -> str:
-    """Name what happens to the shards of all wrong parameters under SGD; empty if not known.
+    """Name what happens to shards under SGD; empty if not known.
 
-    `mesh` has the sizes of the mesh axes. How the step shards a parameter is not known: shards are
-    looked for along any of its dimensions.
+    `mesh` has the sizes of the mesh axes.
+    """
+    sizes = sorted({size for size in mesh.values() if size > 1})
+    axes = {n: " or ".join(f"`{name}`" for name, size in mesh.items() if size == n) for n in sizes}
+    if why := next(_of_wrong_parameters(seen, axes), ""):
+        return why
+    ours = seen.ours.losses[0]
+    if seen.is_near(ours, seen.truth.losses[0]):
+        return ""  # which any order of shards may have: the units of a layer can be permuted
+    for why, losses in chain(_other_orders(seen, axes), _other_sums(seen, mesh.get("model", 1))):
+        if any(seen.is_near(ours, float(loss)) for loss in losses):
+            return why
+    return ""
+
+
+def _of_wrong_parameters(seen: Observed, axes: Mapping[int, str]) -> Iterator[str]:
+    """Yield the mistakes that make the updates of all wrong parameters.
+
+    `axes` names the mesh axes of each size. How the step shards a parameter is not known: shards
+    are looked for along any of its dimensions.
     """
     start, ours, truth = seen.truth.start, seen.ours.first, seen.truth.first
     errors = update_errors(ours, truth, start, None)
     wrong = [path for path, error in errors.items() if not error <= seen.match]
 
-    def mistakes(path: str, axes: str, shards: int) -> Iterator[str]:
-        """Yield the mistakes that make a parameter's update."""
+    def mistakes(path: str, shards: int) -> Iterator[str]:
         whole = start[path], ours[path] - start[path], truth[path] - start[path]
         for axis in [at for at, size in enumerate(start[path].shape) if size % shards == 0]:
             own = [np.stack(np.split(each, shards, axis)) for each in whole]
-            for why, mistaken in _mistaken_updates(axes, *own):
+            for why, mistaken in _mistaken_updates(axes[shards], *own):
                 if seen.is_near(own[1], mistaken):
                     yield why
 
-    for shards in sorted({size for size in mesh.values() if size > 1}):
-        axes = " or ".join(f"`{name}`" for name, size in mesh.items() if size == shards)
+    for shards in axes:
         # A shard of one element is a multiple of any other.
         if any(start[path].size > shards for path in wrong):
-            first, *others = ([*mistakes(path, axes, shards)] for path in wrong)
-            if common := [why for why in first if all(why in each for each in others)]:
-                return common[0]
-        if why := _used_in_other_order(seen, axes, shards):
-            return why
-    return ""
+            first, *others = ([*mistakes(path, shards)] for path in wrong)
+            yield from (why for why in first if all(why in each for each in others))
 
 
 def _mistaken_updates(
@@ -67,29 +85,55 @@ def _mistaken_updates(
         yield f"{why}, as when each device clips by the norm of its own", scaled
 
 
-def _used_in_other_order(seen: Observed, axes: str, shards: int) -> str:
-    """Test whether a wrong first loss is that of parameters whose shards have changed places.
+def _other_orders(seen: Observed, axes: Mapping[int, str]) -> Iterator[tuple[str, Iterable[Any]]]:
+    """Yield orders in which the shards of the parameters may be used, and the first losses.
 
-    Those are along the largest dimension that divides evenly, as in FSDP, or along the first. A
-    right loss may be theirs too, because the units of a layer can be permuted.
+    Shards are along the largest dimension that divides evenly, as in FSDP, or along the first.
     """
-    if seen.is_near(seen.ours.losses[0], seen.truth.losses[0]):
-        return ""
+    params, state = seen.start
 
-    def moved(leaf: jax.Array, by: int, *, largest: bool) -> np.ndarray:
+    def moved(leaf: jax.Array, by: int, shards: int, *, largest: bool) -> np.ndarray:
         even = [axis for axis, size in enumerate(leaf.shape) if size % shards == 0]
         if not even:
             return np.asarray(leaf)
         axis = max(even, key=lambda axis: leaf.shape[axis]) if largest else even[0]
         return np.roll(leaf, by * leaf.shape[axis] // shards, axis)
 
-    params, state = seen.start
-    for by, largest in product(range(1, shards), (True, False)):
-        other = jax.tree.map(partial(moved, by=by, largest=largest), params)
-        (loss, _), _ = seen.gradients(other, state, seen.batches[0])
-        if seen.is_near(seen.ours.losses[0], float(loss)):
-            return (
-                "the loss uses the shards of the parameters in another order: those of the device "
-                f"{count(by, 'position')} earlier along {axes}"
-            )
-    return ""
+    for shards, names in axes.items():
+        for by, largest in product(range(1, shards), (True, False)):
+            other = jax.tree.map(partial(moved, by=by, shards=shards, largest=largest), params)
+            order = f"those of the device {count(by, 'position')} earlier along {names}"
+            (loss, _), _ = seen.gradients(other, state, seen.batches[0])
+            yield f"the loss uses the shards of the parameters in another order: {order}", [loss]
+
+
+class _Averaging(ModelAxis):
+    def total(self, partial: jax.Array) -> jax.Array:
+        return jax.lax.pmean(partial, self.name)
+
+
+class _Omitting(ModelAxis):
+    def total(self, partial: jax.Array) -> jax.Array:
+        return partial
+
+
+def _other_sums(seen: Observed, shards: int) -> Iterator[tuple[str, Iterable[Any]]]:
+    """Yield what tensor parallelism may do with partial sums, and each device's first loss."""
+    problem, mesh = seen.problem, AbstractMesh((shards,), ("model",))
+    if shards == 1 or problem.make_part is None or problem.state_names:
+        return
+    if undivided(problem, TENSOR_PARALLEL, mesh, "mlp", "heads"):
+        return
+    leaves, tree = jax.tree.flatten(seen.start[0])
+    specs: list[P] = jax.tree.leaves(partition_specs(problem, TENSOR_PARALLEL, mesh))
+    places = [spec.index("model") if "model" in spec else None for spec in specs]
+    parts = [
+        leaf if at is None else jnp.stack(jnp.split(leaf, shards, at), at)
+        for leaf, at in zip(leaves, places, strict=True)
+    ]
+    in_axes = jax.tree.unflatten(tree, places), None
+    for what, axis in ("averaged instead of summed", _Averaging), ("not summed", _Omitting):
+        loss_fn = problem.loss_function(axis("model", shards))
+        each = jax.jit(jax.vmap(loss_fn, in_axes, axis_name="model"))
+        losses = each(jax.tree.unflatten(tree, parts), seen.batches[0])
+        yield f"partial sums over `model` are {what}", losses
