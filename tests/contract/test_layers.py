@@ -26,11 +26,9 @@ from bench.worker.prove.gate import Gate
 from bench.worker.read.programs import communication
 from implementations import (
     context_ring,
-    explicit_sharding,
     fsdp_shard_map,
     jit_spmd,
     pipeline_zero_bubble,
-    shard_map_psum,
     tensor_parallel_shard_map,
     tensor_parallel_spmd,
 )
@@ -169,9 +167,7 @@ def test_no_float32_array_has_the_size_of_all_logits(monkeypatch):
         *slow(
             (jit_spmd, "data=2"),
             (tensor_parallel_shard_map, "data=1,model=2"),
-            (shard_map_psum, "data=2"),
             (context_ring, "data=1,context=2"),
-            (explicit_sharding, "data=2"),
             (fsdp_shard_map, "data=2"),
             (tensor_parallel_spmd, "data=1,model=2"),
             (pipeline_zero_bubble, "data=1,pipe=2"),

@@ -255,7 +255,7 @@ def test_float16_gradients_are_reduced_in_float32_unless_the_compiler_decides():
 @pytest.mark.parametrize(
     ("model", "mesh"), [("vae", "data=8"), ("gpt2", "data=2"), ("gpt2 remat", "data=8")]
 )
-@pytest.mark.parametrize("name", [*REPLICATED, "shard_map_bucketed"])
+@pytest.mark.parametrize("name", [*FIRST, "shard_map_in_backward", "shard_map_bucketed"])
 def test_data_parallelism_reduces_every_models_gradients(name, model, mesh):
     if model == "vae":
         found = run(name, vae.problem(vae.SIZES["tiny"](), 8, "fp32"), mesh)

@@ -44,7 +44,13 @@ ALL = sorted(
     if name != "python_loop" and path.parent.name != "foreign"
 )
 EACH_WAY = ("pmap", "fsdp_shard_map", "explicit_sharding", "nnx_jit_cached", "tensor_parallel_spmd")
-"""One of each way to say how arrays are divided; `slow` tries all that have a transformer."""
+"""One of each way to say how arrays are divided; `slow` tries more, with a transformer."""
+ALIKE = {
+    *("shard_map_pmean", "shard_map_in_backward", "nnx_jit", "zero2", "compressed_bf16"),
+    *("tensor_parallel_spmd_activations", "context_gathered", "context_ulysses"),
+    *("expert_replicated", "expert_tensor_parallel"),
+}
+"""Those that divide their arrays as another file does."""
 
 
 def request(implementation, mesh="data=4", workload="mlp", size="tiny", batch=16, **more):
@@ -100,7 +106,7 @@ def test_nothing_need_run(implementation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", sorted({*ALL} - {"equinox_jit", "linen_jit"}))
+@pytest.mark.parametrize("implementation", sorted({*ALL} - ALIKE - {"equinox_jit", "linen_jit"}))
 def test_nothing_need_run_for_a_transformer(implementation):
     mesh = MESHES.get(implementation, "data=4")
     workload = ("gpt2", "deep" if "pipe" in mesh else "tiny")
