@@ -245,6 +245,7 @@ def test_one_update_per_shard_is_named(gate):
         gate.prove_exact(Module(build))
 
 
+@pytest.mark.slow
 def test_wrong_optimizer_is_caught(gate):
     """Right under SGD, but every update of AdamW is 1 % too long."""
 

@@ -25,7 +25,6 @@ from bench.worker.problems import make_mesh
 from bench.worker.prove.arm_checks import ENDLESS
 from bench.worker.trace.profiler import PASSES
 from implementations import local_steps
-from tests.slow import slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -364,15 +363,14 @@ def build(problem, mesh):
 """A file that does something in its turns, of which its fate alone may depend."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
         ("jax.clear_caches()", "it clears jax's caches"),
-        *slow(
-            ("jax.monitoring.clear_event_listeners()", "it removes the listeners"),
-            ("sys.stdout.close(); sys.stderr.close()", ""),
-            ("sys.stdout = sys.stderr = None; sys.stdin.close()", ""),
-        ),
+        ("jax.monitoring.clear_event_listeners()", "it removes the listeners"),
+        ("sys.stdout.close(); sys.stderr.close()", ""),
+        ("sys.stdout = sys.stderr = None; sys.stdin.close()", ""),
     ],
 )
 def test_who_spoils_the_process_is_alone_to_blame(tmp_path, does, reason):
