@@ -22,7 +22,7 @@ from bench.contract.foreign import serve
 from bench.records.cells import Block
 from bench.records.step_programs import StepProgram, packed
 from bench.worker.file_loader import load
-from bench.worker.foreign.foreign_module import STATE, initial, named, restored, without_state
+from bench.worker.foreign.foreign_module import STATE, named, restored, without_state
 from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.carried_state import model_state_of
 from bench.worker.prove.failures import own_copy, why_state_unsupported
@@ -39,7 +39,9 @@ class JaxStep:
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:
         problem, mesh = problem_and_mesh(asked)
-        start = restored(initial(problem), asked.params)
+        # Drawing the parameters would take a second.
+        drawn = {**jax.eval_shape(problem.draw), STATE: problem.draw_state()}
+        start = restored(drawn, asked.params)
         problem = replace(problem, start=without_state(start), start_state=start[STATE])
         wanted = asked.timed and asked.figures
         self.about = {"figures": figures(implementation, problem, mesh)} if wanted else {}
