@@ -12,7 +12,7 @@ import pandas as pd
 from bench.analyse import cell_figures, energy_per_step, peaks, scaling_curves, turn_details
 from bench.analyse.block_ratios import idle_shares
 from bench.analyse.comparisons import Comparison, compare_arms
-from bench.analyse.process_spread import by_devices
+from bench.analyse.process_spread import by_devices, with_twin
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.scaling_curves import Scaling
 from bench.analyse.turn_details import Throttling
@@ -76,8 +76,11 @@ def build(run: Run) -> Tables:
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.of(of_block[name]) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
-    apart = {name: [c["implementation"] for c in cells_of[name] if c["foreign"]] for name in blocks}
-    timed = ((devices[name], rounds, apart[name]) for name, rounds in arranged.items())
+    timed = (
+        (devices[name], arranged[name], with_twin(foreign, attempts[0]["baseline"]))
+        for name, attempts in blocks.items()
+        for foreign in [{c["implementation"] for c in cells_of[name] if c["foreign"]}]
+    )
     process = by_devices(timed, run.manifest["config"].get("process_spread"))
     comparisons = []
     for name, attempts in blocks.items():

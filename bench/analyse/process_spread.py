@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.signed_rank import estimated
-from bench.records.arms import is_ablated
+from bench.records.arms import TWIN, is_ablated
 
 Series = Sequence[NDArray[np.float64]]
 
@@ -82,19 +82,30 @@ ASSUMED = Spreads()
 """Nothing but the priors."""
 
 
-def log_ratios(
-    rounds: Rounds, opponents: Mapping[str, str], apart: Collection[str]
-) -> tuple[list[Series], list[Series]]:
-    """Return the log ratios of arms of one process, and those of arms of two.
+def log_ratios(rounds: Rounds, apart: Collection[str]) -> tuple[list[Series], list[Series]]:
+    """Return the log ratios of a block's arms to one of them: of one process, and of two.
 
-    Each arm has one array per launch, with a value per round. `apart` are the arms with processes
-    of their own.
+    Each arm has one array per launch, with a value per round; there are no arms if there is only
+    one launch. `apart` are the arms with processes of their own.
     """
+    turns = dict(zip(rounds.arms, np.isfinite(rounds.throughput).sum(axis=0), strict=True))
+    # The one is of the worker, if any is, so that both spreads are seen, and stays to the end.
+    whole = sorted(
+        (arm for arm in turns if not is_ablated(arm)), key=lambda arm: (arm in apart, -turns[arm])
+    )
+    several = len(set(rounds.attempt.tolist())) > 1
+    opponents = dict.fromkeys(whole[1:], whole[0]) if several and whole else {}
     one: list[Series] = []
     two: list[Series] = []
     for arm, series in rounds.paired(opponents).items():
         (two if {arm, opponents[arm]} & set(apart) else one).append(series)
     return one, two
+
+
+def with_twin(apart: Iterable[str], baseline: str) -> set[str]:
+    """Return the arms with processes of their own, among them the twin if its baseline is one."""
+    found = {*apart}
+    return found | {TWIN} if baseline in found else found
 
 
 def known(earlier: Mapping[str, Any] | None, devices: int, apart: Iterable[str] = ()) -> Spreads:
@@ -157,11 +168,7 @@ def by_devices(
     shown = defaultdict[int, list[tuple[list[Series], list[Series]]]](list)
     apart = defaultdict[int, set[str]](set)
     for devices, rounds, own in blocks:
-        # An arm of the worker comes first, so that both spreads are seen.
-        whole = sorted((arm for arm in rounds.arms if not is_ablated(arm)), key=own.__contains__)
-        several = whole and len(set(rounds.attempt.tolist())) > 1
-        opponents = dict.fromkeys(whole[1:], whole[0]) if several else {}
-        shown[devices].append(log_ratios(rounds, opponents, own))
+        shown[devices].append(log_ratios(rounds, own))
         apart[devices].update(own)
     return {count: known(earlier, count, apart[count]).updated(own) for count, own in shown.items()}
 

@@ -102,15 +102,17 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, f
     if not found:
         return None
     # Imported here because they load slowly, and most machines have no such runs.
-    from bench.analyse.process_spread import by_devices  # noqa: PLC0415
+    from bench.analyse.process_spread import by_devices, with_twin  # noqa: PLC0415
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
     blocks = (
         (devices[str(name)], Rounds.of(own), apart)
         for run in found
         for devices in [{row["block"]: row["devices"] for row in run.block_rows}]
-        for apart in [{row["implementation"] for row in run.cell_rows if "foreign" in row}]
+        for baselines in [{row["block"]: row["baseline"] for row in run.block_rows}]
+        for foreign in [{row["implementation"] for row in run.cell_rows if "foreign" in row}]
         for name, own in run.samples.groupby("block")
+        for apart in [with_twin(foreign, baselines[str(name)])]
     )
     spreads = by_devices(blocks).items()
     return {key: one for count, own in spreads for key, one in own.stored(count).items()}

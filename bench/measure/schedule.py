@@ -197,15 +197,16 @@ class Schedule:
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
 
-        from bench.analyse.process_spread import known, log_ratios  # noqa: PLC0415
+        from bench.analyse.process_spread import known, log_ratios, with_twin  # noqa: PLC0415
         from bench.analyse.ratio_intervals import compare  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
         rounds, programs = Rounds.of(pd.DataFrame(samples)), self.blocks[block.name].programs
-        if len(set(rounds.attempt.tolist())) > 1:
-            self.blocks[block.name].series = log_ratios(rounds, opponents, self.apart)
+        named = [name for name in self.plan.implementations if name in rounds.arms]
+        apart = with_twin(self.apart, self._baseline(named or [TWIN]))
+        self.blocks[block.name].series = log_ratios(rounds, apart)
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
-        assumed = known(self.plan.process_spread, block.mesh.size, self.apart)
+        assumed = known(self.plan.process_spread, block.mesh.size, apart)
         process = assumed.updated(self.blocks[each.name].series for each in alike)
         share = alpha / self.family(opponents)
         claims = compare(rounds, opponents, share, self.plan.margin, process, programs)

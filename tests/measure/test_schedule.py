@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.analyse.process_spread import PROCESS, TWO_PROCESSES
 from bench.analyse.ratio_intervals import Ratio
 from bench.analyse.verdicts import Claim, Verdict
 from bench.measure.launch_looks import EXTENSION, LaunchLooks
@@ -248,3 +249,16 @@ def test_a_worker_that_died_after_a_look_measures_all_again() -> None:
     again = rows(1, 16, TRUTH)
     assert looks.arms_to_continue(look(again, 0.5)) == list(TRUTH)
     assert looks.arms_to_continue(look(again, 1.0)) == []
+
+
+def test_a_twin_in_a_process_of_its_own_shows_how_much_processes_differ() -> None:
+    made = schedule()
+    made.apart = ["python_loop", "jit_spmd"]
+    found = {}
+    for arms in (["python_loop", "jit_spmd"], ["python_loop", TWIN, "jit_spmd"]):
+        samples = [row for number in range(4) for row in rows(number, 16, dict.fromkeys(arms, 1.0))]
+        opponents = {"jit_spmd": "python_loop"}
+        *_, spreads = made.compared(made.plan.blocks[0], samples, opponents, 0.01)
+        assert spreads.one_process == PROCESS
+        found[TWIN in arms] = spreads.two_processes.freedom
+    assert TWO_PROCESSES.freedom < found[False] < found[True]
