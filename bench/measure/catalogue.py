@@ -65,6 +65,8 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
             names = (file.name for file in path.parent.glob("*.py") if file.is_file())
             near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
             beside = f"; its folder has {', '.join(near)}" if near else ""
+            if text in built_in:
+                beside = f"; the built-in {text} is {built_in[text].relative_to(ROOT)}"
             is_folder = text and path.is_dir()
             what = f"{text} is a folder" if is_folder else f"there is no file {text or repr(text)}"
             faults.append(f"{what}{beside}")

@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,8 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
             raise BadInput([f"there is no file {requirement}"])
         line = f"-r {file}" if file.suffix == ".txt" else str(file)
         content = file.read_bytes()
+        if file.suffix == ".txt" and not re.search(rb"^\s*[^#\s]", content, re.MULTILINE):
+            raise BadInput([f"{requirement} names no package"])
     wanted = "\n".join([line, *_dependencies()])
     reasons: dict[str, list[str]] = {}
     for version, python in _pythons().items():

@@ -56,7 +56,7 @@ class Variant:
             raise ValueError(
                 f"{text!r} is neither NAME=VARIABLE=VALUE, such as "
                 "lhs=XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, nor "
-                "NAME=REQUIREMENT, such as old=jax==0.10.2"
+                "NAME=REQUIREMENT: one such as old=jax==0.10.2, a requirements file or a wheel"
             )
         if name == "base" and (packages or raced):
             raise ValueError("'base' names the other side of a gate; choose another name")

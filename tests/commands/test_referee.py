@@ -107,6 +107,7 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
     ("words", "behaviour", "error"),
     [
         (("none.py", "mine.py"), {}, "there is no file none.py"),
+        (("jit_spmd", "mine.py"), {}, "the built-in jit_spmd is implementations/jit_spmd.py"),
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
         (("best.py",), {}, "the following arguments are required: CHALLENGER.py"),
         (("best.py", "mine.py", "--meshes", "data=1", "data=2"), {}, "a referee judges one block"),

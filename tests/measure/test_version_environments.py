@@ -110,6 +110,9 @@ def test_a_requirement_may_be_a_file(calls, tmp_path):
     for file in (wheel, listed):
         with pytest.raises(BadInput, match=f"there is no file {file}"):
             make_environment(str(file))
+    listed.write_text("\n  # jax==0.10.2\n")
+    with pytest.raises(BadInput, match=f"{listed} names no package"):
+        make_environment(str(listed))
     listed.write_text("jax==0.11.0\n")
     assert make_environment(str(listed)).versions["jax"] == "0.11.0"
     wheel.write_bytes(b"one build")

@@ -27,7 +27,7 @@ def test_a_value_goes_on_until_the_next_variable(text, variables):
     ("text", "message"),
     [
         ("lhs", "is neither NAME=VARIABLE=VALUE"),
-        ("lhs=--xla_flag=1", "nor NAME=REQUIREMENT, such as old=jax==0.10.2"),
+        ("lhs=--xla_flag=1", "one such as old=jax==0.10.2, a requirements file or a wheel"),
         ("a/b=X=1", "is neither NAME=VARIABLE=VALUE"),
         ("=jax==0.10.2", "is neither NAME=VARIABLE=VALUE"),
         ("n=XLA_FLAGS=--a XLA_FLAGS=--b", "sets a variable twice"),
