@@ -135,11 +135,11 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Run the slow tests: every implementation on all it is for, and more (posargs: of pytest)."""
-    run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES, "loadgroup")
+    run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES, "worksteal")
     if session.posargs:
         return
     # See tests/conftest.py: with jaxlib 0.10, all others are compiled without fusion emitters.
-    words = ("-k", "[vae", "--slow", *SEVERAL_CORES, "loadgroup")
+    words = ("-k", "[vae", "--slow", *SEVERAL_CORES, "worksteal")
     run_tests(session, *words, env={"LOCKSTEP_EMITTERS": "1"})
 
 

@@ -115,7 +115,6 @@ SOME = {
     Case("gpt2", "data=1,context=2", StepOptions("fp16")): ["context_ring"],
     Case("gpt2", "data=1,context=8", config=WIDE): ["context_ring"],
     Case("gpt2", "data=1,pipe=2", StepOptions("fp16", 2), PAIR): ["pipeline_zero_bubble"],
-    Case("gpt2_muon", "data=1,pipe=2", StepOptions(microbatches=2), PAIR): ["pipeline_1f1b"],
     Case("moe", "data=1,expert=1"): ["expert_all_to_all"],
     Case("moe", "data=1,expert=2", SCANNED): ["expert_tensor_parallel"],
     Case("moe", "data=1,expert=2", StepOptions("fp16")): ["expert_all_to_all"],
@@ -271,12 +270,6 @@ def marks(kind, name, case):
     return () if always or (name, str(case)) in FIRST else (pytest.mark.slow,)
 
 
-def to_prove(name, case, own_marks=(pytest.mark.slow,)):
-    """The parameters of a proof; one process has all of a block, which share its reference."""
-    group = pytest.mark.xdist_group(f"{case}-{case.config}")
-    return pytest.param(name, case, id=f"{case}-{name}", marks=(*own_marks, group))
-
-
 def test_every_implementation_is_of_one_kind():
     assert sorted(name for names in KINDS.values() for name in names) == sorted(IMPLEMENTATIONS)
 
@@ -284,19 +277,32 @@ def test_every_implementation_is_of_one_kind():
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        *(
-            to_prove(name, case, marks(kind, name, case))
-            for kind, names in KINDS.items()
-            for case in CASES[kind]
-            for name in sorted(names)
-        ),
-        *(to_prove(name, Case(one, "data=4")) for one, names in STATEFUL.items() for name in names),
-        *(to_prove(name, case) for case, names in SOME.items() for name in names),
-        *(
-            to_prove(name, Case("gpt2_muon", mesh))
-            for mesh, own in MATRICES.items()
-            for name in own
-        ),
+        pytest.param(name, case, id=f"{case}-{name}", marks=marks(kind, name, case))
+        for kind, names in KINDS.items()
+        for case in CASES[kind]
+        for name in sorted(names)
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for workload, names in STATEFUL.items()
+        for case in [Case(workload, "data=4")]
+        for name in names
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for case, names in SOME.items()
+        for name in names
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for mesh, names in MATRICES.items()
+        for case in [Case("gpt2_muon", mesh)]
+        for name in names
+    ]
+    + [
+        pytest.param(name, case, id=f"{case}-{name}", marks=pytest.mark.slow)
+        for name in ("pipeline_gpipe", "pipeline_1f1b")
+        for case in [Case("gpt2_muon", "data=1,pipe=2", StepOptions(microbatches=2), PAIR)]
     ],
 )
 def test_passes_the_gate(gates, programs, name, case):
