@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +37,8 @@ def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """Read the named arrays of a safetensors file."""
     data = Path(path).read_bytes()
-    arrays, start = {}, 8 + int.from_bytes(data[:8], "little")
+    start = 8 + int.from_bytes(data[:8], "little")
+    arrays = {}
     for name, entry in json.loads(data[8:start]).items():
         first, last = (start + at for at in entry["data_offsets"])
         flat = np.frombuffer(data[first:last], DTYPES[entry["dtype"]])
@@ -63,7 +65,7 @@ def serve(load: Any, packages: list[str]) -> None:
     """Serve requests from stdin with the implementation that `load` returns; reply on stdout."""
     module: Any = None
     step: Any = None
-    python = sys.version.split()[0]
+    python = {"python": sys.version.split()[0]}
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # anything else that is printed goes to stderr
     for line in sys.stdin:
@@ -77,7 +79,7 @@ def serve(load: Any, packages: list[str]) -> None:
                     step = batch = None  # frees an earlier step's memory
                     params = read_arrays(asked["arrays"])
                     step = module.build(SimpleNamespace(**asked["problem"], params=params))
-                    answer["versions"] = {**{p: version(p) for p in packages}, "python": python}
+                    answer["versions"] = {name: version(name) for name in packages} | python
                     answer |= getattr(step, "about", {})
                 case "place":
                     batch = step.place([*read_arrays(asked["arrays"]).values()])
@@ -85,12 +87,10 @@ def serve(load: Any, packages: list[str]) -> None:
                     answer = run(step, batch, asked["steps"], asked["wait_each"])
                 case "params":
                     write_arrays(asked["arrays"], step.params())
-                case "move":  # which only JAX steps are asked
-                    step.move()
         except ModuleNotFoundError as error:
             answer = {"missing": error.name}
         except BaseException as error:  # noqa: BLE001 - a file may raise anything, even SystemExit
-            sys.excepthook(*sys.exc_info())  # prints the traceback
+            traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         channel.write(json.dumps(answer) + "\n")
 

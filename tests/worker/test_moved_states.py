@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +12,9 @@ from flax import nnx
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from bench.contract.workloads import linear
-from bench.records.mesh import MeshShape
-from bench.worker.foreign import jax_child
-from bench.worker.foreign.foreign_module import initial, named
-from bench.worker.problems import make_mesh
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
 from bench.worker.time.moved_states import MOVED_EVERY, is_rebuilt, moved
-from implementations import jit_spmd
 
 
 def addresses(array):
@@ -139,20 +132,3 @@ def test_the_move_belongs_to_the_arm_and_to_no_turn():
         measure([arm], 1, 0, log, until(MOVED_EVERY + 1), names.append)
     assert names[: MOVED_EVERY * 2] == ["a", ""] * MOVED_EVERY
     assert names[MOVED_EVERY * 2 :] == ["a", "", "a", "", "a", ""]
-
-
-def test_a_step_in_a_process_of_its_own_moves_its_state_when_asked(monkeypatch):
-    problem = linear.problem(linear.SIZES["tiny"](), 8, "fp32")
-    mesh = make_mesh(MeshShape.parse("data=1"))
-    monkeypatch.setattr(jax_child, "problem_and_mesh", lambda _asked: (problem, mesh))
-    asked = SimpleNamespace(timed=True, figures=False, params=named(initial(problem)))
-    step = jax_child.JaxStep(jit_spmd, asked)
-    batch = step.place(jax.tree.leaves(problem.batch(0)))
-    step.step(batch)
-    step.wait()
-    (leaf, *_), params = jax.tree.leaves(step.state), step.params()
-    step.move()
-    assert addresses(jax.tree.leaves(step.state)[0]) != addresses(leaf)
-    jax.tree.map(np.testing.assert_array_equal, step.params(), params)
-    step.step(batch)
-    assert step.wait() > 0

@@ -72,8 +72,6 @@ class ForeignArm(Arm):
     children: Children = field(kw_only=True)
     cores: int = field(kw_only=True)
     """The arm's share of the cores."""
-    moves: bool = False
-    """Whether the children can move their state to other memory."""
     asking_ns: int = 0
     """Median round trip of an empty request."""
     _spans: deque[tuple[int, int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
@@ -141,11 +139,6 @@ class ForeignArm(Arm):
         shares = reported if sum(reported) else [steps for steps, _ in taken]
         times = iter([round(share * whole / sum(shares)) for share in shares])
         return [next(times) if steps else 0 for steps, _ in spans]
-
-    def move(self) -> None:
-        """Let the children move their state, if they can."""
-        if self.moves:
-            self.uncounted(self.children.ask)("move")
 
     def uncounted(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Let the children's CPU time count neither as busy nor as idle while a state is read."""

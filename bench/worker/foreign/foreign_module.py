@@ -119,7 +119,6 @@ class ForeignStep(TrainStep):
         """Make an arm for the rounds, which takes over the processes: the next build has others."""
         self.module.spare = None
         arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
-        arm.moves = JAX_CHILD in self.module.FOREIGN.get("command", ())
         arm.train_step = replace(
             self, params=arm.uncounted(self.params), model_state=arm.uncounted(self.model_state)
         )

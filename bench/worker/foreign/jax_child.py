@@ -6,7 +6,6 @@ state.
 """
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from bench.worker.prove.failures import own_copy, why_state_unsupported
 from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
 from bench.worker.read.programs import FirstCall, program_figures
 from bench.worker.read.step_program import operations
-from bench.worker.time.moved_states import is_rebuilt, moved
 from bench.worker.time.span_end import done_at, wait_for
 
 PACKAGES = ["jax", "jaxlib", "flax", "optax"]
@@ -51,9 +49,6 @@ class JaxStep:
         self.problem, self.built, self.state = problem, built, built.state
         self.loss: Any = None
         self.batch = jax.tree.structure(problem.batch(0))
-        self.step: Callable[[Any], Any] = self._first_step
-        """Dispatches a step without waiting for it."""
-        self.rebuilt = False
 
     def place(self, arrays: list[np.ndarray]) -> Any:
         """Place a batch's leaves."""
@@ -61,17 +56,8 @@ class JaxStep:
         check_placed(arrays, placed)
         return placed
 
-    def move(self) -> None:
-        """Move the state to other memory, as the worker moves its own."""
-        self.state = moved(self.state, rebuilt=self.rebuilt)
-
-    def _first_step(self, batch: Any) -> Any:
-        before, self.step = self.state, self._later_step
-        loss = self.step(batch)
-        self.rebuilt = is_rebuilt(before, self.state)
-        return loss
-
-    def _later_step(self, batch: Any) -> Any:
+    def step(self, batch: Any) -> Any:
+        """Dispatch a step without waiting for it."""
         self.state, self.loss = state_and_loss(self.built.step(self.state, batch))
         return self.loss
 

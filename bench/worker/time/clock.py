@@ -106,10 +106,6 @@ class Arm:
         self.rebuilds_state = is_rebuilt(before, self.state)
         return self
 
-    def move(self) -> None:
-        """Move the state to other memory."""
-        self.state = moved(self.state, rebuilt=self.rebuilds_state)
-
     def begin_rounds(self) -> None:
         """Forget what the arm's own processes did so far; an arm in the worker has none."""
 
@@ -184,7 +180,7 @@ def _move(number: int, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> N
     if (number + 1) % MOVED_EVERY == 0:
         for arm in arms:
             turn_of(arm.name)
-            arm.move()
+            arm.state = moved(arm.state, rebuilt=arm.rebuilds_state)
         turn_of("")
 
 
