@@ -83,13 +83,13 @@ ASSUMED = Spreads()
 
 
 def log_ratios(rounds: Rounds, apart: Collection[str]) -> tuple[list[Series], list[Series]]:
-    """Return the log ratios of a block's arms to one of them: of one process, and of two.
+    """Return log ratios of a block's arms to that with the most rounds: in one process, and in two.
 
     Each arm has one array per launch, with a value per round; there are no arms if there is only
     one launch. `apart` are the arms with processes of their own.
     """
     turns = dict(zip(rounds.arms, np.isfinite(rounds.throughput).sum(axis=0), strict=True))
-    # The one is of the worker, if any is, so that both spreads are seen, and stays to the end.
+    # The reference is an arm of the worker, if there is one, so that both spreads are seen.
     whole = sorted(
         (arm for arm in turns if not is_ablated(arm)), key=lambda arm: (arm in apart, -turns[arm])
     )
