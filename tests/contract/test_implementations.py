@@ -25,7 +25,7 @@ from bench.worker.prove.failures import WrongStepError, approximation
 from bench.worker.prove.gate import Gate
 from bench.worker.read.compilation import remembered_programs
 from implementations.python_loop import distributed_train_step
-from tests.slow import slow
+from tests.slow import LIKE_OTHERS, slow
 
 MODULES = {name: load(path) for name, path in implementation_files([]).items()}
 IMPLEMENTATIONS = {name: one for name, one in MODULES.items() if not hasattr(one, "FOREIGN")}
@@ -323,13 +323,6 @@ def kind_of(name):
 
 
 SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"}
-LIKE_OTHERS = {
-    *("context_gathered", "context_ulysses", "expert_replicated", "expert_tensor_parallel"),
-    *("owner_computes", "context_ring", "compressed_int8", "zero2"),
-    *("shard_map_psum", "shard_map_in_backward", "shard_map_bucketed"),
-    "tensor_parallel_spmd_activations",
-}
-"""Those that place their state as another file does; `slow` tries them too."""
 
 
 def case_of(name):
@@ -439,10 +432,9 @@ def test_no_device_owns_layers_in_vain():
 
 
 @pytest.mark.slow
-def test_shards_of_matrices_would_be_found_wrong(gates, monkeypatch):
-    monkeypatch.setattr("bench.worker.prove.gate.why_wrong", lambda *_, **__: "it is not Muon's")
+def test_shards_of_matrices_would_be_found_wrong(gates):
     gate = gates(Case("gpt2_muon", "data=2"))[2]
-    with pytest.raises(WrongStepError, match="it is not Muon's"):
+    with pytest.raises(WrongStepError, match="the optimizer is not applied as given"):
         gate.prove_exact(IMPLEMENTATIONS["zero1"])
 
 

@@ -112,9 +112,9 @@ def test_rounds_end_when_it_is_sure_on_which_side_of_the_limit_a_step_is(eager, 
         return state, state.sum()
 
     new = step if eager else jax.jit(lambda state, batch: step(state, 1 * batch))
-    steps, more = {"old": jax.jit(step), "new": new}, {"seconds": 0.1, "rounds": 48}
+    steps = {"old": jax.jit(step), "new": new}
     # No measurement is within this margin, so a race without a limit would not end early.
-    more["margin"] = 1e-9
+    more = {"seconds": 1.0, "rounds": 48, "margin": 1e-9}
     found = lockstep.compare(steps, jnp.ones(4), jnp.asarray(0.9), decide_at=limit, **more)
     new = found.verdicts.set_index("implementation").loc["new"]
     assert new["verdict_low"] > limit if eager else new["verdict_high"] < limit

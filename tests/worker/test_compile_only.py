@@ -16,7 +16,7 @@ from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, s
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import load_workload, make_mesh, make_problem
 from bench.worker.read.programs import communication, compilers_cost, product_flops
-from tests.slow import slow
+from tests.slow import LIKE_OTHERS, slow
 
 MESHES = {
     "fsdp_shard_map": "data=2,fsdp=2",
@@ -45,12 +45,6 @@ ALL = sorted(
 )
 EACH_WAY = ("pmap", "fsdp_shard_map", "explicit_sharding", "nnx_jit_cached", "tensor_parallel_spmd")
 """One of each way to say how arrays are divided; `slow` tries more, with a transformer."""
-ALIKE = {
-    *("shard_map_pmean", "shard_map_in_backward", "nnx_jit", "zero2", "compressed_bf16"),
-    *("tensor_parallel_spmd_activations", "context_gathered", "context_ulysses"),
-    *("expert_replicated", "expert_tensor_parallel"),
-}
-"""Those that divide their arrays as another file does."""
 
 
 def request(implementation, mesh="data=4", workload="mlp", size="tiny", batch=16, **more):
@@ -106,7 +100,9 @@ def test_nothing_need_run(implementation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", sorted({*ALL} - ALIKE - {"equinox_jit", "linen_jit"}))
+@pytest.mark.parametrize(
+    "implementation", sorted({*ALL} - LIKE_OTHERS - {"equinox_jit", "linen_jit"})
+)
 def test_nothing_need_run_for_a_transformer(implementation):
     mesh = MESHES.get(implementation, "data=4")
     workload = ("gpt2", "deep" if "pipe" in mesh else "tiny")
