@@ -171,8 +171,7 @@ class Schedule:
         version, with the same implementation. In a gate, each is compared with its base.
         """
         failed = self.blocks[block.name].failed
-        arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed}
-        arms -= {TWIN}
+        arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed} - {TWIN}
         named = [name for name in self.plan.implementations if name in arms]
         if self.bases is not None:
             return self.bases.opponents(arms)
@@ -201,10 +200,12 @@ class Schedule:
         from bench.analyse.ratio_intervals import compare  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
-        rounds, programs = Rounds.of(pd.DataFrame(samples)), self.blocks[block.name].programs
+        state = self.blocks[block.name]
+        counted = [s for s in samples if implementation_of(s["arm"]) not in state.failed]
+        rounds, programs = Rounds.of(pd.DataFrame(counted)), state.programs
         named = [name for name in self.plan.implementations if name in rounds.arms]
         apart = with_twin(self.apart, self._baseline(named or [TWIN]))
-        self.blocks[block.name].series = log_ratios(rounds, apart)
+        state.series = log_ratios(rounds, apart)
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
         assumed = known(self.plan.process_spread, block.mesh.size, apart)
         process = assumed.updated(self.blocks[each.name].series for each in alike)

@@ -109,6 +109,19 @@ def test_those_that_may_be_the_fastest_stay_until_they_are_alike() -> None:
     assert looks.arms_to_continue(look(rows(0, 16, truth), 0.5)) == []
 
 
+def test_what_failed_in_an_earlier_launch_is_no_rival() -> None:
+    """Its samples are not compared, as in the report."""
+    truth = {"python_loop": 1.0, TWIN: 1.0, "jit_spmd": 0.7, "pmap": 0.705}
+    made = schedule(margin="2")
+    block = made.plan.blocks[0]
+    LaunchLooks(made, block).finish(rows(0, 16, truth), 0)
+    made.blocks[block.name].cells += [{"implementation": "pmap", "status": "wrong", "launch": 1}]
+    del truth["pmap"]
+    looks = LaunchLooks(made, block)
+    assert looks.arms_to_continue(look(rows(1, 16, truth), 0.5)) == []
+    assert len(made.blocks[block.name].series[0]) == 2, "of the twin and of jit_spmd"
+
+
 def test_arms_with_one_program_are_measured_once() -> None:
     """pmap is the baseline's program, and needs no more; the two fastest are one program as well,
     of which one stays to be told from the third."""
