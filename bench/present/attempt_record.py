@@ -17,7 +17,7 @@ from bench.records.step_programs import StepProgram
 def diagnosis(
     ruling: Ruling, name: str, other: str, programs: Mapping[str, StepProgram]
 ) -> list[str]:
-    """Explain the outcome of a challenger against another, from their programs by cell."""
+    """Explain the outcome of one implementation against another by their programs, by cell."""
     for who, cell in zip((name, other), ruling.cells, strict=False):  # empty without times
         if is_other_framework(cell["foreign"]):
             how = f"in a process of its own ({framework(cell['foreign'])})"
@@ -51,7 +51,7 @@ def summary(ledger: Ledger) -> str:
 
 
 def build(ledger: Ledger) -> Path:
-    """Write a page and a Markdown file beside the ledger; OSError if it cannot. Return the page."""
+    """Write a page and a Markdown file beside the ledger, or raise OSError; return the page."""
     curve = record(ledger.question, ledger.attempts)
     unknown = dict.fromkeys([*(column.key for column in _COLUMNS), "tested"])
     table = Table("Attempts", _COLUMNS, [

@@ -68,7 +68,7 @@ def faster(most: float) -> str:
 
 
 def sure(low: float, high: float) -> str:
-    """Return an interval as words: `within 4.2 %`, or on one side of 1 `3.1 % to 5.2 %`."""
+    """Return an interval in words: `within 4.2 %`, or `3.1 % to 5.2 %` if it excludes 1."""
     if math.isinf(bound_of(low, high)):
         return "too few rounds"
     if low <= 1 <= high:
@@ -80,7 +80,7 @@ def sure(low: float, high: float) -> str:
 
 
 def describe_verdict(cell: Mapping[Any, Any]) -> str:
-    """Return what is sure of a cell with a verdict: as `sure`, or that its program is equal."""
+    """Return the bounds behind a cell's verdict, as from `sure`, or that its program is equal."""
     return EQUAL if cell["proved_same"] else sure(cell["verdict_low"], cell["verdict_high"])
 
 

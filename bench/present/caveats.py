@@ -22,7 +22,7 @@ from bench.records.rows import Manifest
 from bench.records.store import Damage
 
 NAMED = 8
-"""Damaged parts of files, or throttled arms, that are listed by name."""
+"""Limit on the damaged parts of files, or throttled arms, that are listed by name."""
 
 FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
 """Names of custom calls that compute attention: cuDNN's on CUDA, and a Pallas kernel on TPU."""
@@ -122,7 +122,7 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
     if single := [block for block in blocks if block.claims and block.launches == 1]:
         spreads = (b.process.between(arm, b.baseline) for b in single for arm in b.claims)
         spread = max(spreads, key=attrgetter("sd"))
-        # Launches on a noisy host hardly change what is assumed without any.
+        # On a noisy host, launches hardly change the spread that is assumed without any.
         assumed = spread.freedom < 2 * PROCESS.freedom
         source = "is assumed" if assumed else "was seen in other launches on this machine"
         said["One launch"] = (

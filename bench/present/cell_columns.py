@@ -45,7 +45,7 @@ def is_baseline(cell: Row) -> bool:
 
 
 def _standing(cell: Row) -> str:
-    """Return whether it is the baseline, is approximate, and was measured separately."""
+    """Return which of `baseline`, `approximate` and `measured separately` apply."""
     known = {
         "baseline": is_baseline(cell),
         "approximate": cell["approximate"],
@@ -55,7 +55,7 @@ def _standing(cell: Row) -> str:
 
 
 def _rounded_down(share: float) -> float:
-    """Round a lower bound on `excess` down to the digits that are shown of it."""
+    """Round a lower bound down to the digits that `excess` shows of ratios below 10."""
     scale = 1000 if share < 1 else 100
     return float(np.floor(scale * share) / scale)
 
@@ -85,7 +85,7 @@ def _compile(cell: Row) -> str:
 
 
 def is_other_framework(foreign: object) -> bool:
-    """Whether a cell's `foreign` describes processes without jax; cells in the worker have none."""
+    """Return whether `foreign` describes processes without jax; cells in the worker have none."""
     return isinstance(foreign, dict) and "jax" not in foreign["versions"]
 
 

@@ -30,7 +30,7 @@ DASHES: tuple[tuple[float, ...], ...] = ((1, 0), (4, 1.5), (1, 1))
 """Dashes, which shapes take in turn."""
 
 FARTHEST_RATIO = 1.5
-"""Ratio from which on, in either direction, the colours of a heatmap are the strongest."""
+"""Ratio at which the colours of a heatmap are the strongest, in either direction."""
 
 LOG_TICKS = [float(f"{step}e{power}") for power in range(-12, 19) for step in (1, 2, 5)]
 """Ticks of a logarithmic axis, which shows those within its domain."""
@@ -65,11 +65,11 @@ class Look(NamedTuple):
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
-    """Return the looks of a run's implementations, which are unique among 64.
+    """Return the looks of a run's implementations, which are unique for up to 64 of them.
 
-    A name decides its look, so that an implementation looks the same in every run and projection,
-    unless a name before it in the alphabet has taken its look. One that Lockstep does not have
-    takes a colour that nothing else has in this run, if there is one left.
+    A look depends on the name, so that an implementation looks the same in every run and
+    projection, unless a name before it in the alphabet has taken its look. An implementation that
+    Lockstep does not ship takes a colour that nothing else has in this run, if one is left.
     """
     every = [
         Look(colour, shape, DASHES[place % len(DASHES)])

@@ -27,7 +27,7 @@ FEW_BLOCKS = 2
 """Runs with at most this many blocks get a line for each block below the answer."""
 
 MOST = 12
-"""Subjects (workloads with options), and reasons, that are shown."""
+"""Limit on the subjects (workloads with options), and on the reasons, that are shown."""
 
 INDENT = "  "
 
@@ -94,7 +94,7 @@ def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
 
 
 def next_steps(found: Tables, run: Run) -> Iterator[str]:
-    """Yield the reason why comparisons are undecided, and commands; nothing if all are decided.
+    """Yield what is undecided and why, and commands to decide it; nothing if all is decided.
 
     Commands are on indented lines of their own, which must not be wrapped.
     """
@@ -132,7 +132,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
 
 
 def _why(blocks: list[Comparison]) -> str:
-    """Return why comparisons are undecided: the largest disturbance, or small differences."""
+    """Return why comparisons are undecided: the largest disturbance, or else small differences."""
     known = [block.conditions for block in blocks if block.conditions]
     shares = {
         "other processes": max((one.foreign for one in known), default=0.0),
@@ -145,7 +145,7 @@ def _why(blocks: list[Comparison]) -> str:
 
 
 def _needed(left: list[tuple[Comparison, list[Claim]]], run: Run) -> float:
-    """Return the seconds that would probably decide all claims that have an interval."""
+    """Return the seconds of measuring that would probably decide all claims with an interval."""
     seconds = {block.name: 0.0 for block, _ in left}
     for row in run.block_rows:
         if row["block"] in seconds:

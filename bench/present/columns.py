@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def excess(share: float) -> str:
-    """Format how much longer something takes, `12.3 %`, or from twice on the factor, `5.20x`."""
+    """Format how much longer something takes: `12.3 %`, or from a factor of 2 on, `5.20x`."""
     return numbers.percent(share) if share < 1 else numbers.significant(1 + share) + numbers.TIMES
 
 

@@ -11,7 +11,7 @@ from bench.records.variants import is_requirement
 
 _NUMBERS = ("launches", "rounds", "seconds")
 _REPEATED = ("implementation-path", "workload-path", "variant")
-"""Options that take one value each time."""
+"""Options that are repeated, with one value each time."""
 
 LIBRARY = "lockstep.compare(...)"
 """The call that made a run of functions, in a user's own program."""
@@ -25,10 +25,10 @@ def of_run(manifest: Manifest) -> str:
 
 
 def of_block(comparison: Comparison, manifest: Manifest) -> str:
-    """Return the command that measures a block again, apart from `--implementations` at its end.
+    """Return the command that measures a block again, without `--implementations`, which goes last.
 
     A cell needs its baseline beside it, because its ratio refers to that. The user's own files have
-    the paths under which the run was started.
+    the paths that the run was started with.
     """
     block, config = comparison.block, manifest["config"]
     if "functions" in config:

@@ -72,7 +72,7 @@ class Group(NamedTuple):
     """Cells that share one remark."""
 
     a: str
-    """How they ended in A, or the run that alone has them."""
+    """How they ended in A, or the only run that has them."""
     b: str
     """How they ended in B, or what the other run lacks."""
     number: int
@@ -136,7 +136,7 @@ def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
 
 
 SHOWN = 8
-"""Blocks, or reasons, that a list on a terminal shows; the page shows all."""
+"""Limit on the lines of a list on a terminal; the page shows all."""
 
 
 def build(a: Run, b: Run, output: Path, margin: float | None) -> RunComparison:

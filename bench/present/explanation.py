@@ -82,7 +82,7 @@ def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
 def baseline_pairs(
     blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]
 ) -> Iterator[Explanation]:
-    """Yield each traced cell with the baseline of its block."""
+    """Yield the explanation of each traced cell's difference from the baseline of its block."""
     for block in blocks:
         for cell in block.ranked:
             if (pair := pair_of(cell, baseline_cell(block), traces)) is not None:
@@ -138,8 +138,8 @@ def show_times(
 ) -> None:
     """Print the ratio of two cells that ran side by side, and the shares of their ablated parts.
 
-    The ratio's interval holds for all pairs of arms of the block simultaneously. Of traced steps
-    that were timed one by one, the sentence on their causes tells it.
+    The ratio's interval holds for all pairs of arms of the block simultaneously. The ratio of
+    traced steps that were timed singly is left to the sentence on their causes.
     """
     for block in blocks:
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in cells)
@@ -161,7 +161,7 @@ def show_times(
 def show_parts(
     console: Console, cells: tuple[str, str], tables: Tables, traces: Mapping[str, TraceRow]
 ) -> None:
-    """Print what is known of two steps, at least one of which is in its own process."""
+    """Print what is known of two steps, at least one of which runs in its own process."""
     console.print("Steps that run in separate processes are not traced; only the worker is.")
     known: dict[str, Any] = {row["cell"]: row for row in tables.cells.to_dict("records")}
     for cell in cells:

@@ -93,7 +93,7 @@ def tally(cases: Sequence[Case]) -> str:
 
 
 def command(outcome: Outcome) -> str:
-    """Return the command that repeats the gate, with the base's commit if there is just one."""
+    """Return the command that repeats the gate; with one repository, it names the base's commit."""
     name, revision, *rest = outcome.manifest["argv"]
     repositories = outcome.gate["repositories"]
     if len(repositories) == 1:
@@ -117,7 +117,7 @@ def _plain(text: str) -> str:
 
 
 def _table(cases: Sequence[Case], name: Callable[[str], str]) -> Table:
-    """Return the cases with their reasons as remarks; `name` displays the author's text."""
+    """Return a table of cases with their reasons as remarks; `name` displays the author's text."""
     columns = (
         Column("cell", "Cell", value=lambda case: Figure(name(case.cell))),
         Column("base", "Base", format="s", value=lambda case: case.base.get("step_s")),

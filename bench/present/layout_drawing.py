@@ -12,7 +12,7 @@ from bench.records import numbers
 from bench.records.messages import ArrayLayout, Inspection
 
 _MOST = 8
-"""Shards along a dimension that are drawn: the first ones and the last."""
+"""Limit on the shards drawn along a dimension; of more, the first ones and the last are drawn."""
 
 
 def show(console: Console, layout: Inspection) -> None:
@@ -85,7 +85,7 @@ def _drawing(array: ArrayLayout) -> Table:
     divided = [d for d, own in enumerate(starts) if len(own) > 1]
     across = divided[-1] if divided[-1] == len(starts) - 1 or len(divided) > 1 else None
     down = next((d for d in reversed(divided) if d != across), None)
-    # Of the other dimensions, the first shard is drawn.
+    # Along other dimensions, only the first shard is drawn.
     some = [own if len(own) <= _MOST else [*own[: _MOST - 2], None, own[-1]] for own in starts]
     drawn = [own if d in (down, across) else own[:1] for d, own in enumerate(some)]
     holders: dict[tuple[int | None, ...], str] = {

@@ -50,7 +50,7 @@ def _hardware_lines(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _board(board: Board) -> str:
-    """Describe a board in a line: its clock, power, heat, memory, errors, links and users."""
+    """Describe a board in a line: clock, power, temperature, memory, ECC, links and processes."""
 
     def known(value: float | None, unit: str) -> str:
         return MISSING if value is None else f"{value:.0f}{unit}"

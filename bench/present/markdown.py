@@ -39,10 +39,10 @@ SECTION = BYTES // 6
 """Limit on one section, so that it leaves room for the others."""
 
 NAMED = 3
-"""Reasons in the summary for each status."""
+"""Limit on the reasons in the summary for each status."""
 
 REASON = 120
-"""Characters of a reason in the summary."""
+"""Limit on the characters of a reason in the summary."""
 
 
 def content(
@@ -99,16 +99,16 @@ def _failure(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[str, Any]]:
-    """Render tables of whole subjects before those of single blocks, which share the rest.
+    """Render tables of whole subjects first, then those of single blocks, which share what is left.
 
-    The blocks of a subject are rendered until one has no room.
+    The blocks of a subject are rendered until one does not fit.
     """
     cells = cell_columns.rows(found, manifest)
     blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
     room = BYTES
 
     def fits(text: Markup, most: int = BYTES, left: int = 0) -> bool:
-        """Give a text its room, if that is within the limit and leaves as much as it has to."""
+        """Reserve room for a text if it has at most `most` bytes and `left` bytes remain."""
         nonlocal room
         size = len(text.encode())
         fitting = size <= min(room - left, most)
@@ -174,7 +174,7 @@ def _general(
 def _of_block(
     block: Comparison, found: Tables, cells: Mapping[str, Row], manifest: Manifest
 ) -> Iterator[Table]:
-    """Render the tables of one block, its times first."""
+    """Yield the tables of one block, its times first."""
     reasons = (trace_tables.reasons, trace_tables.against_fastest)
     said = [one for find in reasons for one in find(block, found.traces).values()]
     yield run_tables.comparison(block, cells, manifest)

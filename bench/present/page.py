@@ -29,7 +29,7 @@ SCRIPTS = sorted(
 """They are concatenated into one script; all others use constants of the first two."""
 
 FIRST = 8
-"""Blocks of a workload with its options that are shown at first; the others unfold on request."""
+"""Number of blocks shown at first for a workload with its options; the others are folded."""
 
 
 def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
@@ -87,7 +87,7 @@ def content(
 
 
 def _policy(style: str, *scripts: str) -> str:
-    """Content-Security-Policy: nothing is fetched, and only the page's own scripts run."""
+    """Return a Content-Security-Policy: nothing is fetched, and only the page's own scripts run."""
     digests = (hashlib.sha256(text.encode()).digest() for text in (style, *scripts))
     own, *code = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (

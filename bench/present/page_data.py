@@ -38,17 +38,17 @@ from bench.records.step_programs import compressed, unpacked
 from bench.records.trace_rows import TraceRow
 
 MOST_ROUNDS = 200
-"""Rounds of a block whose samples the page has, evenly spaced in time; samples.csv has all."""
+"""Limit on a block's rounds whose samples the page has, evenly spaced; samples.csv has all."""
 
 MOST_MOMENTS = 1000
-"""Rounds of the run on its timeline, evenly spaced in time."""
+"""Limit on the moments of the run's timeline, each a median over rounds."""
 
 MOST_LOSSES = 40_000
 """Limit on the points of all loss curves together; losses.csv has every step."""
 
 MOST_STEPS = 200
 FEWEST_STEPS = 20
-"""Minimum points of a curve, evenly spaced, as far as MOST_LOSSES allows."""
+"""Bounds on the points of a loss curve, evenly spaced; between them, MOST_LOSSES decides."""
 
 MOST_DRAWN = 6_000_000
 """Limit on the characters of all drawn steps together; the stored rows of traces have every one."""
@@ -74,7 +74,7 @@ def encode(value: dict[str, Any]) -> str:
 
 
 class _PageData:
-    """The data of one page; its parts refer to one another by these numbers."""
+    """The data of one page, whose parts refer to one another by numbers."""
 
     def __init__(self, found: Tables, manifest: Manifest) -> None:
         self.found, self.manifest = found, manifest
@@ -249,7 +249,7 @@ class _PageData:
 
 
 def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float | None]]:
-    """Return the ratios of `explain` for arms that shared rounds, by their numbers: `3/5`.
+    """Return the ratios of `explain` for arms that shared rounds, by the arms' numbers: `3/5`.
 
     Each is the first's time over the second's, with the ends of the interval that holds for all
     pairs of the block simultaneously, or None where there is no interval.
@@ -276,7 +276,7 @@ def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
 
 
 def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
-    """Return the cells that have room, in the order of `drawn_steps`, by the size of each."""
+    """Return the cells whose `sizes` fit into `most`, chosen in the order of `drawn_steps`."""
     orders = []
     for block in found.comparisons:
         own = [cell["cell"] for cell in block.ranked if cell["cell"] in sizes]
@@ -293,10 +293,10 @@ def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
 def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return how traced steps spend their time, so that the page need only subtract.
 
-    These are `what` and `source` of each cause, as columns; and by cell, `causes`, the numbers of
-    the step's causes, `ns`, nanoseconds on each as in `causes.sides` with operations of all sizes
-    together, `transposing`, the causes whose operations change an array's layout, and `steps_ns`,
-    the times of a traced step and of one just before without a profiler.
+    The first value has `what` and `source` of each cause, as columns. The second has by cell:
+    `causes`, the numbers of the step's causes; `ns`, the nanoseconds of each as in `causes.sides`,
+    operations of all sizes together; `transposing`, the causes whose operations change an array's
+    layout; and `steps_ns`, the times of a traced step and of one just before without a profiler.
     """
     causes: dict[tuple[str, str], int] = {}
     cells = {}

@@ -1,7 +1,4 @@
-"""What a run measured besides the times of whole steps: tables and sentences.
-
-Input, ablations, checkpoints, and the sentences about loss curves.
-"""
+"""Tables and sentences about input, ablations and checkpoints, and sentences about loss curves."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -40,7 +37,7 @@ _YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 
 
 def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
-    """Return the rows of some blocks by the names of their files: none if not measured."""
+    """Return the rows of some blocks by the names of their files; no rows if not measured."""
     return {
         "inputs": phase_costs.input_costs(blocks),
         "ablations": phase_costs.find(blocks, found.traces),
@@ -49,7 +46,7 @@ def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
 
 
 def tables(found: Tables, blocks: Sequence[Comparison]) -> list[Table]:
-    """Return the tables of some blocks; those of what was not measured have no rows."""
+    """Return the tables of some blocks, without rows if they were not measured."""
     rows = find(found, blocks)
     return [inputs(rows["inputs"]), ablations(rows["ablations"]), checkpoints(rows["checkpoints"])]
 
@@ -192,7 +189,7 @@ def checkpoint_sentences(rows: Rows) -> list[str]:
 
 
 def loss_sentence(trainings: Sequence[Training]) -> str:
-    """Return the largest difference from the reference, and what rounding explains; or nothing."""
+    """Describe the largest difference from the reference, and how far rounding goes, or nothing."""
     known = [
         (curve.largest or 0.0, curve, training)
         for training in trainings

@@ -21,16 +21,16 @@ from bench.records import numbers
 from bench.records.statuses import STATUSES
 
 COLUMNS = 12
-"""Blocks that are shown; worst and mean are over all of them."""
+"""Limit on the blocks that are shown; worst and mean cover all blocks."""
 
 SHADES = (1.02, 1.1, 1.25, 1.6)
-"""Thresholds of the shades: times over the fastest's."""
+"""Thresholds of the shades, as ratios to the fastest time."""
 
 SLIDE = 1920, 1080
-"""Width and height of a slide in pixels, of which the picture's PNG fills one."""
+"""Width and height of a slide in pixels, into which the picture's PNG has to fit."""
 
 LINE, PER_COLUMN = 44, 9
-"""Characters per line of the picture's text: beside the blocks, and at least for each of them."""
+"""Characters per line of the picture's text: beside the blocks, and at least for each block."""
 
 CAPTION = (
     "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
@@ -59,7 +59,7 @@ class Line:
 
     name: str
     fields: list[Field | None]
-    """None where a block does not support it or did not include it."""
+    """None where it is unsupported in a block or was not part of it."""
     worst: str
     mean: str
     count: str
@@ -112,7 +112,7 @@ def make(found: Tables) -> PlacingTable | None:
 def picture(found: Tables, title: str, machine: str) -> Plot | None:
     """Return a drawing of the answer above the matrix; None if nothing was compared.
 
-    `title` is the question that the run answers; `machine` is in a few words, with the date.
+    `title` is the question that the run answers; `machine` names the hardware and the date.
     """
     matrix = make(found)
     if matrix is None:
@@ -181,7 +181,7 @@ def _field(cell: Mapping[str, Any], subject: str) -> Field:
 
 
 def _is_fastest(cell: Mapping[str, Any]) -> bool:
-    """Whether a cell has the shortest estimate of those that may be the fastest."""
+    """Return whether a cell has the shortest estimate of those that may be the fastest."""
     return bool(cell["tier"] == 0 and cell["behind"] == 1)
 
 

@@ -11,7 +11,7 @@ PAGE = Path(derived_files.PROJECTION, "projection.html")
 """Path within a run's folder; `project` creates it."""
 
 MOST = 8
-"""Charts that a report shows; it links to the others."""
+"""Limit on the charts that a report shows; it links to the others."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Projected:
     page: str
     """Path from the run's folder."""
     charts: list[dict[str, Any]]
-    """`title`, `spec` in Vega-Lite, and `path`, that of the image from the run's folder."""
+    """`title`, `spec` in Vega-Lite, and `path`, where the image is within the run's folder."""
     more: int
     """Number of charts that are not shown."""
 

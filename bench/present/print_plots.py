@@ -1,4 +1,4 @@
-"""Selection of a report's printed plots, and their captions: as many as take a few seconds."""
+"""Selection of a report's printed plots, as many as take a few seconds, with their captions."""
 
 import math
 import re
@@ -21,7 +21,7 @@ PANELS = 36
 """Limit on the panels of all plots of a report: each takes some 0.06 s in all its formats."""
 
 FEWEST, MOST = 3, 5
-"""Bounds of a plot's panels: the more subjects share PANELS, the fewer each plot has."""
+"""Bounds on the panels of a plot: the more subjects share PANELS, the fewer each plot has."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Figures:
 
 
 def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
-    """Draw the plots of a run, most informative first for every subject, up to PANELS or all.
+    """Return the plots of a run, each subject's most informative first, up to PANELS panels or all.
 
     `machine` is printed on each of them.
     """
@@ -88,7 +88,7 @@ def _subtitle(blocks: Sequence[Comparison], machine: str) -> str:
 
 
 def _marked(part: Any, approximate: Container[str]) -> Any:
-    """Return a specification in which names of approximate steps say so, in legends and labels."""
+    """Return a specification that marks the names of approximate steps in legends and labels."""
     if isinstance(part, Mapping):
         return {key: _marked(value, approximate) for key, value in part.items()}
     if isinstance(part, list):

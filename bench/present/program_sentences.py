@@ -13,7 +13,7 @@ from bench.records import numbers
 from bench.records.step_programs import Operation, StepProgram, unpacked
 
 MOST_LINES = 12
-"""Source lines of a difference between two programs that are shown."""
+"""Limit on the source lines of a difference between two programs that are shown."""
 
 _MOST_OPERATIONS = 3
 
@@ -28,7 +28,7 @@ _FIGURES = (
     ("wire_bytes", "sent bytes", "bytes"),
     ("compile_s", "compile time", "s"),
 )
-"""Columns of a cell that such a sentence mentions, with words and format."""
+"""Columns of a cell whose differences sentences mention, with their words and formats."""
 
 _TOLD: dict[Relation, str] = {
     "same": "are proved to be the same: equal programs, dispatched in the same way",
@@ -60,7 +60,7 @@ def describe_relation(a: str, b: str, found: Relation) -> str:
 
 
 def shown(differences: Sequence[LineDifference]) -> Iterator[tuple[str, str, str]]:
-    """Yield where two programs differ most: source line, operations of only A, and of only B."""
+    """Yield where two programs differ most: source line, operations only in A, and only in B."""
     for line in differences[:MOST_LINES]:
         yield line.source or "unknown", _operations(line.a), _operations(line.b)
     if rest := differences[MOST_LINES:]:
@@ -74,9 +74,9 @@ def changes(
 ) -> Iterator[str]:
     """Yield the figures in which a cell differs from another, and the most different source lines.
 
-    Cells that are proved to run the same program differ in nothing. `rows` are those of
-    Tables.cells: the cell's own, and the other's, which a sentence calls `word`. `programs` are by
-    cell.
+    Nothing is yielded for cells that are proved to run the same program. `rows` are two rows of
+    Tables.cells: the cell's own, and that of the other cell, which sentences call `word`.
+    `programs` are by cell.
     """
     new, old = rows
     if relation(new, old) == "same":
@@ -92,7 +92,7 @@ def changes(
 
 
 def _operations(found: Sequence[Operation]) -> str:
-    """Return `2 dot f32[8,16]{1,0}, 1 copy f32[16]{0}`, most bytes first; XLA's comments go."""
+    """Return `2 dot f32[8,16]{1,0}, 1 copy f32[16]{0}`, most bytes first, without comments."""
     largest = sorted(found, key=lambda one: -one.runs * one.bytes)
     parts = [
         re.sub(r"/\*.*?\*/", "", f"{one.runs} {one.opcode} {one.result}")

@@ -56,7 +56,7 @@ class Remaining:
         self._entered = self._heard = time.monotonic()
 
     def phase(self, event: PhaseEvent) -> None:
-        """Record how far the launch is."""
+        """Record how far the launch has come."""
         stage = STAGE_OF.get(event["phase"], "after")
         if stage != self._stage:
             self._enter(stage)
@@ -83,7 +83,7 @@ class Remaining:
         names = list(self._stages)
         later = sum(self._stages[name] for name in names[names.index(self._stage) + 1 :])
         own = pace * self._stages[self._stage]
-        # The more of the stage is done, the more its own pace counts: it took `done` of the whole.
+        # The more of the stage is done, the more its own pace, its time over `done`, counts.
         whole = (1 - self._done) * own + (self._heard - self._entered)
         left = (1 - self._done) * whole - (now - self._heard)
         return pace * later + max(left, 0.0)
@@ -112,7 +112,7 @@ _NAME_COLUMNS = 12
 
 
 class Progress:
-    """Shows how far the run is, its current activity, its verdicts, and the time left.
+    """A display of how far the run has come, its activity, its verdicts and the time left.
 
     It is the engine's monitor: see bench.measure.engine.Monitor. `estimate` returns the seconds of
     the parts of a launch, for its block, arms and number; measuring stops once `most_failures`

@@ -16,7 +16,7 @@ _HERE = Path(__file__).with_name("templates")
 
 
 def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
-    """Return the environment for templates of HTML or GitHub's Markdown, in a folder or shared.
+    """Return the environment of templates, in a folder or shared, for HTML or GitHub's Markdown.
 
     A template that imports `macros` gets those of its language, which have the same names, so it
     can be rendered in both.
@@ -37,7 +37,7 @@ def environment(folder: Path = _HERE, *, markdown: bool) -> Environment:
 
 
 def render(name: str, templates: Path = _HERE, *, markdown: bool, **values: Any) -> str:
-    """Render the template `NAME.j2` of a folder in one language; blank lines are not repeated."""
+    """Render the template `NAME.j2` of a folder; in Markdown, blank lines are not repeated."""
     text = environment(templates, markdown=markdown).get_template(f"{name}.j2").render(values)
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n" if markdown else text
 
@@ -47,8 +47,8 @@ def write_pages(
 ) -> Path:
     """Render a template with values as `FILE.md` and `FILE.html` in a folder; return the page.
 
-    The template is `NAME.j2` in `templates`, and may include the shared ones. Unless `file` is
-    given, the files have its name. Raises OSError if nothing can be written there.
+    The template is `NAME.j2` in `templates`, and may include the shared ones. Without `file`, the
+    files are named after the template. Raises OSError if they cannot be written.
     """
     for suffix in ("md", "html"):
         text = render(name, templates, markdown=suffix == "md", **values)
@@ -85,7 +85,7 @@ def _contents(page: str) -> list[tuple[str, Markup]]:
 
 
 def _prose(text: str) -> Markup:
-    """Return our own text as HTML, given `code`, *emphasis* and [links](to) in Markdown."""
+    """Return our own text as HTML; `code`, *emphasis* and [links](to) are as in Markdown."""
     html = str(escape(text))
     html = re.sub(r"`(.+?)`", r"<code>\1</code>", html)
     html = re.sub(r"\[(.+?)\]\((.+?)\)", r'<a href="\2">\1</a>', html)
@@ -105,5 +105,5 @@ def _escaped(value: Any) -> Markup:
 
 
 def _code(value: str) -> Markup:
-    """Return a line of a code block, which cannot end its block."""
+    """Return text as one line of an indented code block, which it cannot end."""
     return Markup("    " + " ".join(value.split()))  # noqa: S704

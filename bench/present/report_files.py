@@ -28,10 +28,10 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     Besides the page, this writes `report.md`, `plots/`, and tables as CSV and Parquet: `cells`,
     `samples` and `blocks`, and, if measured, `trace_steps`, `trace_operations`, `causes`, `inputs`,
     `ablations`, `checkpoints`, `losses`, `loss_differences` and `max_batch`. Equal rows give equal
-    bytes, but for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a
+    bytes, except for the order of fonts in PDFs. `share.svg`, `share.pdf` and `share.png` are a
     picture of the page's first screen.
-    `found` are the run's tables, if they are at hand. With `all_plots`, every plot is drawn, and
-    not only those that take a few seconds.
+    `found` are the run's tables, if they are known already. With `all_plots`, every plot is drawn,
+    not only as many as take a few seconds.
     """
     directory = run.directory
     found = found or cell_table.build(run)

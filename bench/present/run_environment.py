@@ -11,7 +11,7 @@ from bench.records.rows import Manifest
 
 
 def environment(manifest: Manifest, found: Tables | None = None) -> list[tuple[str, str]]:
-    """Return a run's environment as names and values; its tables tell of energy counters."""
+    """Return a run's environment as names and values, with energy counters if tables are given."""
     host, git = manifest["host"], manifest["git"]
     memory = manifest["device_memory_bytes"]
     device = f"{manifest['device_count']} {numbers.TIMES} {manifest['device_kind']}"

@@ -31,7 +31,7 @@ def variants(effects: Sequence[Effect], manifest: Manifest) -> Table:
     changes = manifest["config"].get("variants", {})
 
     def pair(column: Column) -> Column:
-        """Return a cell's figure with the option and, smaller, without it."""
+        """Return a column of figures with the option and, smaller, without it."""
         return replace(
             column, note="", optional=True, value=lambda effect: column.of(effect.cell),
             detail=lambda effect: f"{column.figure(effect.usual_cell).main} without",
@@ -132,7 +132,7 @@ _LARGEST = (
 
 
 def largest_line(row: MaxBatchRow) -> str:
-    """Return the row's cell with the largest batch, or why there is none."""
+    """Return a line with the row's cell and its largest batch, or why there is none."""
     cell = "/".join((row["workload"], row["mesh"], row["options"], row["implementation"]))
     if row["batch"] is None:
         return f"{cell}: {row['status']}: {row['reason']}"
@@ -218,7 +218,7 @@ def scaling(curve: Scaling) -> Table:
 
 
 def comparison(block: Comparison, cells: Mapping[str, Row], manifest: Manifest) -> Table:
-    """Return the times of a block that has any, fastest first, from `cell_columns.rows`."""
+    """Return a table of a block's times, fastest first; `cells` are from `cell_columns.rows`."""
     ranked = [cells[cell["cell"]] for cell in block.ranked]
     return Table(block.place, COLUMNS, ranked, [*facts(block, manifest)])
 

@@ -32,7 +32,7 @@ WIDE = 1.25
 """A larger bound means that too little was measured, unless the margin is larger still."""
 
 Advice = tuple[str, str, float, str, str]
-"""The best implementation, where it is, its largest bound, where that is, and what to avoid."""
+"""The best implementation, where it leads, its largest bound, where that is, and what to avoid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class Summary:
 
     @property
     def wide(self) -> float:
-        """The largest bound that says enough."""
+        """The bound above which too little was measured."""
         return max(WIDE, 1 + self.comparison.margin)
 
     def _spread(self) -> str:
@@ -131,7 +131,7 @@ class Summary:
         return numbers.MISSING if width is None else numbers.percent(width)
 
     def text(self, names: Callable[[Sequence[str]], str] | None = None) -> str:
-        """Everything that is sure; `names` lists implementations, by default as `some`."""
+        """Return everything that is sure; `names` lists implementations, by default like `some`."""
         block, listed = self.comparison, names or some
         if not block.ranked:
             return f"Nothing has a time{self._endings and ': ' + self._endings}."
@@ -178,7 +178,7 @@ def advice(own: Sequence[Summary]) -> list[str]:
     """Return the answer for one subject, as one sentence for each group of blocks that share it.
 
     Only the block with the slowest implementation says what to avoid: the tables show the rest. A
-    block whose devices share cores says so only if all do.
+    block whose devices share cores does so only if there is no other.
     """
     compared = left = [summary for summary in own if summary.compared]
     if len(compared) <= 1:
@@ -208,7 +208,7 @@ def advice(own: Sequence[Summary]) -> list[str]:
 
 
 def _advice_sentences(said: Sequence[Advice], wide: float) -> Iterator[str]:
-    """Yield a sentence for each best implementation; those that need no more words share one."""
+    """Yield a sentence for each best implementation; those that need no remark share one."""
     plain = [one for one in said if one[2] <= wide and not one[-1]]
     for best, places, bound, there, avoid in said:
         if len(plain) == 1 or bound > wide or avoid:
@@ -242,9 +242,9 @@ def _places(places: Sequence[str]) -> str:
 
 
 def approximate(own: Sequence[Summary]) -> list[str]:
-    """Return the ratios of approximate steps to their baselines, in a sentence; none without any.
+    """Return a sentence with the ratios of approximate steps to their baselines, if there are any.
 
-    The order is by the smallest ratio of each.
+    The steps are in the order of their smallest ratios.
     """
     found: dict[str, list[float]] = {}
     sure: dict[str, list[float]] = {}
@@ -308,7 +308,7 @@ def headline(every: Sequence[Summary]) -> str:
 def decisions(cells: pd.DataFrame) -> str:
     """Return `Against the baselines: 2 faster, 3 undecided (within 4.2 %).`; may be empty.
 
-    Undecided comparisons are given by the smallest and the largest of their bounds.
+    Of undecided comparisons, it gives the smallest and the largest bound.
     """
     if cells.empty:
         return ""
@@ -348,7 +348,7 @@ def ends(values: Collection[float], text: Callable[[float], str] = numbers.ratio
 
 
 def named(implementation: str, approximate: bool) -> str:
-    """Return the name of an implementation, and that its step is approximate if it is."""
+    """Return the name of an implementation, marked if its step is approximate."""
     return f"{implementation} (approximate)" if approximate else implementation
 
 

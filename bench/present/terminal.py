@@ -29,7 +29,7 @@ def live(console: Console) -> bool:
 
 
 def plain(text: str) -> Text:
-    """Return stored text with a space in place of every character that is not printable."""
+    """Return stored text with spaces for all unprintable characters but `numbers.NARROW`."""
     kept = numbers.NARROW
     return Text("".join(c if c.isprintable() or c == kept else " " for c in text))
 
@@ -42,7 +42,7 @@ class Prose:
         self._text.stylize(style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return the widths of the text."""
+        """Return the minimum and the maximum width of the text."""
         return Measurement.get(console, options, self._text)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -94,8 +94,8 @@ def show(
 ) -> None:
     """Print a table with its facts and remarks; repeated row names are left out.
 
-    With `notes`, the qualifiers of figures follow in brackets. `styles` are those of figures, by
-    their first word.
+    With `notes`, each figure's qualifier follows it in brackets. `styles` maps the first word of a
+    figure to its style.
     """
     headings = (
         Column(
@@ -141,8 +141,8 @@ def activity(console: Console, text: str) -> Iterator[None]:
 def counter(console: Console, doing: str, done: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress: a bar and the time left on a terminal, a few lines elsewhere.
 
-    `doing` is the activity, `compiling steps`, and `done` the text of a line, with two
-    placeholders: `compiled {} of {} steps`. Yields a function to call with the number that is done,
+    `doing` names the activity, such as `compiling steps`; `done` is the text of a line, with two
+    placeholders: `compiled {} of {} steps`. Yields a function to call with the number of items done
     and the total.
     """
     if not live(console):

@@ -42,10 +42,10 @@ _PHASES = {
     "other": " outside passes and update",
 }
 _MOST = 3
-"""Causes that a sentence names, among those in its direction."""
+"""Limit on the causes that a sentence names, of those in the direction of the difference."""
 
 _WORTH_NAMING = 0.05
-"""Share of the difference from which on a cause is named; in the opposite direction, twice that."""
+"""Least share of the difference at which a cause is named; twice that in the other direction."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ NOTES = {
 def breakdown(
     block: Comparison, traces: Mapping[str, TraceRow], said: Iterable[Reason] = ()
 ) -> Table:
-    """Return the breakdown of the steps of a block's cells; what is `said` is shown below it."""
+    """Return the breakdown of the steps of a block's cells, with the reasons `said` below it."""
     traced = {
         cell["implementation"]: traces[cell["cell"]]
         for cell in block.ranked
@@ -246,7 +246,7 @@ def _reason(cell: Mapping[str, Any], baseline: str, found: Attribution, timed: f
 
 
 def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
-    """Explain why arms slower than the baseline are slower than the fastest, if that is another."""
+    """Explain why arms slower than the baseline are slower than the fastest, if that is faster."""
     return {
         cell["implementation"]: reason(cell["implementation"], fastest["implementation"], *pair)
         for fastest in block.ranked[:1]

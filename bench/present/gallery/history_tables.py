@@ -25,7 +25,7 @@ ABOUT = (
 """How to read the tables."""
 
 LEAST = 0.04
-"""Range of log ratios that a sparkline spans at least, so that noise does not look large."""
+"""Least range of log ratios that a sparkline spans, so that noise does not look large."""
 
 WIDTH, HEIGHT = 120, 26
 """Size of a sparkline in pixels."""

@@ -41,7 +41,7 @@ class Entry:
     started: datetime
     headline: str
     made: str
-    """On which hardware, and when."""
+    """Hardware and start time."""
     facts: list[str] = field(default_factory=list)
     timed: int = 0
     page: str = "report.html"
@@ -57,7 +57,7 @@ class Entry:
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     """Return a folder's published runs: clean commits first, then the largest, then the newest.
 
-    `also` are folders that are about to be added to git. StoreError if a folder cannot be read.
+    `also` are folders that are about to be added to git. Raises StoreError if one cannot be read.
     """
     # Git tracks no trial runs. Without git, all folders count as published.
     tracked = tracked_folders(reports)

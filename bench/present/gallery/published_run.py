@@ -18,7 +18,7 @@ MOST_BYTES = 20 * 2**20
 """Size limit of a published folder, because git keeps it forever."""
 
 _SHOWN = 10
-"""Private details that an error message lists."""
+"""Limit on the private details that an error message lists."""
 
 _COMMON = {"", "localhost", "root", "runner", "ubuntu", "user"}
 """Names of users and hosts that are ordinary words and identify nobody."""
@@ -126,7 +126,7 @@ def _too_large(folder: Path) -> Iterator[str]:
 
 
 def _private(folder: Path) -> Sequence[str]:
-    """Return private details of this machine or its user; the first ones in full."""
+    """Return the first private details of this machine or its user, and the number of others."""
     details = [
         f"{path.relative_to(folder).as_posix()}, line {number}: {detail!r} identifies this machine "
         "or its user"
@@ -142,7 +142,7 @@ def _private(folder: Path) -> Sequence[str]:
 def _without_code(text: str) -> str:
     """Blank out a page's script, which is the same in every report, but keep its line breaks.
 
-    Long texts without spaces are compressed data, which may contain a short name by chance.
+    Long quoted texts without spaces are removed: compressed data may contain a name by chance.
     """
     text = _PACKED.sub("", text)
     return _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)

@@ -1,6 +1,6 @@
-"""Many plots are drawn in a process of their own, while the caller builds the pages.
+"""Drawing of many plots in a separate process, while the caller builds the pages.
 
-In the caller's, the renderer would hold Python's global interpreter lock.
+In the caller's process, the renderer would hold Python's global interpreter lock.
 """
 
 import json
@@ -18,12 +18,12 @@ from bench.present.plots.vega_plot import Plot
 _PROGRAM = f"import json, sys; task = json.load(sys.stdin); from {__name__} import draw; draw(task)"
 
 FEW = 8
-"""Most plots that are drawn sooner than a process and its renderer start."""
+"""The most plots that take less time to draw than a process and its renderer take to start."""
 
 
 @contextmanager
 def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
-    """Write the files of plots, each into a folder, during a block of other work.
+    """Write each plot's files into its folder; many of them while the body of the `with` runs.
 
     Raises:
       OSError: a file could not be written.
@@ -62,7 +62,7 @@ def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
 
 
 def draw(task: list[tuple[dict[str, object], str]]) -> None:
-    """Write each plot, given by its fields, into its folder; print what makes an OSError of it."""
+    """Write each plot, given by its fields, into its folder; print the arguments of an OSError."""
     try:
         for fields, folder in task:
             Plot(**fields).write(Path(folder))  # type: ignore[arg-type]

@@ -24,13 +24,13 @@ from bench.records import numbers
 from bench.records.statuses import STATUSES
 
 LINES = 120
-"""Limit on the lines of a plot over its panels: more would be unreadable on a page."""
+"""Limit on the lines of all panels of a plot together: more would be unreadable on a page."""
 
 SIDE = 6
 """Limit on the batches, and on the meshes, of a heatmap."""
 
 _FIELDS_A_PANEL = 25
-"""Fields of a heatmap that take as much space as a panel of another plot."""
+"""Number of heatmap fields that take as much space as a panel of another plot."""
 
 Row = dict[str, Any]
 Item = TypeVar("Item")
@@ -46,7 +46,7 @@ class Subject:
     """Limit on the panels of a plot."""
 
     def looks(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the looks of implementations, to which all those of the run contribute."""
+        """Return the looks of these implementations, which depend on all others of the run."""
         return charts.looks(names, self.found.cells["implementation"].unique())
 
 
@@ -57,19 +57,19 @@ class Plan:
     panels: int
     """Number of panels, the measure of drawing time."""
     spec: Callable[[], Mapping[str, Any]]
-    """Returns it in Vega-Lite; many plans are never drawn."""
+    """Returns the plot in Vega-Lite; called only if it is drawn, which many plans never are."""
     note: str
     table: Callable[[], Table | None] = lambda: None
     """Returns the figures behind it; None where the report's other tables contain them."""
     title: str = ""
-    """Its title, and its file name, where a subject has several plots of the kind."""
+    """Title, and `slug` the file name, where a subject has several plots of the kind."""
     slug: str = ""
     later: bool = False
     """Whether all other plots of the subject come first."""
 
 
 def sample(items: Sequence[Item], most: float) -> list[Item]:
-    """Return at most this many items, evenly spaced, including the first and the last."""
+    """Return at most `most` items, evenly spaced, including the first and the last."""
     if len(items) <= most:
         return list(items)
     places = np.linspace(0, len(items) - 1, max(1, math.floor(most))).round().astype(int)
@@ -77,7 +77,7 @@ def sample(items: Sequence[Item], most: float) -> list[Item]:
 
 
 def some(items: Sequence[Item], most: int, what: str) -> tuple[list[Item], str]:
-    """Return at most this many items, evenly spaced, and a sentence if these are not all."""
+    """Return at most `most` items, evenly spaced, and a sentence if some are left out."""
     chosen = sample(items, most)
     if len(chosen) == len(items):
         return chosen, ""
@@ -85,7 +85,7 @@ def some(items: Sequence[Item], most: int, what: str) -> tuple[list[Item], str]:
 
 
 def plans(subject: Subject) -> list[tuple[str, Plan]]:
-    """Return all plots of a subject with their kinds, those to be drawn first before the others."""
+    """Return all plots of a subject with their kinds, in the order in which to draw them."""
     kinds = ratios, scaling, breakdown, heatmap, roofline
     found = [(kind.__name__, plan) for kind in kinds for plan in kind(subject)]
     return sorted(found, key=lambda offer: offer[1].later)
@@ -200,9 +200,9 @@ def _faceted(
     labels: int = LABELS,
     **values: Any,
 ) -> Iterator[Plan]:
-    """Yield a plot of the panels that have rows, by place, if any; `beside` of them fit in a row.
+    """Yield one plot of the panels, by place, that have rows; none if no panel has any.
 
-    `labels` are the pixels beside the panels.
+    `beside` panels fit in a row, and `labels` is the space beside them in pixels.
     """
     found = {place: rows for place, rows in panels.items() if rows}
     if not found:
@@ -218,7 +218,7 @@ def _faceted(
 
 
 def _row(block: Comparison, cell: Mapping[str, Any], kind: str, **more: Any) -> Row:
-    """Return a row of a kind of chart about a cell, like `rowOf` in web/chart_groups.js."""
+    """Return a cell's row in a kind of chart, like `rowOf` in web/chart_groups.js."""
     return {
         "name": cell["implementation"],
         "place": block.place,

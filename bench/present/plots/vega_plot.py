@@ -48,21 +48,21 @@ class Plot:
     spec: str
     """In Vega-Lite, as JSON."""
     fills: tuple[int, int] | None = None
-    """Width and height of which the PNG fills one; by default, it has 1.5 times the plot's."""
+    """Width and height that the PNG has to fit into; by default, 1.5 times those of the plot."""
 
     @functools.cached_property
     def svg(self) -> str:
         """The plot as SVG: equal specifications always give equal bytes."""
         load_bundled_fonts()
         svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VERSION)
-        # Vega numbers the clip paths of all figures of the process.
+        # Vega numbers clip paths consecutively over all figures of the process.
         names = dict.fromkeys(_CLIP.findall(svg))
         clips = {name: f"clip{place}" for place, name in enumerate(names)}
         return _CLIP.sub(lambda found: clips[found[0]], svg)
 
     @property
     def png(self) -> bytes:
-        """The plot in pixels, drawn each time."""
+        """The plot as PNG, rendered again on each access."""
         size = map(float, re.findall(r'(?:width|height)="([\d.]+)"', self.svg)[:2])
         scale = min(map(truediv, self.fills, size)) if self.fills else 1.5
         return bytes(vl_convert.svg_to_png(self.svg, scale=scale))
@@ -70,8 +70,8 @@ class Plot:
     def write(self, folder: Path) -> None:
         """Write `<slug>.svg`, `<slug>.png` and `<slug>.pdf`.
 
-        The PDF of a plot that is there already stays: the library orders its fonts at random, so
-        that another PDF of the same plot would have other bytes.
+        An existing PDF of the same plot is kept: the library orders fonts at random, so a new PDF
+        would have other bytes.
         """
         svg, pdf = folder / f"{self.slug}.svg", folder / f"{self.slug}.pdf"
         if not (svg.is_file() and pdf.is_file() and svg.read_bytes() == self.svg.encode()):
@@ -82,7 +82,7 @@ class Plot:
 
 @functools.cache
 def load_bundled_fonts() -> None:
-    """Have the renderer load the fonts that it bundles, and none of the system.
+    """Make the renderer load only the fonts that it bundles, and none of the system's.
 
     Plots then look alike everywhere, and take less than half the time: the renderer opens the file
     of a system font again for every character.
@@ -96,9 +96,9 @@ def load_bundled_fonts() -> None:
 
 @functools.cache
 def library() -> str:
-    """Return JavaScript that defines `vegaEmbed`, about 0.9 MB; fixed by vl-convert's version.
+    """Return JavaScript that defines `vegaEmbed`, about 0.9 MB; it depends only on vl-convert.
 
-    Expressions have to run in its own interpreter (`ast`): the page's policy forbids `eval`.
+    Vega has to interpret expressions itself (`ast`): the page's policy forbids `eval`.
     Bundling takes two seconds, so the result is kept in the user's cache.
     """
     packer = importlib.metadata.version("vl-convert-python")
@@ -118,7 +118,7 @@ def colours() -> dict[str, str]:
 
 
 def panel_sizes(panels: int, most: int, labels: int = LABELS) -> dict[str, int]:
-    """Return the number of panels in a row, `columns`, and the `width` of each."""
+    """Return the number of panels in a row, `columns`, and the `width` of each in pixels."""
     columns = min(panels, most)
     return {"columns": columns, "width": min(320, (WIDTH - labels) // columns - 20)}
 
@@ -155,8 +155,7 @@ def time_and_share(
 ) -> dict[str, Any]:
     """Return two panels over devices: step times, on a logarithmic axis, and shares of the ideal.
 
-    `values` are those of both panels, `time` and `share` those of one: `title`, `rows` and
-    `guides`.
+    `values` apply to both panels, `time` and `share` to one each: `title`, `rows` and `guides`.
     """
     xs = sorted({row["x"] for row in (*time["rows"], *share["rows"]) if "x" in row})
     seconds = [row[key] for row in time["rows"] for key in ("value", "low", "high") if row[key]]
@@ -186,10 +185,10 @@ def time_and_share(
 
 def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
             subtitle: str | Sequence[str]) -> Plot:  # fmt: skip
-    """Describe a figure for print.
+    """Return a figure for print.
 
-    The title of the whole figure is above its panels. The subtitle is what the figure needs to be
-    understood alone: workload, baseline and machine. Several lines are a list.
+    The title is that of the whole figure. The subtitle has what makes the figure understandable
+    on its own: workload, baseline and machine. A text of several lines is a list.
     """
     given = {"paper": "#ffffff", "font": "Liberation Sans, Arial, Helvetica, sans-serif"}
     config = _filled(SPECS["common"]["config"], given, {})

@@ -17,7 +17,7 @@ function drawGroup(id) {
   clear(target);
   const shown = CHARTS[id].apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
   target.replaceChildren(...shown.filter(Boolean));
-  // Functions that a program raced have no options that could fill an empty group.
+  // Where a program raced its own functions, no option could fill an empty group.
   const empty = target.children.length === 1 && target.firstChild.matches(".note");
   byId(id).hidden = DATA.race && empty && id !== "compare" && selection().length > 0;
 }

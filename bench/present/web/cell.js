@@ -73,7 +73,7 @@ function factsOf(cell) {
 
 /* The rows of another table about a cell. */
 function tableOf(cell, table) {
-  // They are shown below their cell, so need no link to it.
+  // They are shown below their cell, so they need no link to it.
   const own = table.rows.filter((row) => row.cell === cell.cell);
   const rows = own.map((row) => ({ ...row, cell: null }));
   if (!rows.length) return [];

@@ -19,7 +19,7 @@ async function embed(target, spec) {
 /*
  * A chart, its caption, and the table behind it.
  *
- * kind: of its specification
+ * kind: name of its specification
  * given: values of the specification
  * words: `title`, `caption`, `spec`, and `name`, `rows` and `columns` of the table, if not the kind's
  */
@@ -45,7 +45,7 @@ function numbersBehind(table) {
   return details;
 }
 
-/* Fill an element with what is being drawn, unless it already holds that, or say why it cannot. */
+/* Fill an element with the children that a drawing resolves to, if any, or say why it failed. */
 function drawLater(target, drawing) {
   const ended = drawing
     .then((children) => children && target.replaceChildren(...children))

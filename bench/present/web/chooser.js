@@ -14,7 +14,7 @@ function isBehind(cell, other) {
 
 const leads = ({ of, arm }) => of.leaders.includes(arm);
 
-/* The cells that may be the fastest, by step time: leaders, if all those of their blocks are here. */
+/* The cells that may be the fastest, by step time: only leaders, if no leader is missing. */
 function usable(cells) {
   const leaders = cells.filter(leads);
   const every = unique(cells.map(({ of }) => of)).flatMap((block) => block.leaders);
@@ -60,7 +60,7 @@ function drawChooser() {
   byId("use").replaceChildren(...uses);
 }
 
-/* What to use of cells of one batch size, where a device has this many bytes (0: any number). */
+/* What to use among cells of one batch size on devices with `limit` bytes (0: no limit). */
 function useOf(cells, limit, where) {
   const fits = cells.filter(({ memory_bytes: size }) => !limit || (known(size) && size <= limit));
   const left = cells.length - fits.length;

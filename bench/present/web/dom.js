@@ -9,8 +9,8 @@ const broken = (name) =>
 const button = (text, onclick, more = {}) =>
   element("button", { type: "button", onclick, ...more }, text);
 
-/* An element, `tag.class`, with attributes and listeners (`onclick`) if the first of the others is an
-   object, and children; empty children are left out. */
+/* An element, `tag.class`, with children; empty children are left out. A plain object before
+   them holds attributes and listeners (`onclick`). */
 function element(name, ...children) {
   const [tag, ...classes] = name.split(".");
   const made = document.createElement(tag);

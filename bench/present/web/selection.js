@@ -21,7 +21,7 @@ function cellLink(cell, text) {
   return linkTo(href, text, () => open(cell));
 }
 
-/* A link within the page, which `follow` follows, unless it is to be opened elsewhere. */
+/* A link within the page: a click calls `follow`, unless it opens the link elsewhere. */
 function linkTo(href, text, follow) {
   const onclick = (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey) return;

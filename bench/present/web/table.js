@@ -6,7 +6,7 @@ const ROWS_A_PAGE = 50;
  * A table of objects.
  *
  * columns: {key, title, note, format, filter, long}, as bench/present/columns.py writes them;
- *   `format` is a name, or a function that formats a value, given also its row
+ *   `format` is a name, or a function of a value and its row
  * rows: an item for each column; `detail`, smaller texts by column; and `cell`, the number of the
  *   row's cell, to which its first column links
  * state: {sort, down, query, filters}, kept by the caller; `changed()` is called after changes.

@@ -5,7 +5,7 @@
 const STEP_ROW = 15;
 const STEP_LABELS = 76; // Width of the lanes' labels.
 const STEP_ROWS = 4; // The most rows of a lane; what has no room is drawn in the last.
-const STEP_NARROWEST_NS = 200; // Of the time that the picture shows.
+const STEP_NARROWEST_NS = 200; // The shortest time that the picture shows.
 const LIGHT_PARTS = new Set(["elementwise", "wait", "layout", "idle"]); // With dark text.
 
 function svg(name, attributes = {}, ...children) {

@@ -36,7 +36,7 @@ USER, RUN, STORED = "faulty user file", "run interrupted", "stored files"
 FOREIGN = "foreign arm"
 CHEAT = "fooled or spoiled"
 ELSEWHERE = "the process that it shares with the clock|spans that are shorter"
-"""What a reason says of times that another process does not confirm."""
+"""Pattern of the reasons for times that another process does not confirm."""
 LONGER = ("--rounds", "16", "--seconds", "4")
 """Options of runs with turns long enough to be compared with one another."""
 

@@ -154,7 +154,7 @@ class Lab:
         return [str(path.relative_to(self.run)) for path in files if not _is_complete(path)]
 
     def report(self, *names: str) -> str:
-        """Return what is wrong with the report, which must mention these names; else empty."""
+        """Return what is wrong with the report, which must mention these names; may be empty."""
         for file in ("report.html", "report.md"):
             try:
                 text = (self.run / file).read_text(encoding="utf-8")
@@ -192,7 +192,7 @@ class Front(Guarded):
         self.send_line(None)
 
     def until_injected(self) -> None:
-        """Wait until a planted file goes wrong; LabError if the run ends before, or the time."""
+        """Wait until a planted file goes wrong; LabError if the run or the time ends first."""
         self._wait_while(lambda: not self._injected.exists() and self._goes_on())
         if not self._injected.exists():
             out = self.wait().out
@@ -211,7 +211,7 @@ class Front(Guarded):
         return Ended(self.code(0) or 0, out, self._cut_s, left)
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait, and record when the faulty process has ended."""
+        """Wait while a condition holds, and record when the faulty process has ended."""
         waiting = True
         while waiting:
             time.sleep(_POLL_S)
@@ -227,7 +227,7 @@ class Front(Guarded):
         return self.code(0) is None and not over
 
     def _others(self) -> list[str]:
-        """Return the command lines of the run's processes: by their mark, or else by their folder.
+        """Return the command lines of the run's processes, found by mark, or without one by folder.
 
         Another run of the trial may use the same folder; its processes have another mark.
         """

@@ -43,8 +43,8 @@ DEFAULT_SIZE = "tiny"
 Action = Callable[[], object]
 
 IN_STEP = ("in_step", "in_rounds", "in_peer")
-"""Moments of a step: always, in the timed rounds, or in the second of two processes, which the
-first one waits for."""
+"""Moments of a step: every call, those of the timed rounds, or those of the second of two
+processes, for which the first one waits."""
 MOMENTS = ("at_import", "when_asked", "in_build", *IN_STEP)
 """When an action runs; `when_asked` means in `why_unsupported`."""
 
@@ -266,7 +266,7 @@ ACTIONS: dict[str, Action] = {
     "exit_later": cache(lambda: threading.Timer(0.05, os._exit, (1,)).start()),
     "delete": _delete_arrays,
 }
-"""Faulty actions. Those after which the process should end are recorded."""
+"""Faulty actions. Those after which the process should end are noted for the observer."""
 
 
 def nan_workload(config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:

@@ -89,7 +89,7 @@ IN_ROUNDS: dict[str, Callable[[], object]] = {
 RESULTS: dict[str, Callable[[Step], dict[str, np.ndarray]]] = {
     "foreign_shapes": lambda step: {"kernel": step.kernel.ravel(), "bias": step.bias},
 }
-"""Parameters other than the correct ones."""
+"""Functions that return other parameters than the correct ones."""
 
 
 def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]]:

@@ -18,7 +18,7 @@ from bench.records.current_arm import VARIABLE
 PAUSE_S = 1e-3
 """Seconds without a call after which a step may guess that a span begins."""
 MOST_CHECKED = 8
-"""Steps that no check's extra span exceeds."""
+"""The most steps in an extra span of a check."""
 
 
 def timed() -> bool:
@@ -75,13 +75,13 @@ def _skipping(skips: Callable[[], bool]) -> Callable[[TrainStep], TrainStep]:
 
 
 _PEEKS = itertools.count()
-"""Numbers of the timed steps of `peeks`, which takes one of ten."""
+"""Counts the timed steps of `peeks`, which computes one in ten."""
 
 
 def _in_a_span() -> bool:
     """Return whether the harness's frames show a timed step rather than a checked one."""
     turn = frame_with("groups").f_locals
-    # The clock's frames come first: in a process of its own, a step cannot ask for the phase.
+    # The clock's frames come first, because a step in a separate process cannot ask for the phase.
     return "groups" in turn and turn["group"] is turn["spans"] and timed()
 
 
@@ -97,7 +97,7 @@ def _is_late_in_long_span() -> bool:
 
 
 def _turn(right: TrainStep, after: int = 50) -> TrainStep:
-    """Skip every update from then on, within one program that counts its own calls."""
+    """Skip every update after the first `after`, within one program that counts its own calls."""
 
     @jax.jit
     def counting(number: jax.Array, state: Any, batch: Any) -> Any:

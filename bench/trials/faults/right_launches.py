@@ -38,7 +38,7 @@ RUNS = (
     ("--workloads", "mlp-tiny", "--meshes", "data=1", "data=2", "--implementations", *FOREIGN,
      "--launches", "2"),
 )  # fmt: skip
-"""Further options of the runs, in turn; together they need every implementation. Those of PyTorch
+"""Further options of the runs, in turn; together they cover every implementation. Those of PyTorch
 are unsupported where it is not installed."""
 
 
@@ -56,7 +56,7 @@ class RightRun(TypedDict):
 
 
 def run(launches: int, limit_s: float, folder: Path) -> Iterator[RightRun]:
-    """Measure until there are this many launches, or until no run may begin any more.
+    """Measure until there are this many launches, or until no further run may begin.
 
     No run begins after `limit_s` seconds. The folder is created; every finished run is a line of
     its FILE, and runs with a cell that is not ok are kept in its reports/. Raises StoreError, with
@@ -110,7 +110,7 @@ def read(measured: store.Run, pattern: str, options: tuple[str, ...]) -> RightRu
 
 
 def summarize(runs: list[RightRun]) -> str:
-    """Tell the false convictions of all runs by arm and by launch, with their upper bounds."""
+    """Summarize the false convictions of all runs by launch and by arm, with their intervals."""
     arms, launches = sum(one["arms"] for one in runs), sum(one["launches"] for one in runs)
     convicted = [
         (number, name)

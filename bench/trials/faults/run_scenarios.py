@@ -242,8 +242,8 @@ def _resume(lab: Lab, outcome: Outcome, before: list[str]) -> None:
 def small_disk(lab: Lab, name: str, size: str) -> Iterator[Lab]:
     """Mount a tmpfs on a new folder, in a user and mount namespace that needs no privileges.
 
-    The folder is in the trial's own. Its size is in the syntax of tmpfs, for example `32m`. The
-    context yields the trial, whose runs are then in the namespace, or raises UnavailableError.
+    The folder is in the trial's own. Its size is in the syntax of tmpfs, for example `32m`. Yields
+    the trial with its runs in the namespace. Raises UnavailableError if nothing can be mounted.
     """
     mount_point = lab.folder / name
     mount_point.mkdir()

@@ -19,7 +19,7 @@ LARGE = 10_000
 """Number of cells of the run whose report has performance targets."""
 
 _LONG_S = 5.0
-"""The longer measuring time of a pair that spins."""
+"""The longer of the two measuring times of a pair that spins."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Cost:
     """Overhead of measuring."""
 
     inside: float
-    """Median share of the rounds' wall time within timed or wash-out steps."""
+    """Share of the rounds' wall time within timed or wash-out steps, a median over trials."""
     recorded_ns: float
-    """Median time recorded for a step beyond the step itself."""
+    """Time recorded for a step beyond the step itself, in the least disturbed process."""
     untimed_ns: float
-    """Time between the spans, per step: median."""
+    """Time between the spans, per step, in that process: mean over its turns."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _own(samples: pd.DataFrame, seconds: Iterable[float], count: int) -> pd.Data
 def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
     """Return the verdicts of peers, in the columns of `equal_arms.trials` and `tool`.
 
-    A trial that failed does not count; one without a verdict finds nothing. None shares processes.
+    Failed trials are left out; those without a verdict are undecided. No two share a process.
     """
     words = {True: "slower", False: "faster", None: "undecided"}
     found = [

@@ -1,8 +1,8 @@
-"""Trials without measuring: the product's decision rule on many parts of stored equal arms.
+"""Trials without measuring: the product's decision rule on parts of stored samples of equal arms.
 
 Arms that are copies of one program have the true ratio 1; if one arm's times are multiplied by
-1.02, the ratio is exactly 1.02. Windows of rounds and random choices of arms give hundreds of
-trials with known truth from one measurement, which overlap.
+1.02, the ratio is exactly 1.02. From one measurement, windows of rounds and random choices of arms
+give hundreds of trials with known truth, which overlap.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from bench.records.statuses import MARGIN
 from bench.trials.selftest.selftest_settings import ARMS, PLANTED
 
 ROUNDS = (16, 32, 64, 128)
-"""Numbers of rounds of a block, from the fewest processes that have enough."""
+"""Numbers of rounds of a trial, from the fewest processes that have enough."""
 SECONDS = (5.0, 10.0, 20.0)
 """Measuring times of a pair of arms, also from the fewest processes that have enough."""
 SLOWDOWNS = tuple(PLANTED.values())
@@ -250,7 +250,7 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
 
 @cache
 def _alpha(planned: int, looks: tuple[int, ...], comparisons: int) -> float:
-    """Return each comparison's error at the last of these looks, given as numbers of rounds."""
+    """Return each comparison's error probability at the last look; looks are numbers of rounds."""
     spending = AlphaSpending()
     alphas = [spending.look(look, look / planned, comparisons) for look in looks]
     return alphas[-1] / comparisons

@@ -45,9 +45,9 @@ def flags() -> list[str]:
 def first_paint(page: Path, moment: str = PAINTED) -> float | None:
     """Return seconds from opening to first contentful paint (https://www.w3.org/TR/paint-timing).
 
-    With DRAWN as `moment`, until a report is complete. The value is the median of several openings.
-    None without the system's Chromium or without the package playwright, which is part of the extra
-    `selftest`.
+    With DRAWN as `moment`, return those until a report is complete. The value is the median of
+    several openings; None if the system has no Chromium, or if the package playwright is missing,
+    which is part of the extra `selftest`.
     """
     program = chromium()
     if program is None or importlib.util.find_spec("playwright") is None:

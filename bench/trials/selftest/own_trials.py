@@ -78,7 +78,7 @@ def empty_arms() -> list[Arm]:
 def _measure(
     arms: list[Arm], rounds: int, steps: int, seed: int, seconds: float
 ) -> tuple[list[Turn], float, float]:
-    """Measure until the time is over, but at least as many rounds as a verdict takes.
+    """Measure until the time is over, but at least up to the first look.
 
     Return the turns, the seconds that they took, and those within timed or wash-out steps.
     """
@@ -99,7 +99,7 @@ def _measure(
 
 
 def trial(arms: list[Arm], job: TrialJob, number: int) -> dict[str, Any]:
-    """Run one trial."""
+    """Run one trial and return its row."""
     # Every trial is calibrated anew, as in a newly started worker.
     steps, seed = steps_per_span(arms, ROUNDS, job["seconds"]), 1000 * job["seed"] + number
     turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, seed, job["seconds"])
@@ -111,7 +111,7 @@ def trial(arms: list[Arm], job: TrialJob, number: int) -> dict[str, Any]:
 
 
 def overhead() -> dict[str, Any]:
-    """Measure the cost of the clock with steps that do nothing."""
+    """Return the row of the clock's cost, measured with steps that do nothing."""
     arms = empty_arms()
     turns, wall_s, inside_s = _measure(arms, OVERHEAD_ROUNDS, OVERHEAD_STEPS, 0, math.inf)
     steps = 1 + turns[0]["steps"] + turns[0]["latency_steps"]
@@ -137,7 +137,7 @@ def call_ns(arm: Arm) -> float:
 
 
 def rows(job: TrialJob) -> Iterator[dict[str, Any]]:
-    """Do a job."""
+    """Do a job and yield its rows."""
     block = Block.of(job["block"]) if job["block"] else None
     arms = real_arms(block, job["truths"]) if block else spin_arms(job)
     for number in range(job["trials"]):
@@ -150,7 +150,7 @@ def rows(job: TrialJob) -> Iterator[dict[str, Any]]:
 
 
 def main(answer: TextIO) -> None:
-    """Run one job."""
+    """Read a job from stdin and write its rows to `answer`."""
     answer.writelines(json.dumps(row) + "\n" for row in rows(json.load(sys.stdin)))
 
 

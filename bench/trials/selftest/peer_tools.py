@@ -124,7 +124,7 @@ def _no_package(name: str) -> str | None:
 
 
 def _benchmarks(path: Path) -> list[dict[str, Any]]:
-    """Read a result file of any tool but hyperfine."""
+    """Read the benchmarks from a result file of any tool but hyperfine."""
     found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
     return found
 
@@ -209,7 +209,7 @@ def u_test_differs(output: str) -> bool | None:
 # hyperfine: times whole processes, and its scripts/welch_ttest.py tests the means.
 
 REPEATS = 20
-"""Calls in one process: enough to make the process's start, which counts, a small part."""
+"""Calls in one process, enough that the start of the process, which counts, is a small part."""
 _START_OF_PROCESS_S = 0.001
 _LEAST_RUNS = 2
 

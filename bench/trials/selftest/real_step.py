@@ -77,7 +77,7 @@ def real_arms(block: Block, truths: Mapping[str, float]) -> list[Arm]:
 
 
 def calibrate(arm: Arm) -> float:
-    """Measure the time of one matrix product after a step, as a share of the step's."""
+    """Measure the time of one matrix product after a step, as a share of the step's time."""
     step = cast("SlowedStep", arm.step)
     products = _FIRST_PRODUCTS
     while True:

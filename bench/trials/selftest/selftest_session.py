@@ -123,7 +123,7 @@ class Session:
             close(self.folder, manifest)
 
     def _own_tasks(self, pattern: str) -> Iterator[Task]:
-        # The base and one other arm share the time; each further arm takes as long as they do.
+        # The base and one other arm share the time; each further arm gets as much as one of them.
         pair_s = self.settings.seconds / 2
         spin = {"truths": SPINNING, "trials": self.settings.trials}
         for number in range(self._spins):

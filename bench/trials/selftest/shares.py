@@ -29,7 +29,7 @@ INTERVALS = (
 )
 
 _PROCESSES = 4
-"""The fewest whose spread means anything: Student's factor is 12.7 for two of them."""
+"""The fewest whose spread is informative: Student's factor is 12.7 for two of them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Span of the 95 % intervals of Wilson, for independent trials, and of the jackknife.
+        """The 95 % interval: the union of Wilson's, for independent trials, and the jackknife's.
 
         Wilson: J. of the American Statistical Association 22 (1927), 209.
         """
@@ -67,7 +67,7 @@ class Rate:
         return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f} %)"
 
     def __str__(self) -> str:
-        """Write `3 of 288: 1.0 % (0.4 to 3.0 %)`."""
+        """Return `3 of 288: 1.0 % (0.4 to 3.0 %)`."""
         return f"{self.count} of {self.of}: {self.text}" if self.of else "no trials"
 
 
@@ -133,7 +133,7 @@ def _shares(keys: dict[str, object], trials: pd.DataFrame) -> Shares:
 
 
 def _rate(events: pd.Series[bool], processes: pd.Series[Any]) -> Rate:
-    """Return how often an event occurred in trials; `processes` has the names of each trial's.
+    """Return how often an event occurred in trials; `processes` names those of each trial.
 
     Trials overlap and share what is peculiar to a process, so the jackknife leaves out one process
     at a time (Efron and Stein, Annals of Statistics 9 (1981), 586).
@@ -149,7 +149,7 @@ def _rate(events: pd.Series[bool], processes: pd.Series[Any]) -> Rate:
 
 
 def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
-    """Describe a table of right and wrong verdicts; `keys` are headings of its first columns."""
+    """Return a table of right and wrong verdicts; `keys` are headings of its first columns."""
     slowdowns = dict.fromkeys(name for each in found for name in each.found)
     nothing = dict.fromkeys(slowdowns, Rate(0, 0))
     rows = [
@@ -173,7 +173,7 @@ def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Ta
 
 
 def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
-    """Describe a table of the intervals of equal arms; `keys` as in `verdicts`."""
+    """Return a table of the intervals of equal arms; `keys` as in `verdicts`."""
     rows = [{**vars(one), **one.keys, "holds": one.holds.text} for one in found if one.holds.of]
     columns = [
         *(Column(key, name) for key, name in keys.items()),

@@ -5,7 +5,7 @@ const BESIDE = 1.2; // The factor by which a logarithmic axis extends beyond its
 const LINE = 13; // Height of a label at the end of a curve.
 const LABEL = 145; // Space beside the curves, for twenty characters.
 
-/* Ascending places, moved on until they are a line apart, from the first that is free. */
+/* Ascending places, moved on so that the first is at least `free` and all are a line apart. */
 const moved = (places, free = -Infinity) =>
   places.map((place) => {
     const at = Math.max(place, free);
@@ -58,8 +58,8 @@ function curveOf(rows, options) {
   };
 }
 
-/* A function that draws one of several such charts side by side, with its table. It is given a
-   function of a cell's value, and quartiles where it has any. of: which cells; x: of a cell. */
+/* A function that draws one of several such charts side by side, with its table; `valueOf`
+   returns a cell's value, and quartiles if it has any. of: which cells; x: of a cell. */
 function curvesOf(cells, { of, name, x, xTitle, logX, over, target }) {
   const width = Math.max(150, Math.min(265, widthOf(target) - 60 - LABEL));
   return (key, title, valueOf, { log, text, ...more }) => {
