@@ -55,8 +55,8 @@ def _standing(cell: Row) -> str:
 
 
 def _rounded_down(share: float) -> float:
-    """Round a lower bound down to the digits that `excess` shows of ratios below 10."""
-    scale = 1000 if share < 1 else 100
+    """Round a lower bound down to the digits that `excess` shows."""
+    scale = 1000 if share < 1 else 10.0 ** (2 - np.floor(np.log10(1 + share)))
     return float(np.floor(scale * share) / scale)
 
 

@@ -142,8 +142,8 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
 
 
 def _left_out(blocks: int, others: int) -> str:
-    counts = {"table of all blocks": others, "block": blocks}
-    parts = [numbers.count(count, what) for what, count in counts.items() if count]
+    counts = (others, "table of all blocks", "tables of all blocks"), (blocks, "block")
+    parts = [numbers.count(*each) for each in counts if each[0]]
     why = "Left out here, but in cells.csv, to keep this page short"
     return f"{why}: {sentences.listing(parts)}." if parts else ""
 

@@ -161,7 +161,7 @@ def test_tables_have_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for subject in found["subjects"]:
         assert re.fullmatch(
             r"Left out here, but in cells.csv, to keep this page short: "
-            r"(1 table of all blocks and )?"
+            r"((1 table|[2-9] tables) of all blocks and )?"
             r"[1-3] blocks?\.",
             subject["left_out"],
         ), "each has had its share"

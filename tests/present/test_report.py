@@ -744,6 +744,7 @@ def test_other_numbers() -> None:
     ("share", "shown"),
     [(0.0, "0\N{NARROW NO-BREAK SPACE}%"), (0.14373, "14.3\N{NARROW NO-BREAK SPACE}%"),
      (0.14984, "14.9\N{NARROW NO-BREAK SPACE}%"), (4.209, "5.20\N{MULTIPLICATION SIGN}"),
+     (12.37, "13.3\N{MULTIPLICATION SIGN}"), (98.96, "99.9\N{MULTIPLICATION SIGN}"),
      (math.nan, "")],
 )  # fmt: skip
 def test_how_far_a_cell_is_at_least_behind_is_never_rounded_up(share: float, shown: str) -> None:

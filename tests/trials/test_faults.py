@@ -201,6 +201,7 @@ def test_false_convictions_of_right_steps_are_counted(
     words: tuple[str, ...],
 ) -> None:
     one = {"load": "bursty", "options": ["--x"], "launches": 2, "arms": 10, "ended": ended}
+    one["convicting"] = code
     monkeypatch.setattr(right_launches, "run", lambda *_: iter([one, one]))
     with pytest.raises(typer.Exit) as stopped:
         faults.faults([], list_=False, jobs=1, run="r", right=4, limit=1.0)

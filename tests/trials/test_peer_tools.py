@@ -183,20 +183,20 @@ def test_the_verdict_of_hyperfine() -> None:
     [
         ("0.0004          0.8941", True),
         ("0.2973          0.0004", False),
-        # Older versions print no p value where it is exactly 0.
-        (None, None),
     ],
 )
-def test_the_verdict_of_google_benchmark(p_values: str | None, different: bool | None) -> None:
+def test_the_verdict_of_google_benchmark(p_values: str, different: bool) -> None:
     row = f"spin/real_time_pvalue                 {p_values}      U Test, Repetitions: 9 vs 9\n"
     output = (
         "Comparing base.json to other.json\n"
         "Benchmark                               Time             CPU      Time Old      Time New\n"
         "spin/real_time                       +0.0170         +0.0186       1005465       1022480\n"
-        f"{row if p_values else ''}"
+        f"{row}"
         "spin/real_time_median                +0.0000         +0.0000       1006523       1006523\n"
     )
     assert u_test_differs(output) is different
+    with pytest.raises(PeerError, match="printed no p-value"):
+        u_test_differs(output.replace(row, ""))
 
 
 def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:

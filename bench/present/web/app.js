@@ -71,6 +71,7 @@ function whenIdle() {
       whenIdle();
     } else {
       await Promise.all(embedding);
+      if (pending.size) return; // The reader has made another choice meanwhile.
       for (const target of document.querySelectorAll(".drawn")) target.style.minHeight = "";
       if (held) scrollBy({ top: held.getBoundingClientRect().top - heldAt, behavior: "instant" });
       held = null;

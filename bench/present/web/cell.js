@@ -105,9 +105,8 @@ function distribution(cell, width) {
     ),
   );
   const paired = own
-    .map((value, place) => ({ launch: launches[place], value, baseline: other[place] }))
-    .filter(({ value, baseline }) => known(value) && known(baseline))
-    .map((row, place) => ({ ...row, round: place + 1, ratio: row.value / row.baseline }));
+    .map((value, place) => ({ round: place + 1, launch: launches[place], ratio: value / other[place] }))
+    .filter(({ round }) => known(own[round - 1]) && known(other[round - 1]));
   const round = number("round", "Round");
   const looks = { names: arms.map(([name]) => name), colours: arms.map(([, , colour]) => colour) };
   const distributed = figure("distribution", { rows, width, ...looks }, {

@@ -172,13 +172,16 @@ function offerDownload(button) {
   const lines = () => {
     let group = table.dataset.groups; // A row that names a group becomes a column of its rows.
     return [...table.rows].flatMap((row) => {
-      const texts = [...row.cells].map((cell) => cell.innerText.replace(/\s+/g, " "));
+      const texts = [...row.cells].flatMap((cell) =>
+        Array(cell.colSpan).fill(cell.innerText.replace(/\s+/g, " ")),
+      );
       if (row.cells[0].scope !== "rowgroup") return [group ? [group, ...texts] : texts];
       [group] = texts;
       return [];
     });
   };
-  button.addEventListener("click", () => downloadCsv(table.caption.textContent, lines()));
+  const { textContent: name } = table.caption.querySelector("strong") ?? table.caption;
+  button.addEventListener("click", () => downloadCsv(name, lines()));
 }
 
 function downloadCsv(name, rows) {

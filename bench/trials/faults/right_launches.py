@@ -51,6 +51,8 @@ class RightRun(TypedDict):
     launches: int
     arms: int
     """Cells that an implementation supports, over all launches."""
+    convicting: int
+    """Launches that convict an arm."""
     ended: list[tuple[str, Status, str]]
     """Name, status and reason of those that did not end ok."""
 
@@ -101,6 +103,7 @@ def read(measured: store.Run, pattern: str, options: tuple[str, ...]) -> RightRu
         options=list(options),
         launches=len(measured.block_rows),
         arms=len(cells),
+        convicting=len({row["attempt"] for row in cells if row["status"] in CONVICTED}),
         ended=[
             (f"{row['block']}/{row['implementation']}", row["status"], row["reason"])
             for row in cells
@@ -112,17 +115,12 @@ def read(measured: store.Run, pattern: str, options: tuple[str, ...]) -> RightRu
 def summarize(runs: list[RightRun]) -> str:
     """Summarize the false convictions of all runs by launch and by arm, with their intervals."""
     arms, launches = sum(one["arms"] for one in runs), sum(one["launches"] for one in runs)
-    convicted = [
-        (number, name)
-        for number, one in enumerate(runs)
-        for name, status, _ in one["ended"]
-        if status in CONVICTED
-    ]
-    blocks = {(number, name.rpartition("/")[0]) for number, name in convicted}
-    failed = sum(len(one["ended"]) for one in runs) - len(convicted)
+    convicting = sum(one["convicting"] for one in runs)
+    statuses = [status for one in runs for _, status, _ in one["ended"]]
+    convicted = sum(status in CONVICTED for status in statuses)
     return (
-        f"launches with a false conviction: {Rate(len(blocks), launches)}\n"
-        f"arms falsely convicted: {Rate(len(convicted), arms)}\n"
-        f"arms that failed otherwise: {failed}\n"
+        f"launches with a false conviction: {Rate(convicting, launches)}\n"
+        f"arms falsely convicted: {Rate(convicted, arms)}\n"
+        f"arms that failed otherwise: {len(statuses) - convicted}\n"
         "in brackets: Wilson's 95 % interval"
     )

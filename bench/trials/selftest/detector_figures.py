@@ -154,7 +154,8 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
         wanted = {"tool": LOCKSTEP, "size": size}
         for each in found:
             keys = {"arms": 2, "slowed": SCALED, **wanted, **each.keys}
-            if each.keys | wanted == each.keys and (keys["arms"], keys["slowed"]) == (2, SCALED):
+            is_asked = each.keys | wanted == each.keys and planted in each.found
+            if is_asked and (keys["arms"], keys["slowed"]) == (2, SCALED):
                 share, often = each.found[planted], f"{100 * least:.0f} % of trials of {size}"
                 promise = f"{program} that is {planted} is found in at least {often}"
                 yield Target(promise, str(share), share.value >= least)

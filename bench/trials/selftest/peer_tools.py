@@ -200,10 +200,11 @@ def _spin_google(kernel: Kernel) -> Path:
     return planted_kernel.compile_cpp(sources, output, "-lbenchmark", "-pthread")
 
 
-def u_test_differs(output: str) -> bool | None:
-    """Return whether the times differ, by the p-value from compare.py; None if it prints none."""
-    values = _P_VALUES.search(output)
-    return float(values[1]) < ALPHA if values else None
+def u_test_differs(output: str) -> bool:
+    """Return whether the times differ, by the p-value from compare.py; PeerError without one."""
+    if values := _P_VALUES.search(output):
+        return float(values[1]) < ALPHA
+    raise PeerError(f"compare.py printed no p-value:\n{output}")
 
 
 # hyperfine: times whole processes, and its scripts/welch_ttest.py tests the means.

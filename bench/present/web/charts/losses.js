@@ -93,7 +93,8 @@ GROUPS.losses = (target) => {
   const positive = rows.every((row) => !known(row.loss) || row.loss > 0);
   const log = chosen("loss") !== "linear" && positive;
   const parted = shown.filter((curve) => known(curve.cell) && curve.apart.some((apart) => apart > tolerance));
-  const most = Math.max(0, ...rows.filter((row) => known(row.cell)).map((row) => row.apart ?? 0));
+  const compared = shown.filter((curve) => known(curve.cell));
+  const most = Math.max(0, ...compared.flatMap((curve) => curve.apart.filter(known)));
   const charts = [
     choices(selector("Steps", "steps", ranges, "losses"), selector("Loss", "loss", AXES, "losses")),
     draw("loss", caption, "significant", { axis: { title: "loss", format: "~g", log } }),
@@ -103,7 +104,7 @@ GROUPS.losses = (target) => {
     }),
     note,
   ].filter(Boolean);
-  if (parted.length) return charts;
+  if (parted.length || compared.some(({ apart }) => !known(apart.at(-1)))) return charts;
   const agree =
     `All curves agree with the reference over ${of} steps: they differ by at most ` +
     `${scientific(most)}, and the gate allows ${scientific(tolerance)}.`;
