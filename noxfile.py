@@ -134,7 +134,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """Run the slow tests: every implementation on all it is for, and more (posargs: of pytest)."""
+    """Run the slow tests: every implementation on all it supports, and more (posargs: pytest's)."""
     run_tests(session, "-m", "slow", "--slow", *SEVERAL_CORES, "worksteal")
     if session.posargs:
         return

@@ -45,7 +45,7 @@ for name in (module.name for module in pkgutil.iter_modules(commands.__path__)):
 
 
 def main() -> None:
-    """Run the command that was typed; its exit code never looks like another outcome's."""
+    """Run the command that was typed; an unexpected error exits with FAILED, not Python's 1."""
     try:
         app()
     except Exception:  # noqa: BLE001 - Python's own code for it is 1, which has a meaning here

@@ -23,8 +23,8 @@ _CODES = {
     BAD_INPUT: "bad input, nothing was done",
     INTERRUPTED: "interrupted",
 }
-"""Exit codes of every command that does not define its own. bench.plan.options lists those of
-`run` and `regress`."""
+"""Exit codes of every command that does not define its own. bench/plan/help_pages.toml lists those
+of the commands with the options of a run."""
 
 
 def exit_codes(own: Mapping[int, str] | None = None) -> str:
@@ -43,7 +43,7 @@ def message(error: Exception) -> str:
 
 
 def plain(fault: str) -> str:
-    """Return what argparse says of a command line, in the style of all other messages."""
+    """Reword argparse's message about a command line in the style of all other messages."""
     fault = fault.removeprefix("argument ")
     return re.sub(r"ignored explicit argument (.*)", r"it takes no value, but \1 was given", fault)
 
@@ -79,19 +79,19 @@ def _ending_on_errors() -> Iterator[None]:
 
 
 def _in_one_line(error: Any) -> str:
-    """Return what Typer says of a command line, in the style of all other messages."""
+    """Reword Typer's message about a command line in the style of all other messages."""
     said: str = error.format_message().rstrip(".")
     if faults := getattr(error.__cause__, "errors", None):  # pydantic's text leaves out the value
         given = faults()[0]["input"]
         said = said.replace(": Input should be", f": {given!r}; it should be").partition(",")[0]
     said = re.sub(r"Got (un.*) argument\(s\) \((.*)\)", r"\1 argument: \2", said)
-    if getattr(error, "ctx", None) and not said.endswith("?"):  # else it names what may be meant
+    if getattr(error, "ctx", None) and not said.endswith("?"):  # else it already suggests a name
         said += f"; see `{error.ctx.command_path} --help`"
     return said[:1].lower() + said[1:]
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Refuses a command line in the words of all other messages."""
+    """A parser that refuses a command line in the style of all other messages."""
 
     def error(self, message: str) -> NoReturn:
         """End the command, and say why."""

@@ -40,7 +40,7 @@ def explain(
       b (CELL_B): Cell to compare it with.
       run (RUN): Stored run (default: the newest unpublished one with traces of both cells, or
         else with their programs).
-      every: Show every cause, and not only a screen of them.
+      every: Show every cause instead of one screenful.
     """
     from bench.analyse import cell_table
     from bench.present import explanation
@@ -148,7 +148,7 @@ def newest_run(a: str, b: str) -> store.Run:
 
 
 def _unknown(name: str, known: Collection[str], said: str) -> str:
-    """Say that a name is not that of one traced cell, and which names are the most similar."""
+    """Return the fault that no single cell has this name, with the most similar names."""
     several = sorted(cell for cell in known if cell.endswith(f"/{name}"))
     names = several or sorted(known)
     near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0)

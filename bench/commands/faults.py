@@ -23,7 +23,7 @@ JOBS = min(usable_cores() + 1, 8)
 """One more than the number of cores, because many faults wait for a deadline."""
 
 DEVIATED = 1
-"""Exit code if any fault had another outcome than it must have."""
+"""Exit code if any fault had another outcome than expected."""
 
 SETTINGS = {"epilog": exit_codes({0: "all ended as expected", DEVIATED: "something was lost"})}
 

@@ -88,7 +88,7 @@ def proved(stored: store.Run, selected: Callable[[str], bool]) -> list[CellRow]:
 
 
 def bytes_of(text: str) -> float:
-    """Parse `16GiB` or `80G`, but not 0; `256` needs a unit, because it hardly means bytes."""
+    """Parse a size such as `16GiB` or `80G`; BadInput if it is 0 or has no unit."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(k|M|G|T|Ki|Mi|Gi|Ti)B?", text)
     if match is None:
         raise BadInput([f"--memory: {text!r} has no number and unit, such as 16GiB or 80G"])

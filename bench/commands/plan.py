@@ -42,7 +42,7 @@ def plan(
       precision: Precision of the step.
       microbatches: Microbatches that a batch is split into.
       remat (POLICY): What the backward pass recomputes: none, dots, full.
-      scan_layers: Take a model's equal layers in a loop.
+      scan_layers: Run a model's equal layers in one loop over stacked parameters.
     """
     from bench.present.terminal import counter
     from bench.project import mesh_ranking

@@ -44,7 +44,7 @@ def add_help(command: Any) -> None:
 
 
 def plain_console(*, stderr: bool = False) -> Console:
-    """Return a console that shows texts as they are; rich is loaded now, for those that print."""
+    """Return a console without highlighting; rich is loaded here, only by commands that print."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False)
@@ -53,7 +53,7 @@ def plain_console(*, stderr: bool = False) -> Console:
 def files_of(
     run: Path, implementations: list[str] | None, workloads: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Return the implementations and workloads that are named, or else those of a run's user."""
+    """Return the paths of implementations and workloads that are given, or else the run's own."""
     own = own_files(run)
     return (
         implementations or own.get("implementation_path", []),
@@ -62,7 +62,7 @@ def files_of(
 
 
 def new_folder(faults: list[str], run: str, kind: str) -> Path:
-    """Return a new folder in reports/, named by `--run` or else by kind and time; add its fault."""
+    """Return a new folder in reports/, named by `--run` or else by kind and time; add any fault."""
     name = run or f"{kind}_{datetime.now(UTC):%Y-%m-%d_%H%M}"
     if fault := name_fault(name):
         faults.append(f"--run: {fault}")

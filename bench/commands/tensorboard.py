@@ -58,7 +58,7 @@ def traced_runs(profiles: Path) -> list[Path]:
 
 
 def prune(profiles: Path, keep: int) -> list[Path]:
-    """Delete the traces of all runs but the newest, and return their folders."""
+    """Delete the traces of all runs but the `keep` newest, and return their folders."""
     old = traced_runs(profiles)[keep:]
     for folder in old:
         shutil.rmtree(folder)

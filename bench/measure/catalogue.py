@@ -1,4 +1,4 @@
-"""What is available, supported and sharded how: answers of child processes, which import jax."""
+"""Devices, files, support and shardings, as reported by child processes that import jax."""
 
 import contextlib
 import difflib
@@ -38,7 +38,7 @@ LAYOUT_TIMEOUT_S = 600.0
 
 _PARTS = {"workloads": "workload", "meshes": "mesh", "devices": "mesh", "batch_sizes": "batch",
           "clip_norm": "clip", "implementations": "implementation"}  # fmt: skip
-"""Parts of a cell's name whose option has another name."""
+"""Names of the parts of a cell's name, by the option that selects each, where they differ."""
 
 Reasons = Mapping[str, Mapping[str, str]]
 """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
@@ -54,7 +54,7 @@ def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[st
 
 
 def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
-    """Find the faults of files that are to be used beside those of a folder."""
+    """Find the faults of files given in addition to those of a built-in folder."""
     built_in = {path.stem: path for path in (ROOT / folder).rglob("*.py")}
     faults = []
     seen: dict[str, str] = {}
@@ -114,9 +114,10 @@ def read_catalogue(
 
 
 def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
-    """Query every implementation of a plan; the result is empty if launchers start the processes.
+    """Ask every implementation of a plan which of its blocks it cannot run, and why.
 
-    Raises BadInput if a file's why_unsupported returns neither None nor a reason.
+    Empty if launchers start the processes, or if the child fails, in which case the workers will
+    tell. Raises BadInput if a file's why_unsupported returns neither None nor a reason.
     """
     if catalogue["processes"] > 1:
         return {}
@@ -129,7 +130,7 @@ def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
     devices = max((block.mesh.size for block in plan.blocks), default=1)
     environment = worker_environment(catalogue["platform"], devices)
     answer = ask(SUPPORT_COMMAND, json.dumps(request), environment, SUPPORT_TIMEOUT_S)
-    if answer.code != 0 or not (values := _read(answer.out)):  # the workers will say what is wrong
+    if answer.code != 0 or not (values := _read(answer.out)):
         return {}
     found: SupportAnswer = values[-1]
     if found["faults"]:
@@ -142,7 +143,7 @@ def read_layout(
 ) -> Inspection:
     """Build a cell in a child process and read the sharding of its arrays.
 
-    The cell is named as `gpt2-nano/data=2,model=2/b16/fp32/NAME`; the paths are those of files
+    The cell is named like `gpt2-nano/data=2,model=2/b16/fp32/NAME`; the paths are of files
     outside implementations/ and bench/contract/workloads/. Raises BadInput if no cell with this
     name can be measured here, and ChildError if the child process cannot build it.
     """

@@ -56,7 +56,7 @@ class Engine:
 
     In a gate, `bases` are the earlier revisions, whose arms are measured together with the plan's
     selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
-    there. With `measures`, `measure` will be called, and a resumed run is locked.
+    there. `measures` says whether `measure` will be called, for which a resumed run is locked.
 
     Raises BadInput if the run's name is invalid or taken, or if the run to resume is locked by
     another process, or was measured with another machine, other versions or other sources;
@@ -197,7 +197,7 @@ class Engine:
         number = state.next_launch
         monitor.begin(block, number, arms)
         began = time.monotonic()
-        # Processes of a launcher may see other files.
+        # On other hosts, a launcher's processes may see other files than those hashed here.
         own = arms if not number and self.catalogue["processes"] == 1 else ()
         keys = proof_cache.entry_keys(self._contents, block, own)
         known = {} if self.options.cold else proof_cache.recall(keys, programs)
@@ -213,7 +213,7 @@ class Engine:
         state.seconds = time.monotonic() - began
         try:
             self._refuse_changed_files(block, arms)
-        except BadInput:  # nothing is known of the files that were measured
+        except BadInput:  # it is unknown which version of the files was measured
             if proved:
                 raise
             keys = {}

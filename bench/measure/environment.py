@@ -26,8 +26,8 @@ _PRIVATE = re.compile(r"ADDR|HOST|COMM_ID|IFNAME|TOKEN|SECRET|KEY|CERT")
 def child_environment() -> dict[str, str]:
     """Return this process's environment, with a checkout on PYTHONPATH.
 
-    On GPUs, XLA allocates memory as it is needed, since processes share a device: the worker, those
-    of variants, and others that end beforehand. By default it would take 75 % at once, and in all.
+    On GPUs, XLA allocates memory as needed, because processes share a device: the worker, those of
+    variants, and short-lived ones before them. By default, it takes 75 % at once, and never more.
     """
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if not environment.keys() & set(_MEMORY_SHARES):  # XLA refuses both together
@@ -61,12 +61,12 @@ def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[
 
 
 def compiling_environment(platform: str, devices: int, *, here: bool) -> dict[str, str]:
-    """Return the environment of a process that compiles and runs nothing.
+    """Return the environment of a process that compiles programs without running them.
 
     For virtual devices, LLVM's optimizations are disabled: they would take four fifths of the time,
     and the program is read before LLVM generates machine code. The user's XLA_FLAGS are then
     ignored, so that results do not depend on them. The thread pool is as small as possible. Unless
-    they are the devices `here`, XLA:CPU schedules for little memory, as accelerators' compilers do.
+    programs are for the devices `here`, XLA:CPU schedules for little memory, as on accelerators.
     """
     environment = worker_environment(platform, devices)
     if platform == "cpu":

@@ -60,7 +60,7 @@ def start_process(order: StartOrder, on_line: OnLine) -> LocalProcess:
     place, neighbours = order["place"], order["neighbours"]
     environment = worker_environment(platform, devices, processes)
     job = order["job"]
-    if programs := job.get("program_cache"):  # what a killed process leaves goes with the run's
+    if programs := job.get("program_cache"):  # removed even if it is killed
         environment["TMPDIR"] = str(Path(programs).parent)
     if processes > 1:
         own = Place(rank=order["rank"], processes=processes, coordinator=order["coordinator"])

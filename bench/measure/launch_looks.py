@@ -1,4 +1,4 @@
-"""Interim analyses (looks) of a block's samples, which end what needs no more rounds."""
+"""Interim analyses (looks) of a block's samples, which end the rounds of settled arms."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from bench.records.messages import LookEvent
 from bench.records.rows import Look, SampleRow
 
 EXTENSION = 0.5
-"""Further turns, as a share of a launch's planned ones, allowed if they would probably decide."""
+"""Extra turns granted where they probably decide, as a share of a launch's planned turns."""
 
 SHARE_MARGIN = 0.02
-"""An ablated arm leaves the rounds when the 95 % interval of its share of the step is this narrow:
-half its width, in units of the step. It takes no part in the error rate of the block."""
+"""An ablated arm leaves the rounds once the 95 % interval of its share of the step has no larger
+half-width than this, as a fraction of the step. It takes no part in the block's error rate."""
 
 
 class LaunchLooks:
@@ -31,9 +31,9 @@ class LaunchLooks:
         self._settled: set[str] = set()
         self._opponents: Mapping[str, str] = {}
         self._ablated = False
-        """Whether shares of ablated arms were estimated."""
+        """Whether the last look estimated shares of ablated arms."""
         self._shares: dict[str, float] = {}
-        """Widths of the intervals of ablated arms' shares that are not narrow enough."""
+        """Half-widths of ablated arms' intervals that are still too wide, over SHARE_MARGIN."""
 
     def arms_to_continue(self, event: LookEvent) -> list[str]:
         """List the arms that need more rounds, and the arms they are compared with.
@@ -45,7 +45,7 @@ class LaunchLooks:
         self._attempts |= {row["attempt"] for row in rows}
         arms = list(dict.fromkeys(row["arm"] for row in rows))
         late = self._progress >= 1
-        # If a worker died after a look, the alpha that the look spent is lost.
+        # If a worker died after a look, its successor takes none, and the alpha spent is lost.
         claims = self._look(rows) if len(self._attempts) == 1 else {}
         if not claims and not self._ablated:
             return [] if late or (self._schedule.sharing and not self._opponents) else arms
@@ -64,7 +64,7 @@ class LaunchLooks:
         return [arm for arm in arms if arm in needed | beside] if needed else []
 
     def _decidable(self, undecided: Mapping[str, Claim], turns: float) -> set[str]:
-        """Return the arms that so many more turns, shared with those beside, probably decide."""
+        """Return the arms that `turns` more turns, shared with their opponents, probably decide."""
         lack = {arm: (one.to_decide - 1) * one.ratio.rounds for arm, one in undecided.items()}
         found: list[str] = []
         for arm in sorted(lack, key=lambda arm: lack[arm]):
@@ -88,7 +88,7 @@ class LaunchLooks:
         launches = len(self._state.launches)
         turns = Counter((row["attempt"], row["round"]) for row in samples)
         rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
-        # Turns beyond the plan of the last launch are beyond that of the run.
+        # Only extra turns of the last launch are beyond the plan of the run.
         left = schedule.plan.launches - launches
         done = self._progress if left <= 1 else min(self._progress, 1.0)
         progress = (launches + done) / schedule.plan.launches

@@ -42,7 +42,7 @@ USUAL_MEMORY = 0.05
 
 
 def examine(root: Path = Path("/")) -> Machine:
-    """Examine this machine, whose system's files are below `root`."""
+    """Examine this machine, reading its system's files below `root`."""
     machine = Machine(
         gpus=read_boards(),
         host=describe_host(),
@@ -59,7 +59,7 @@ def examine(root: Path = Path("/")) -> Machine:
 
 
 def read_devices() -> JaxDevices:
-    """Query a child process, so that this process holds no device memory."""
+    """Read the devices in a child process, so that this one holds no device memory."""
     answer = ask(COMMAND, "", child_environment(), TIMEOUT_S)
     if answer.code == 0:
         return cast("JaxDevices", json.loads(answer.out))

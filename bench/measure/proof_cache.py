@@ -1,6 +1,6 @@
 """Proofs and compiled programs that are cached for later runs, in the user's cache folder.
 
-An entry holds the proof, the compile times and the compiled programs, with what was read from them,
+An entry holds the proof, the compile times, the compiled programs, and the figures read from them,
 of a cell that was ok in a first launch; one more entry per block holds the gate's programs.
 Programs are copied between entries and the run's own compilation cache, which no other run
 modifies.
@@ -31,17 +31,16 @@ ACCOUNTED = {
     *("enum", "functools", "itertools", "math", "numbers", "operator", "pydoc_data", "re"),
     *("string", "types", "typing", "jax", "jaxlib", "flax", "optax", "numpy", "equinox"),
 }
-"""Modules from elsewhere that the files of a cached cell may import. Other modules may read files
-and variables, and an editable install changes without a new version."""
+"""Modules outside the project that the files of a cached cell may import. Any other may read files
+or variables, or be an editable install, which changes without a new version."""
 
 Keys = dict[str, str | None]
 """Cache keys of a launch's entries, by implementation and GATE; None if it must not be cached."""
 Known = dict[str, dict[str, Any]]
-"""Contents of entries, by the same names: `run`, `proof`, `figures`, and `compile` if it was cold.
-"""
+"""Contents of entries by the same names: `run`, `proof`, `figures`, and `compile` if cold."""
 ROOM = 64 << 20
-"""With less free space beside its programs, a run keeps none: jax may have cut some short, and it
-neither reads nor replaces those."""
+"""Free bytes beside a run's programs below which it caches none: jax may have truncated some, which
+it would neither read nor replace."""
 
 CONTENT = "content.json"
 """Name of a cell's content among the programs of its entry."""
@@ -50,8 +49,8 @@ CONTENT = "content.json"
 def entry_keys(contents: Contents, block: Block, arms: Sequence[str]) -> Keys:
     """Hash everything on which the proofs and programs of a block's arms depend.
 
-    This is the cell's content key and the names of its files, the worker's files, the variables
-    that change how XLA and its libraries run, the versions of installed packages, the processor.
+    These are the cell's content key, the names of its files, the worker's files, the variables that
+    change how XLA and its libraries run, the versions of installed packages, and the processor.
     Raises BadInput if a file cannot be read.
     """
     processes = block.options.processes
@@ -108,7 +107,7 @@ def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, ru
         # Settings that a file has changed are part of no key.
         if row["status"] == "ok" and "proof" in row and "jax_config" not in row:
             entry = {"run": run, "proof": row["proof"], "figures": figures_of(row, 0)}
-            if not row["compile"]["cache_hits"]:  # not warmed by a worker that died
+            if not row["compile"]["cache_hits"]:  # else a worker that died had filled the cache
                 entry["compile"] = row["compile"]
             entries[row["implementation"]] = entry
     for name, entry in [*entries.items(), *([(GATE, {})] if entries else [])]:

@@ -22,7 +22,7 @@ from bench.records.printable import closest
 from bench.records.rows import SCHEMA, Devices, Manifest
 
 LAST = "last"
-"""Names the newest run wherever a stored run is named."""
+"""Stands for the newest run wherever a command takes the name of a stored run."""
 
 OWN_FILES = "own_files.json"
 """File of a run's folder with the absolute paths of the user's own files, by option: `--resume`
@@ -69,7 +69,7 @@ def find_run(name: str) -> Path:
 
 
 def _started(manifest: Path) -> tuple[str, Path]:
-    """Return when a run began and its folder; one that cannot be read is the oldest."""
+    """Return a run's start, in UTC, and its folder; an unreadable run counts as the oldest."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         began = datetime.fromisoformat(json.loads(manifest.read_bytes())["started_at"])
         return began.astimezone(UTC).isoformat(), manifest.parent
@@ -77,15 +77,15 @@ def _started(manifest: Path) -> tuple[str, Path]:
 
 
 def resumed_options(options: Options) -> Options:
-    """Replace options with `--resume` by those of the run; BadInput if others would change it."""
+    """Add the options of the run to resume, if any; BadInput if the given ones would change it."""
     if options.resume is None:
         return options
     if options.base_revision is not None:
         fault = "a gate cannot be resumed: the working tree may have changed; start it again"
         raise BadInput([f"--resume: {fault}"])
     directory = find_run(options.resume)
-    # Files outside the checkout may have moved, so their paths may be given again. More of the same
-    # may be measured, and another difference may matter; everything else is what was measured.
+    # These may be given again: paths of files, which may have moved, and options for measuring more
+    # of the same or judging it by another margin. All others determine what was measured.
     free = {"implementation_path", "workload_path", "checkpoint_dir", "dry_run", "distributed"}
     free |= {"k", "budget", "launches", "margin", "target_ci", "timeout", "silence"}
     given = options.to_json()
@@ -149,7 +149,7 @@ def describe_run(
 
 
 def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
-    """Raise BadInput with every difference if a run's machine or versions were not these."""
+    """Raise BadInput with every difference of a run's machine and versions from those here."""
     kinds = ("platform", "device_kind", "device_count")
     both: tuple[Any, Any] = run.manifest, catalogue
     then, now = ({name: one[name] for name in kinds} | one["versions"] for one in both)
@@ -181,7 +181,7 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
 
 
 def _portable(word: str) -> str:
-    """Remove the folders of the person who typed an argument."""
+    """Shorten an absolute path in an argument, so that it shows none of the user's folders."""
     option, equals, value = word.rpartition("=")
     if Path(value).is_absolute():
         here = Path(value).is_relative_to(Path.cwd())

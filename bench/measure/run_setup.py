@@ -26,7 +26,7 @@ from bench.records.variants import is_requirement
 def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     """Check the options of a command line, and return the engine that measures them.
 
-    `measures` is whether the run will measure, and not just show its plan. Raises BadInput with
+    `measures` says whether the run will measure or only show its plan. Raises BadInput with
     everything that is wrong, ChildError if the devices and files of this machine cannot be listed,
     and StoreError if the run to resume cannot be read.
     """

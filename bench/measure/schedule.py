@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from bench.records.store import Run
 
 FEWEST_LAUNCHES = 2
-"""Launches in which an arm takes part, if that many are planned, even if it is settled earlier:
+"""Launches in which every arm takes part, if as many are planned, even if it is settled before:
 they show the spread between processes."""
 
 MAX_LAUNCHES = 64
-"""Limit on the launches of a block: its intervals are not expected to become narrow enough."""
+"""Limit on a block's launches; after so many, its intervals will hardly become narrow enough."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class BlockState:
 
     @property
     def waiting(self) -> set[str]:
-        """Implementations that an arm beside their own still needs."""
+        """Implementations with an unsettled arm beside their own, which is compared with them."""
         sampled, settled = {row["arm"] for row in self.samples}, self._settled_arms
         beside = own_arms(sampled, (*INPUT_WAYS, *ABLATIONS)) | versions_of(sampled)
         return {name for arm, name in beside.items() if arm not in settled}
@@ -105,8 +105,8 @@ class Schedule:
         self.compared_cells: list[str] = []
         """Names of the cells that a gate compares with their base; they share its error rate."""
         self.sharing: float | None = None
-        """Number of comparisons that divide a block's error, not necessarily whole; None for the
-        block's own. If set, only these comparisons matter: see bench.commands.referee."""
+        """Number of comparisons that share a block's error, not necessarily whole; None for the
+        block's own number. If set, only these comparisons matter: see bench.commands.referee."""
         self._stored_s = 0.0
         """Wall time of the stored launches of a resumed run."""
 
@@ -188,10 +188,10 @@ class Schedule:
         opponents: Mapping[str, str],
         alpha: float,
     ) -> tuple[dict[str, Claim], set[str], Rounds, Spreads]:
-        """Compare arms of a block with their opponents; equal programs are the same.
+        """Compare arms of a block with their opponents; arms with equal programs are the same.
 
-        All comparisons of a block share the error rate; in a gate, those of the run. The claims
-        come with what they rest on: the samples in rounds, and the spreads between launches.
+        All comparisons of a block share the error rate; in a gate, those of the run do. Returns the
+        claims, the arms that are settled, the samples in rounds, and the spreads between launches.
         """
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
@@ -224,10 +224,10 @@ class Schedule:
     def contenders(
         self, rounds: Rounds, process: Spreads, alpha: float, programs: Mapping[str, str]
     ) -> set[str]:
-        """Return the arms that may be a block's fastest, while they may differ by the margin.
+        """Return the arms that may be the fastest, if they may differ by more than the margin.
 
-        Of arms that run the same program, only one is needed. Empty if the run has another goal: in
-        a gate or referee, or with a target interval.
+        Of arms that run the same program, it returns one. Empty if the run has another goal: in a
+        gate or referee, or with a target interval.
         """
         from bench.analyse.standings import rank  # noqa: PLC0415 (needs scipy)
 
@@ -257,7 +257,7 @@ class Schedule:
         names = [n for n in arms if state.is_open(n, fewest if n in settled else launches)]
         if self.bases is not None:
             return self.bases.paired(names)
-        # The baseline alone is not worth measuring, unless arms of its own need it.
+        # The baseline alone is not worth measuring, unless arms beside it are unsettled.
         baseline = self._baseline(arms)
         alone = names == [baseline] and baseline not in state.waiting
         return [] if settled and alone else names
@@ -268,7 +268,7 @@ class Schedule:
         return min(arms, key=lambda arm: arm in self.plan.approximate)
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
-        """Return the block with the widest insufficient interval among those in the budget."""
+        """Return the block with the widest unsettled interval among those that fit the budget."""
         widths: dict[Block, float] = {}
         for block in selected:
             state = self.blocks[block.name]

@@ -31,7 +31,7 @@ from bench.records.trace_rows import TraceRow
 from bench.records.variants import Variant
 
 _EXPECTED = ("unsupported", "oom")
-"""How shipped implementations end that nobody has spoiled."""
+"""Failures of shipped implementations that do not suggest that another file spoiled them."""
 _BEFORE_ARMS = ("", "start", "truth")
 """Phases that do not depend on the arms, so that running an arm alone would not help."""
 
@@ -61,7 +61,7 @@ class Launch:
 
     number: int = 0
     proved: Mapping[str, ProgramFigures] = field(default_factory=dict)
-    """As in a Job."""
+    """See Job.proved."""
     arms_to_continue: Callable[[LookEvent], Sequence[str]] = lambda event: (
         sorted({row["arm"] for row in event["rows"]}) if event["progress"] < 1 else []
     )
@@ -90,7 +90,7 @@ def run_block(
     progress: Callable[[PhaseEvent], None] = lambda _: None,
     launch: Launch = Launch(),
 ) -> list[Attempt]:
-    """Prove and measure one block, once; return attempts that hold one row for each cell."""
+    """Prove and measure one block, once; the attempts together hold one row for each cell."""
     run = _BlockRun(block, settings, progress, launch)
     reasons = settings.unsupported.get(block.name, {})
     if all(map(reasons.get, implementations)):
@@ -196,11 +196,11 @@ class _Worker:
             report.block["baseline"] = next((name for name in right if name not in gone), "")
 
     def repeat_winner(self) -> str:
-        """Isolate a suspicious winner; if its times are at odds, withdraw and return it."""
+        """Isolate a suspicious winner; return it if its times are withdrawn, else an empty name."""
         run, report, settings = self.run, self.report, self.run.settings.worker
         block, right, ceilings = self._timed()
-        # A gate compares revisions in the worker, a TPU belongs to one process, and processes of
-        # their own have no part in a mesh of several.
+        # A gate compares revisions in the worker, a TPU belongs to one process, and an isolated
+        # process cannot join a mesh that several processes share.
         apart = settings["base_files"] or run.settings.platform == "tpu"
         if block is None or apart or run.block.options.processes > 1:
             return ""
@@ -250,7 +250,7 @@ class _BlockRun:
         return {*names} & given | {*names} - shipped_implementations()
 
     def attempt(self, report: WorkerReport, cells: Iterable[CellRow]) -> Attempt:
-        """Make an attempt of a worker's rows; cell rows of earlier, failed workers join it."""
+        """Make an attempt of a worker's rows and of cell rows, some perhaps from failed workers."""
         nothing = {"baseline": "", "rounds": 0, "steps": 0, "looks": [], "seconds": {}}
         block = {
             **block_fields(self.block, report.attempt, self.launch.number),
@@ -318,8 +318,8 @@ class _BlockRun:
 
         At least the baseline's twin was in memory beside each of them, except while the reference
         was computed, which would not fit for a lone cell either. A file that was not shipped may
-        have broken another one in the rounds, or have ended the process in its turn. A thread of
-        such a file looks like late work of every arm.
+        have broken another arm in the rounds, or ended the process in that arm's turn; its threads
+        look like late work of every arm.
         """
         if report.phase in _BEFORE_ARMS:
             return set()
@@ -336,9 +336,9 @@ class _BlockRun:
         }
 
     def _spoilers(self, failed: Cells, report: WorkerReport, pending: Sequence[str]) -> set[str]:
-        """Return the files that were not shipped if a shipped one has failed only beside them.
+        """Return the files that were not shipped, if a shipped one has failed only beside them.
 
-        The same if the worker has died, and nobody is to blame.
+        They are returned as well if the worker died and no arm is to blame.
         """
         suspect = {
             name

@@ -33,25 +33,25 @@ LATE_S = 1.0
 FEWEST_TURNS, FEWEST_OTHERS = 8, 4
 """Fewest turns of an arm, and of all others, for a comparison of its gaps with theirs."""
 GAP_SHARE, GAP_S, GAP_ERROR = 0.25, 5e-3, 1e-4
-"""Share of its turn by which an arm's gap may exceed that of other arms; the excess that is always
-allowed: turns may be very short, and a busy host adds milliseconds; and the largest probability
-that its gaps do so more often than those of other arms by chance."""
+"""Allowed excess of an arm's gap over those of other arms, as a share of its turn and, for short
+turns on a busy host, in seconds; and the largest probability that gaps exceed it more often
+than those of other arms by chance."""
 
 Rows = Sequence[SampleRow]
 Turns = Mapping[tuple[str, bool], list[tuple[float, float]]]
-"""Seconds of turns and of their gaps, by arm and by whether they were checked."""
+"""Seconds of each turn and of its gap, by arm and by whether the arm was checked in it."""
 
 FACTOR, NEAR = 1.5, 1.5
 """A winner is suspicious if it surely is more than FACTOR times as fast as the next arm, or if it
 takes less than NEAR times what the ceilings allow."""
 ODDS, ODDS_ALONE, DISPATCH_S = 1.5, 2.0, 20e-6
-"""Its times are at odds if the ratio in processes of their own surely is larger by the first factor
-(without another arm, the step time by the second: the host's speed may have changed), and steps by
-this time: which thread runs a step of microseconds may differ between processes."""
+"""Its times are at odds if, in processes of their own, the ratio is surely larger by a factor ODDS
+(without another arm, the step time by ODDS_ALONE, because the host's speed may have changed), and a
+step by DISPATCH_S, because another thread may run a step of microseconds there."""
 ERROR, FEWEST, ROUNDS = 0.01, 7, 24
-"""Largest probability that chance alone would make something sure, by the sign test; the fewest
-rounds in which anything can be; and the most of the second measurement, of which twelve often leave
-it open on a loaded machine."""
+"""Largest probability, by the sign test, that chance alone makes a finding sure; the fewest rounds
+in which one can be; and the most rounds of the second measurement, of which twelve are often too
+few on a loaded machine."""
 
 
 def reasons_against(
@@ -117,7 +117,7 @@ def _why_gaps_are_long(samples: Rows, cells: Cells) -> dict[str, str]:
 
 
 def _late(turns: Turns, arm: str, kind: bool, allowed_s: float) -> tuple[list[bool], list[bool]]:
-    """Say of each turn of this kind, the arm's and others', whether its gap is too long."""
+    """Return which turns of this kind, the arm's and those of others, have too long a gap."""
     gaps = [(name, gap_s) for (name, checked), each in turns.items() if checked == kind
             for _, gap_s in each]  # fmt: skip
     others = [gap_s for name, gap_s in gaps if name != arm]
@@ -142,7 +142,7 @@ def _too_fast(block: BlockRow, cells: Cells, samples: Rows, ceilings: Ceilings) 
 
 
 def least_times(block: BlockRow, cells: Cells, ceilings: Ceilings) -> dict[str, tuple[float, str]]:
-    """Return, by implementation, the seconds of a step at the ceilings, and for what."""
+    """Return by implementation the least seconds that the ceilings allow a step, and for what."""
     # A workload may overstate its FLOPs, so those of the largest compiled step are the limit.
     done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
     moved = 2.0 * block.get("optimizer_bytes", 0) / block["devices"]
@@ -164,7 +164,7 @@ class Suspicion:
 
     name: str
     beside: str
-    """The fastest other arm that Lockstep has shipped, or else of any; empty if there is none."""
+    """The fastest other arm, a shipped one if possible; empty if there is none."""
     why: str
     ratio: float
     """Its step time over that of the other arm; without one, seconds. The median of the rounds."""
@@ -175,12 +175,12 @@ class Suspicion:
 def suspicious_winner(
     block: BlockRow, cells: Cells, samples: Rows, ceilings: Ceilings | None, users: Collection[str]
 ) -> Suspicion | None:
-    """Return the block's winner if it is the file of a user and suspicious, else None.
+    """Return the block's winner if it is a user's file and suspicious, else None.
 
     `users` are the implementations whose files were not shipped with Lockstep; the other arguments
     are those of `reasons_against`.
     """
-    # An approximate step is another one, and cannot be proved in a process of its own.
+    # An approximate step computes something else, and cannot be proved in its own process.
     exact = {name: row for name, row in cells.items() if "approximate" not in row}
     times = {name: step_times(samples, name) for name in exact}
     typical = {name: median(each.values()) for name, each in times.items() if each}
@@ -209,9 +209,9 @@ def suspicious_winner(
 
 
 def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolation, str]:
-    """Compare a winner's times with those in processes of their own, by the rows from there.
+    """Compare a winner's times with those in isolation, which `cells` and `samples` hold.
 
-    Returns the finding, and why the cell is wrong; empty if it is not.
+    Returns the finding, and the reason why the cell is wrong, empty if it is not.
     """
     name, beside = suspicion.name, suspicion.beside
     found = Isolation(

@@ -2,7 +2,7 @@
 
 Uv makes an environment, which meets the requirement and the project's dependencies and is kept in
 the user's cache. Its folder is named after all resolved versions, so that a different resolution on
-another day makes a new environment. The arms are bases of a gate, and variants.
+another day makes a new environment. The arms are the bases of a gate, or variants.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Environment:
 def make_environment(requirement: str, *, install: bool = True) -> Environment:
     """Make an environment that meets a requirement, or find it in the cache.
 
-    A requirement is one such as `jax==0.10.2`, or the path of a requirements file or a wheel. The
+    A requirement is a specifier, `jax==0.10.2`, or the path of a requirements file or a wheel. The
     running Python is tried first, and then the others that are installed, the newest first. Without
     `install`, versions are resolved and nothing is installed, which is enough for a plan. Raises
     BadInput if uv or the file is missing, or if no installed Python supports the requirement.
@@ -190,9 +190,9 @@ def write_arm(
 def with_versions(
     plan: Plan, catalogue: Catalogue, *, install: bool = True
 ) -> tuple[Plan, Catalogue]:
-    """Add an arm for each variant beside the worker to each of the plan's JAX implementations.
+    """Give each exact JAX implementation an arm for each variant that runs beside the worker.
 
-    Both the plan and the catalogue that it was made from get the arms as further implementations.
+    The plan and the catalogue that it was made from list the arms as further implementations.
     Their files are kept beside the environment, so that an interrupted run finds them again.
     Without `install`, as for a dry run, packages are not installed. Raises BadInput if an
     environment cannot be made.

@@ -98,7 +98,7 @@ class WorkerReport:
         return late
 
     def finish(self, end: End, group: Group, rounds_s: float) -> None:
-        """Set status, reason and arm to blame by the end; `rounds_s` was planned for all rounds."""
+        """Set status, reason and arm to blame; `rounds_s` is the planned time of all rounds."""
         if self.block is not None:
             known = self.block["seconds"]
             known["process"] = max(0.0, time.monotonic() - self._started - sum(known.values()))
@@ -123,7 +123,7 @@ class WorkerReport:
             self._diagnose(end, group.processes[end.rank], during)
 
     def _diagnose(self, end: End, process: Process, during: str) -> None:
-        """Blame the end of a process; `during` ends the first sentence of the reason."""
+        """Explain the end of a process; `during` names the phase, for the reason."""
         who = f"process {end.rank} of {self.processes}" if self.processes > 1 else "the worker"
         how = ending(end.code) if end.code else "ended before its block was complete"
         ended, killed = process.ended(), end.code == -signal.SIGKILL

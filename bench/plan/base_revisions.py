@@ -69,19 +69,19 @@ def find_repository(folder: Path, revision: str) -> Repository:
 
 @contextlib.contextmanager
 def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
-    """Check the bases out into temporary folders, by the repository's root.
+    """Check the bases out into temporary folders; yield each repository's by its root.
 
-    Each has an index of its own, so the repository is not touched. Raises RevisionError.
+    Each checkout has its own index, so the repository is not touched. Raises RevisionError.
     """
     with temporary_folder() as temporary:
         # Resolved, because imported modules are recognized by their resolved folder.
         places = {r.root: temporary.resolve() / str(n) for n, r in enumerate(repositories)}
         for one in repositories:
             place = places[one.root]
-            index = {"GIT_INDEX_FILE": f"{place}.index"}  # the repository's is not touched
+            index = {"GIT_INDEX_FILE": f"{place}.index"}
             git(one.root, "read-tree", "--no-sparse-checkout", one.base, variables=index)
             git(one.root, "checkout-index", "--all", f"--prefix={place}/", variables=index)
-            (place / ".git").mkdir(parents=True)  # by which bench.worker.base_modules knows it
+            (place / ".git").mkdir(parents=True)  # marks a checkout for bench.worker.file_loader
         yield places
 
 

@@ -44,7 +44,7 @@ class Files(NamedTuple):
 
 
 class Contents:
-    """The current contents of cells. Every file is read once, on first use, or BadInput is raised.
+    """The current contents of cells. A file is read once, on first use; BadInput if it cannot be.
 
     `bases` are files of arms from another revision, whose imports come from that revision as well.
     """
@@ -133,7 +133,7 @@ def read_files(path: Path, *modules: str, roots: Sequence[Path] | None = None) -
                 names += _imported(text, package)
             break
         else:
-            if "." not in name:  # a part of a package follows its package
+            if "." not in name:  # submodules are covered by their package
                 elsewhere.add(name)
     return Files(dict(sorted(found.items())), elsewhere)
 

@@ -273,7 +273,7 @@ def _size_faults(known: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _number(text: str) -> int | str:
-    """Parse a whole number; return any other text unchanged, to be refused as one."""
+    """Parse a whole number; return any other text unchanged, which the field then refuses."""
     return int(text) if re.fullmatch(r"-?[0-9]+", text) else text
 
 

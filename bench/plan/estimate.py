@@ -24,13 +24,13 @@ AROUND_S = 6.0
 """Planning, before the launches, and building the report, after them."""
 
 CACHED = 0.5
-"""Share of an arm's first proof and compilation that repeating them needs, with a cache."""
+"""Time of repeating an arm's proof and compilation with a cache, relative to the first time."""
 
 ARM_S = {
     "linear": 0.65, "mlp": 2.2, "gpt2": 4.5, "gpt2-nano-512": 13.0, "gpt2-deep": 12.0, "moe": 7.0,
     "gpt2-124m": 35.0,
 }  # fmt: skip
-"""Proof and compilation of one arm, by workload, or by workload and size where the size matters;
+"""Seconds to prove and compile one arm, by workload, or by workload and size where that matters;
 `gpt2-124m` is a guess for an H100."""
 
 OTHER_ARM_S = 5.0
@@ -39,26 +39,26 @@ APART_S = 10.0
 
 TURN_S = {"mlp-base": 0.02, "gpt2-nano": 0.03, "gpt2-nano-512": 0.25, "gpt2-deep": 0.1,
           "moe-nano": 0.03}  # fmt: skip
-"""The shortest turn of an arm, of one step per span, where it takes long enough to matter."""
+"""Seconds of an arm's shortest turn, of one step per span, where they are enough to matter."""
 
 TRACED = 0.65
-"""Tracing one arm, as a share of its proof and compilation."""
+"""Time of tracing one arm, relative to its proof and compilation."""
 
 CHECKPOINT_S = 3.0
-"""Saving and restoring the state of one arm repeatedly in one mode."""
+"""Seconds to save and restore the state of one arm repeatedly in one mode."""
 
 
 @dataclass
 class PastLaunches:
-    """Totals over stored launches of a workload: counts, and the seconds of that many."""
+    """Totals over stored launches of a workload: counts, and the seconds that they took."""
 
     launches: int = 0
     start_s: float = 0.0
     arms: float = 0.0
-    """Arms that were proved, compiled and spot-checked; one apart counts as several."""
+    """Arms proved, compiled and spot-checked; one with its own processes counts as several."""
     arms_s: float = 0.0
     turns: int = 0
-    """The shortest possible turns, of one step a span; as many as were measured."""
+    """Turns that were measured; `turns_s` is their time if every span had only one step."""
     turns_s: float = 0.0
 
 
@@ -72,7 +72,7 @@ class History:
 
     of: dict[Key, PastLaunches] = field(default_factory=dict)
     pace: float = 1.0
-    """By how much arms took longer on this machine than the constants say."""
+    """Time that arms took on this machine, relative to what the constants say."""
 
     def arm_s(self, name: str, *, new: bool) -> float:
         """Return the seconds of an arm's proof and compilation."""
@@ -92,7 +92,7 @@ def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
             if run.manifest["platform"] == platform:
                 same = run.manifest["host"]["memory_bytes"] == memory_bytes
                 known = here if same else elsewhere
-                known |= _past(run) | known  # of newer runs
+                known |= _past(run) | known  # newer runs win
     took = sum(past.arms_s for past in here.values())
     default = sum(past.arms * _default_arm_s(*key) for key, past in here.items() if past.arms_s)
     return History(elsewhere | here, took / default if default else 1.0)
@@ -140,7 +140,7 @@ def launch_stages(
     block: Block, arms: int, plan: Plan, history: History, launch: int = 0, kept: int = 0,
     apart: int = 0,
 ) -> Stages:  # fmt: skip
-    """Estimate launch number `launch`, from 0, of a block that `arms` implementations can run.
+    """Estimate a block's launch number `launch`, from 0, with the `arms` arms that can run it.
 
     The proof and the programs of `kept` of them are cached; `apart` have processes of their own.
     """
@@ -153,7 +153,7 @@ def launch_stages(
     beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
     proved = (arms * (1 + CACHED * beside) + TWINS - apart) * arm_s
     proved += apart * _arms_apart(name) * history.arm_s(name, new=True)
-    # Rounds of a slow step take longer than they should, because no span is below one step.
+    # Rounds of a slow step take longer than planned, because a span has at least one step.
     turn = past.turns_s / past.turns if past.turns else history.pace * TURN_S.get(name, 0.0)
     least = plan.worker["rounds"] * (arms * (1 + beside) + TWINS) * turn
     traced = TRACED * history.arm_s(name, new=True) if "trace" in plan.worker["phases"] else 0.0

@@ -27,7 +27,7 @@ RACED = 1.5
 """Rounds of an arm that stays undecided, as a multiple of the planned rounds."""
 
 SEVERAL = 1.5
-"""Margin over half-width of a verdict's interval: a margin no wider than the interval would leave
+"""Margin in half-widths of a verdict's interval: a margin no wider than the interval would leave
 every comparison undecided unless its estimate is exactly 1."""
 
 
@@ -76,7 +76,7 @@ def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
 
 
 def _of_launch(samples: bytes) -> float:
-    """Return the robust standard deviation of log(twin / baseline); 0 without a twin."""
+    """Return the robust standard deviation of log(twin / arm), median over arms; 0 without twin."""
     logs_of: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for row in map(json.loads, samples.splitlines()):
         logs_of[row["arm"]][row["round"]] = math.log(row["throughput_ns"] / row["steps"])

@@ -31,7 +31,7 @@ class Plan:
     blocks: tuple[Block, ...]
     implementations: tuple[str, ...]
     variants: tuple[Variant, ...]
-    """Further environments in which every block is also measured, or its implementations are."""
+    """Other environments in which every block, or each of its implementations, is also measured."""
     baseline: str
     scaling: str
     launches: int
@@ -49,7 +49,7 @@ class Plan:
     silence_s: float
     """The longest time that a worker process may show no progress."""
     margin_reason: str = ""
-    """Why the margin was chosen; empty if an option names it."""
+    """Why the margin was chosen; empty if an option sets it."""
     approximate: tuple[str, ...] = ()
     allow_undecided: int = 0
     """Comparisons of a gate that may stay undecided."""
@@ -111,7 +111,7 @@ def make_plan(
     """Resolve options, as typed, against a catalogue of implementations, workloads and devices.
 
     Raises BadInput if anything is wrong. It lists every fault, also those in `faults`, which were
-    found earlier; `called` says how an option is named in a fault.
+    found earlier; `called` returns the name of an option in a fault.
     """
     planner = _Planner(options, catalogue, list(faults), called)
     plan = planner.plan()

@@ -38,8 +38,8 @@ def _option(
     """Declare an option, whose help is in options.toml.
 
     `read` parses a value, or raises ValueError. `action` is one of argparse: `store`, `store_true`,
-    `append` (repeatable) or `extend` (several values at once). `gate` is whether it is an option
-    only of `regress`; None if pytest declares it.
+    `append` (repeatable) or `extend` (several values at once). `gate` says whether only
+    `regress` has the option; None if pytest declares it.
     """
     default = {"store": None, "store_true": False}.get(action, ())
     return field(default=default, metadata={"read": read, "action": action, "gate": gate})

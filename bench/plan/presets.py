@@ -48,13 +48,13 @@ class Preset:
     past_cores: bool
     """Whether default meshes of virtual devices may have more devices than there are cores."""
     meshes: tuple[str, ...] = ()
-    """Those that fit the devices are measured; if empty, only `data`, in powers of two."""
+    """Those that fit the devices are measured; if empty, meshes of `data`: see default_sizes."""
     only_ends: bool = False
     """Whether default meshes are only one device and all devices, without those in between."""
     microbatches: int = 1
     implementations: tuple[str, ...] = (EXACT,)
     margin: float = MARGIN
-    """Of a gate; other runs take what the preset can resolve on this machine."""
+    """Margin of a gate; other runs use what the preset can resolve on this machine."""
     parts: tuple[Preset, ...] = ()
     """Presets whose blocks make up this preset."""
 
@@ -115,7 +115,7 @@ def placed(
 def is_exact(entry: Entry) -> bool:
     """Whether a run measures this implementation unless its options name others.
 
-    Foreign ones need packages and processes that few runs want; approximate ones differ.
+    Foreign ones need packages and processes that few runs want; approximate ones are other steps.
     """
     return not entry.keys() & set(OTHERS)
 

@@ -52,7 +52,7 @@ def chosen(
     """Return the variants that a run measures, and everything that is wrong with them.
 
     A TPU belongs to one process, so that no variant races there: each has workers of its own.
-    `gate` is whether the run compares revisions.
+    `gate` says whether the run compares revisions.
     """
     found: dict[str, Variant] = {}
     faults = []

@@ -56,7 +56,7 @@ def version_arm(implementation: str, variant: str) -> str:
 
 
 def versions_of(arms: Collection[str]) -> dict[str, str]:
-    """Map each arm under another version, not a base, to the present one, if `arms` has both."""
+    """Map arms under another version, except bases, to the present one, if `arms` has both."""
     own = {arm: arm.partition("@")[0] for arm in arms if "+" not in arm}
     others = {arm: name for arm, name in own.items() if arm not in (name, base_of(name))}
     return {arm: name for arm, name in others.items() if name in arms}

@@ -49,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def write(path: Path, content: str | bytes, *, durable: bool = False) -> None:
     """Replace a file atomically; text is written as UTF-8 with newlines unchanged.
 
-    If it is to be durable, it is on the disk afterwards, even if the machine fails.
+    If `durable`, it is on the disk when this returns, and survives a crash of the machine.
     """
     with replacing(path) as draft, draft.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -115,7 +115,7 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
 def lock(path: Path) -> str:
     """Lock a file until this process ends, however it ends: the kernel releases the lock.
 
-    The file must exist and never be replaced. Returns why it cannot be locked; empty if it is.
+    The file must exist; replacing it unlocks it. Returns why it cannot be locked; empty if it is.
     Raises LockedError if another process holds the lock.
     """
     if fcntl is None:

@@ -26,7 +26,7 @@ PACKAGES = {"input": "grain", "checkpoint": "orbax-checkpoint"}
 """Optional packages by the option that needs each, which is also the name of the extra."""
 
 UNFINISHED = "the step returns before its work is done"
-"""Begins the reason against a step whose process works on: another file's thread may do that."""
+"""Beginning of the reason if work goes on after a step: another file's thread may be at work."""
 
 FIRST_LOOK = 16
 
@@ -45,7 +45,7 @@ class BaseFile(TypedDict):
     worktree: str
     """Checkout of the other revision, from which the file imports its helper modules."""
     repository: str
-    """The checkout whose modules they replace."""
+    """The checkout whose modules those of the worktree replace."""
 
 
 class Place(TypedDict):
@@ -86,7 +86,7 @@ class WorkerSettings(FilePaths):
     """Rounds of a launch in which every arm takes part. Turns of arms that leave the rounds go to
     the others, which then take more."""
     seconds: float
-    """Wall time that `rounds` rounds should take; sets the steps of a span, never the rounds."""
+    """Planned wall time of `rounds` rounds; it sets the steps of a span, never the rounds."""
     inputs: list[str]
     """Input modes of bench.records.arms in which each implementation is measured as well."""
     ablations: list[str]
@@ -119,7 +119,7 @@ class Job(WorkerSettings, BlockText):
     seed: int
     """Seed of the order of arms. The workload's parameters and data never depend on it."""
     alone: bool
-    """True for a cell that did not fit with others: one implementation and no twin."""
+    """Whether there is no twin: a cell runs without the others, or a winner is isolated."""
     program_cache: NotRequired[str]
     """Folder of compiled programs, shared by a block's launches; private if absent."""
 
@@ -193,7 +193,7 @@ Event = PhaseEvent | RowEvent | SamplesEvent | LookEvent | TellEvent
 
 
 def is_event(sent: Any) -> bool:
-    """Whether an object is an Event, as far as the supervisor relies on that."""
+    """Whether an object is an Event, as far as the supervisor relies on its form."""
     match sent:
         case {"event": "phase", "phase": str(), "arm": str()} | {"event": "tell", "value": _}:
             return True
@@ -290,8 +290,7 @@ class CompiledRow(TypedDict):
 Lack = Literal["", "unsupported", "unreadable", "oom", "failed"]
 """Why a step has no compiled program. Empty: it has one. `unsupported`: the implementation cannot
 run the cell. `unreadable`: the program is known only after running it. `oom`: the compiler, such as
-XLA's for TPU, found too little memory. `failed`: anything else. A retry may help with the last two.
-"""
+XLA's for TPU, found too little memory. `failed`: all else. A retry may help with the last two."""
 
 
 class CompiledAnswer(TypedDict):
@@ -324,7 +323,7 @@ class ImplementationEntry(FileEntry):
 
     foreign: NotRequired[dict[str, str]]
     """For a step in its own processes: versions of the packages that its file names, empty if not
-    installed; and the reason for its processes, if it is an option."""
+    installed; and `isolated`, if an option gives the step its processes."""
     approximate: NotRequired[str]
     """How the step differs from the problem's; absent if it is exact."""
 
@@ -352,7 +351,7 @@ class SupportAnswer(TypedDict):
     unsupported: dict[str, dict[str, str]]
     """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
     faults: list[str]
-    """Workloads that make no problem, and implementations that answer neither None nor a reason."""
+    """Workloads that fail to make a problem; implementations with neither None nor a reason."""
 
 
 class Catalogue(Devices):
@@ -362,7 +361,7 @@ class Catalogue(Devices):
     processes: int
     """Number of processes that a launcher has started; 1 if the run starts its own."""
     optional: dict[str, str]
-    """Versions of the installed ones of PACKAGES."""
+    """Versions of those of PACKAGES that are installed."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]
     implementation_paths: NotRequired[list[str]]

@@ -66,7 +66,7 @@ class Energy(TypedDict):
 
 
 class BoardState(TypedDict):
-    """The state of an NVIDIA board, or of several together; None for what one does not say."""
+    """The state of an NVIDIA board, or of several together; None where one reports nothing."""
 
     clock_mhz: float | None
     """Clock of the multiprocessors; the lowest of several boards."""
@@ -97,7 +97,7 @@ class ForeignArms(TypedDict):
     isolated: NotRequired[bool]
     """Whether it has its own processes because the run's options isolate it."""
     asking_ns: int
-    """Round trip of a request, which is subtracted from a span's time."""
+    """Round trip of an empty request, which a span's time does not include."""
 
 
 class Isolation(TypedDict):

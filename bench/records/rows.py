@@ -125,7 +125,7 @@ def block_fields(block: Block, attempt: str, launch: int) -> BlockFields:
 
 
 class CompileTimes(TypedDict):
-    """Time of the first call of the timed step before it ran, from jax.monitoring events."""
+    """Time spent in the first call of the timed step before it ran, from jax.monitoring events."""
 
     trace_s: float
     lower_s: float
@@ -201,7 +201,7 @@ class CellRow(BlockFields, ProgramFigures):
     compile: NotRequired[CompileTimes]
     proved_in: NotRequired[str]
     compiled_in: NotRequired[str]
-    """Earlier runs from which `proof` (in float64) and `compile` are; absent if from this run."""
+    """Earlier runs that `proof` (in float64) and `compile` come from; absent if it is this run."""
     spot_check: NotRequired[ProofCheck]
     """Largest errors of the spot checks in the rounds."""
     jax_config: NotRequired[list[str]]
@@ -216,7 +216,7 @@ class CellRow(BlockFields, ProgramFigures):
     """The unit that the workload counts: `samples` or `tokens`."""
     units_per_step: NotRequired[int]
     interleaved: NotRequired[bool]
-    """False if the cell did not fit beside the others and ran alone in a worker."""
+    """False if the cell ran alone: it did not fit beside others, or one may have broken it."""
     bubble: NotRequired[float]
     """Fraction of a step in which a device idles, by a pipeline's schedule."""
     inputs: NotRequired[dict[str, str]]

@@ -1,4 +1,4 @@
-"""What is read from a step's compiled programs, and values of rows as compressed text."""
+"""Figures that are read from a step's compiled programs, and compression of values into text."""
 
 import base64
 import json
@@ -58,14 +58,14 @@ class Communication(TypedDict):
 
 
 class CompilersCost(TypedDict):
-    """XLA's own count of a step over all devices, and what it leaves out: see `compilers_cost`."""
+    """XLA's count of a step over all devices, plus calls that it omits: see `compilers_cost`."""
 
     flops: float
     accessed_bytes: float
 
 
 class ProgramFigures(TypedDict, total=False):
-    """What a cell's compiled programs and its files determine, whoever runs them."""
+    """Figures that a cell's compiled programs and its files determine, in any launch."""
 
     memory: MemoryBytes | None
     """Planned memory; None if the backend gives no figures."""
@@ -80,7 +80,7 @@ class ProgramFigures(TypedDict, total=False):
     """FLOPs of matrix products and convolutions in the step's jaxpr, over all devices, or None."""
     program: StepProgram
     layout: str
-    """Where its arrays lie: an Inspection in the form of bench.records.step_programs."""
+    """Sharding of its arrays: an Inspection in the form of `compressed`."""
 
 
 ONCE = ("traced_flops", "program", "layout")
@@ -88,13 +88,13 @@ ONCE = ("traced_flops", "program", "layout")
 
 
 def figures_of(row: Mapping[str, Any], launch: int) -> ProgramFigures:
-    """Return the figures in a cell's row that the cell has in a launch."""
+    """Return the figures in a cell's row; in later launches than the first, without ONCE."""
     keys = [key for key in ProgramFigures.__annotations__ if not launch or key not in ONCE]
     return cast("ProgramFigures", {key: row[key] for key in keys if key in row})
 
 
 def identity(program: Mapping[Any, Any]) -> str:
-    """Return what only arms that are proved to run the same program share.
+    """Return a text that arms share only if they are proved to run the same program.
 
     `program` is a StepProgram, or another mapping with its fingerprint and dispatch path. The
     result is empty if either is unknown.

@@ -116,4 +116,4 @@ class TraceRow(BlockFields):
     cores: int | None
     """Number of cores that the processes might use, if the devices are CPUs; otherwise None."""
     drawn: NotRequired[str]
-    """A DrawnStep of median duration in the form of bench.records.step_programs."""
+    """A DrawnStep of median duration, in the form of bench.records.step_programs.compressed."""

@@ -32,7 +32,7 @@ def pytest_cmdline_parse() -> Generator[None, Any, Any]:
         return (yield)
     except pytest.UsageError as error:
         for text in map(str, error.args):
-            if text.startswith("usage:"):  # of an option of pytest; the files it read follow
+            if text.startswith("usage:"):  # about an option of pytest; files follow
                 text = plain(text.partition(": error: ")[2].partition("\n")[0])  # noqa: PLW2901
             sys.stderr.write(f"error: {text}\n")
         raise pytest.UsageError from None

@@ -26,7 +26,7 @@ class RunEstimates:
         )
 
     def launch(self, block: Block, arms: Sequence[str], launch: int) -> Stages:
-        """Estimate one launch of a block; of these arms, those that cannot run it take no time."""
+        """Estimate one launch of a block with these arms; those that cannot run it take no time."""
         running = self.running(block, arms)
         kept = 0 if launch else self._engine.kept(block, running)
         plan, history = self._engine.plan, self._history

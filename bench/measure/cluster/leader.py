@@ -126,7 +126,7 @@ class _Follower:
 
     def _report_end(self) -> None:
         if self._process is not None and self._process.code(0) is not None:
-            # It also kills processes that outlive it, and waits for the last lines.
+            # This also kills processes that outlive the worker, and waits for its last lines.
             self._process.kill()
             self._send({"attempt": self._attempt, **self._process.ended()})
             self._process = None
@@ -159,7 +159,7 @@ class Leader(Hosts):
         self._hellos: dict[int, Hello] = {0: hello(member.config)}
         self._links: dict[int, RemoteProcess] = {}
         self._arrived: queue.Queue[tuple[Hello, Connection[Any, Any]]] = queue.Queue()
-        """Authenticated processes."""
+        """Processes that have connected and proved that they know the token."""
         try:
             self._gather(member)
             self._check_versions()

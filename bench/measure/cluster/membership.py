@@ -75,7 +75,7 @@ def _detected() -> Membership:
     """Use jax's own detection, in a child process."""
     name = socket.gethostname()
     try:
-        # Every process listens, as none knows its rank yet, and at this host's name, as gloo does.
+        # Every process listens, as none knows its rank yet; at this host's own name, as gloo does.
         server = socket.create_server((name, 0), backlog=_BACKLOG)
     except OSError as error:
         raise ClusterError(

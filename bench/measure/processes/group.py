@@ -88,8 +88,8 @@ class Group(contextlib.ExitStack):
     """The processes of a launch; a context that kills them all.
 
     `start` starts the process of a rank. The callback that it gets receives each line of the
-    process's output, and None after the last. `attempt` is in every event of the processes, which
-    tells them from what a user's file writes to the same channel.
+    process's output, and None after the last. Every event of the processes has this `attempt`,
+    which distinguishes it from what a user's file writes to the same channel.
     """
 
     def __init__(self, start: Callable[[int, OnLine], Process], count: int, attempt: str) -> None:
@@ -168,14 +168,14 @@ class Group(contextlib.ExitStack):
         return End(code, rank, turn=self.processes[0].turn()) if code or rank == 0 else None
 
     def _abort(self, rank: int, late: str) -> End:
-        turn = self.processes[0].turn()  # before a worker that goes on takes the next one
+        turn = self.processes[0].turn()  # first: a running worker goes on to its next turn
         shortage = describe_shortage()
         stopped = tuple(r for r, process in enumerate(self.processes) if process.stopped())
         self.close()
         return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped, shortage, turn)
 
     def _read_lines(self) -> Iterator[tuple[int, str | None]]:
-        """Yield ranks and lines as they arrive, and an empty line after each interval without."""
+        """Yield ranks and lines as they arrive, and an empty line after each silent interval."""
         while True:
             try:
                 yield self._lines.get(timeout=_POLL_S)

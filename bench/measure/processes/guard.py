@@ -6,10 +6,10 @@ it has left the worker's session and cleared its environment. The front adopts n
 Lockstep kills only what it has started. Elsewhere, only the worker's process group is killed.
 
 Front and guard share a socket. The guard writes the worker's process id and exit code to it, and
-ends everything once the front asks for it or closes the socket, which happens however it dies. If
-the guard is killed, the front ends the worker and all processes that inherited a mark in their
-environment. A guard runs this file by its path, which imports only the standard library, so that it
-starts quickly and needs little memory.
+ends everything once the front asks for it or closes the socket, which happens however the front
+dies. If the guard is killed, the front ends the worker and all processes that inherited a mark in
+their environment. A guard runs this file by its path, which imports only the standard library, so
+that it starts quickly and needs little memory.
 """
 
 import contextlib
@@ -143,7 +143,7 @@ class Guard:
 
 
 def main() -> None:
-    """Start the worker and report its end; at the end of the front, end all and remove folders."""
+    """Start the worker and report its end; when the front ends, kill all and remove folders."""
     channel, mark, split = int(sys.argv[1]), sys.argv[2], sys.argv.index("--")
     os.set_inheritable(channel, False)
     os.environ[MARK] = mark
@@ -158,7 +158,7 @@ def main() -> None:
         _report(channel, error)
         return
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for pipe in (0, 1):  # only the worker's, so that closing them is noticed
+    for pipe in (0, 1):  # only the worker keeps them, so that the front sees them close
         os.dup2(nowhere, pipe)
     _report(channel, worker.pid)
     reaper = threading.Thread(target=_reap, args=(worker.pid, channel), daemon=True)

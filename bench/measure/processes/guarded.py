@@ -1,4 +1,4 @@
-"""Child processes with pipes, which end with everything that they started; questions to them."""
+"""Child processes with pipes, which are killed with everything they started; questions to them."""
 
 import contextlib
 import queue
@@ -108,7 +108,7 @@ class Answer:
 
 
 class Child(Guarded):
-    """A child process that gets a question, its whole input; a context that ends it.
+    """A child process whose whole input is a question; a context that ends it.
 
     `receive` is called from another thread with every line of its stdout.
     """
