@@ -1,8 +1,8 @@
 """Data parallelism with gradients all-reduced in bfloat16, with error feedback: half the bytes.
 
-Rounding a gradient to bfloat16 keeps 8 of its 24 bits. Error feedback (Seide et al. 2014) keeps the
-rounding error and adds it to the next step's gradient, so that no part of a gradient is lost for
-good: it arrives later.
+Rounding a gradient to bfloat16 keeps 8 of its 24 significant bits. Error feedback (Seide et al.
+2014) keeps the rounding error and adds it to the next step's gradient, so that no part of a
+gradient is lost for good: it arrives later.
 
 An all-reduce is a reduce-scatter and an all-gather. Here the reduce-scatter is an all-to-all, after
 which each device adds up its own part in float32: a sum in bfloat16 would round at every addition.
@@ -54,7 +54,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         return jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(flat_params.dtype)
 
     def mean(grads: Any, errors: Any) -> tuple[Any, Any]:
-        """Average gradients over the devices; `errors` are those of the last step."""
+        """Average gradients over the devices; `errors` are the last step's rounding errors."""
         flat, unravel = ravel_pytree(grads)
         own = jnp.pad(flat, (0, pad)).reshape(devices, part)  # row i is for device i
         sent, own_error = rounded(own + errors["own"])

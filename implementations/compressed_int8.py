@@ -1,7 +1,7 @@
 """Data parallelism with gradients all-reduced in int8, with error feedback: a quarter of the bytes.
 
 Every 256 elements of a gradient share a scale, their largest magnitude over 127, and each becomes
-an integer of 8 bits (as in ZeRO++; Wang et al. 2023, https://arxiv.org/abs/2306.10209). Error
+an 8-bit integer (as in ZeRO++; Wang et al. 2023, https://arxiv.org/abs/2306.10209). Error
 feedback (Seide et al. 2014) keeps the rounding error and adds it to the next step's gradient, so
 that no part of a gradient is lost for good: it arrives later.
 
@@ -51,11 +51,11 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     batch_sharding = create_data_parallel_sharding(mesh, "data")
     devices = mesh.shape["data"]
     flat_params, _ = ravel_pytree(params)
-    blocks = -(-flat_params.size // (devices * BLOCK))  # that each device adds up
+    blocks = -(-flat_params.size // (devices * BLOCK))  # added up by each device
     pad = devices * blocks * BLOCK - flat_params.size
 
     def mean(grads: Any, errors: Any) -> tuple[Any, Any]:
-        """Average gradients over the devices; `errors` are those of the last step."""
+        """Average gradients over the devices; `errors` are the last step's rounding errors."""
         flat, unravel = ravel_pytree(grads)
         own = jnp.pad(flat, (0, pad)).reshape(devices, blocks, BLOCK)  # row i is for device i
         sent, own_error = quantized(own + errors["own"])

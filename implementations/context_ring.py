@@ -9,7 +9,7 @@ per value), a device sends 2 (n - 1) in the forward pass and 4 (n - 1) + 2 in th
 Gradients and the loss are all-reduced once over both axes.
 
 A device holds an early and a late piece of the sequence (`zigzag_part`), because late tokens attend
-to more. In all turns but the first, half of the scores are causal, and only those are computed.
+to more. It computes all scores with its own keys, and in each turn only the causal half.
 """
 
 from functools import partial
@@ -45,7 +45,7 @@ def add_keys(so_far: Any, query: jax.Array, key: jax.Array, value: jax.Array, ma
 
 
 def forward(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Any]:
-    """Attend to all devices' tokens; return the outputs, and what the backward pass needs."""
+    """Attend to all devices' tokens; return the outputs, and residuals for the backward pass."""
     half, rank = query.shape[1] // 2, jax.lax.axis_index("context")
     so_far = add_keys((0.0, 0.0, -jnp.inf), query, key, value, causal)
 
@@ -77,7 +77,7 @@ def backward(residuals: Any, d_result: jax.Array) -> Any:
     shift = (d_out * out).sum(-1, keepdims=True)
 
     def pairs(query: Any, key: Any, value: Any, rows: slice, mask: Any = lambda x: x) -> Any:
-        """Return a scalar with the gradients of attention, as in FlashAttention (Dao 2022)."""
+        """Return a scalar whose gradients are attention's, as in FlashAttention (Dao 2022)."""
         weights = jnp.exp(mask(scores_of(query[:, rows], key)) - log_total[:, :, rows])
         d_weights = jnp.einsum("bhqd,bkhd->bhqk", d_out[:, :, rows], value)
         return (weights * (d_weights - shift[:, :, rows])).sum()

@@ -38,6 +38,7 @@ def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
 def build(problem: Problem, mesh: Mesh) -> TrainStep:
     import equinox as eqx  # noqa: PLC0415 - it need not be installed
 
+    # In the contract's tree, a layer's bias precedes its kernel.
     params, structure = jax.tree.flatten(problem.draw())
     biases, kernels = params[::2], params[1::2]
     compute = problem.outline["compute"]
@@ -66,7 +67,6 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
     def loss_fn(model: Any, batch: Batch) -> jax.Array:
         return problem.loss(jax.vmap(lambda x: predict(model, x)), batch)
 
-    # All arguments but the first are donated.
     @eqx.filter_jit(donate="all-except-first")
     def train_step(batch: Batch, model: Any, opt_state: Any) -> tuple[Any, Any, jax.Array]:
         gradients = problem.over_microbatches(eqx.filter_value_and_grad(loss_fn))

@@ -4,8 +4,8 @@ The batch is split over `data` and `fsdp`, and the state is replicated. On a clu
 the hosts and `fsdp` the devices of a host, whose links are many times faster. The gradients and the
 loss are one flat array (4 bytes per parameter), which three collectives sum: a reduce-scatter over
 `fsdp` leaves each device of a host with one shard; an all-reduce over `data` sums these shards
-between hosts, with 1/fsdp of each device's bytes in a flat all-reduce; and an all-gather over
-`fsdp` restores the whole array. On a mesh with one of the two axes, that axis does everything.
+between hosts, with 1/fsdp of a flat all-reduce's bytes per device; and an all-gather over `fsdp`
+restores the whole array. On a mesh with one of the two axes, that axis takes the place of `fsdp`.
 
 fsdp_shard_map moves the same bytes over `data` and keeps the state sharded over `fsdp` as well,
 which is hybrid sharding (HSDP; Zhao et al. 2023, https://arxiv.org/abs/2304.11277).

@@ -4,12 +4,12 @@ Each device takes H = 4 steps of the workload's optimizer on its shard of the ba
 steps). Then one all-reduce averages how far the devices have moved, and an outer optimizer, SGD
 with Nesterov momentum, moves the shared parameters along the mean. All devices continue from there,
 with the moments of their own optimizers (Douillard et al. 2023, https://arxiv.org/abs/2311.08105).
-DiLoCo has a larger H, momentum 0.9 and rate 0.7. A constant direction is followed rate / (1 -
-momentum) times as fast as the inner steps move: 1.1 times here, because momentum takes time to
-build up.
+DiLoCo has a larger H, momentum 0.9 and rate 0.7. In a constant direction, the shared parameters
+move rate / (1 - momentum) times as fast as the inner steps: 1.1 times here, because momentum takes
+time to build up.
 
-The all-reduce of the parameters (4 bytes each) is under a condition, once per H steps. In the other
-steps, the only communication is an all-reduce of 4 bytes that averages the loss.
+The all-reduce of the parameters (4 bytes each) runs under a condition, once per H steps. In the
+other steps, the only communication is an all-reduce of 4 bytes that averages the loss.
 """
 
 from functools import partial
@@ -59,7 +59,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
     specs = (P(), P(), P("data"), P())
 
-    # Both branches' results would have to vary over the same axes under check_vma.
+    # Under check_vma, the results of both branches would have to vary over the same axes.
     @partial(jax.jit, donate_argnums=0)
     @partial(
         jax.shard_map,

@@ -1,12 +1,12 @@
 """Zero-bubble pipeline (ZB-H1): gradients of weights wait until a stage would be idle.
 
 As in pipeline_1f1b, a device along `pipe` holds a run of blocks and passes microbatches on, but the
-backward pass is two: B computes the gradient of a stage's input, for which the stage before waits,
-and W those of its weights, for which none waits (Qi et al. 2023, https://arxiv.org/abs/2401.10241).
-A slot is F (forward), B, W or idle. With S stages and M microbatches, a stage is idle in S - 1 of
-3 M + S - 1 slots: if F, B and W take equally long, the bubble is (S - 1) / (3 M + S - 1), a third
-of 1F1B's. At most S microbatches are between F and W, and their activations are saved.
-In each slot, one ppermute passes activations on and one gradients back, even if none are due. The
+backward pass has two parts: B computes the gradient of a stage's input, for which the stage before
+waits, and W those of its weights, for which none waits (Qi et al. 2023,
+https://arxiv.org/abs/2401.10241). A slot is F (forward), B, W or idle. With S stages and M
+microbatches, a stage is idle in S - 1 of 3 M + S - 1 slots: a third of 1F1B's idle time if F, B and
+W take equally long. At most S microbatches are between F and W, and their activations are saved. In
+each slot, one ppermute passes activations on and one gradients back, even if none are due. The
 batch and the blocks are split, and gradients are reduced, as in pipeline_1f1b.
 """
 

@@ -3,8 +3,8 @@
 Each device computes the update of its own gradients, sends only the quarter of it that is largest
 in magnitude, with indices, and adds up what all devices have sent (Lin et al. 2018, "Deep Gradient
 Compression", https://arxiv.org/abs/1712.01887). What a device does not send, it adds to its next
-update, where it grows until it is among the largest: error feedback. Gradients would not do:
-Adam divides by their size, so one that has grown for four steps would still count as one step's.
+update, where it grows until it is among the largest: error feedback. Sending gradients would not
+do: Adam divides by their size, so the sum of four steps' gradients would count as one step's.
 
 The two all-gathers, of values and of indices, receive 8 bytes for a quarter of the parameters from
 every device, so the more devices, the less this saves. An all-reduce of 4 bytes averages the loss.

@@ -39,7 +39,7 @@ LossFn = Callable[[Params, Batch], jax.Array]
 StateLossFn = Callable[[Params, ModelState, Batch], tuple[jax.Array, ModelState]]
 """`loss_fn(params, model_state, batch)`: the mean loss, and the model state after the step."""
 AxisNames = tuple[str | None, ...]
-"""Logical names of a parameter's dimensions, such as `("embed", "mlp")`; None is never sharded."""
+"""Logical names of a parameter's dimensions, such as `("embed", "mlp")`; no rule shards None."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,16 @@ class Problem:
     """A workload at one size, batch and precision: the specification of one train step."""
 
     make_model: Callable[[], nnx.Module]
-    """Returns the single-device model, with the same parameters at every call. Variables that are
-    no `nnx.Param` are its model state, such as the averages of `nnx.BatchNorm`."""
+    """Returns the single-device model, with the same parameters at every call. Its variables other
+    than `nnx.Param` are its model state, such as the averages of `nnx.BatchNorm`."""
     statistics: Statistics = SYNCHRONIZED
-    """Whether BatchNorm's statistics are those of the global batch or of each shard of it."""
+    """Whether BatchNorm takes its statistics over the global batch or over each shard of it."""
     make_part: Callable[[ModelAxis], nnx.Module] | None = None
     """Returns one device's shard of the model under tensor parallelism: like `make_model`, with
     parameters of the shard's shapes. None if the model cannot be sharded by hand."""
     axis_names: Mapping[str, AxisNames] = field(default_factory=dict)
-    """Logical axis names by the end of a parameter's path, such as `up/kernel` to
-    `("embed", "mlp")`; see bench.contract.logical_axes. Other parameters are never sharded."""
+    """Maps the end of a parameter's path to logical axis names, such as `up/kernel` to
+    `("embed", "mlp")`; see bench.contract.logical_axes. No rule shards other parameters."""
     make_stages: Callable[[ModelAxis], Stages] | None = None
     """Returns the model, or one device's shard of it, as a chain of equal blocks for pipelines.
     None if the model is not such a chain."""
@@ -153,7 +153,7 @@ class Problem:
         """Return `loss_fn(params, model_state, batch) -> (loss, model_state)`, for `has_aux`.
 
         Statistics are averaged over `axis`, the axis of the enclosing jax.shard_map over which the
-        batch is split. Without one, the function computes what it gets as a whole.
+        batch is split. Without an axis, the function treats its batch as a whole.
         """
         definition, _ = split_model(self.make_model, "" if self.statistics == LOCAL else axis)
 
@@ -212,9 +212,9 @@ class Problem:
 
         A scan sums losses and gradients in the gradients' dtype and divides once. Only the
         activations of one microbatch are alive at a time. Of n microbatches, microbatch i consists
-        of rows i, i + n, i + 2n ..., an equal share on every device, and starts with the model
-        state that the one before it has left. `value_and_grad` is as jax.value_and_grad makes it,
-        of (model or parameters, batch), or with `has_aux` of (parameters, model state, batch).
+        of rows i, i + n, i + 2n ..., an equal share on every device, and starts from the model
+        state that its predecessor returned. `value_and_grad`, a result of jax.value_and_grad, takes
+        (model or parameters, batch), or with `has_aux` (parameters, model state, batch).
         """
         if (count := self.microbatches) == 1:
             return value_and_grad
@@ -267,7 +267,7 @@ class TokenSequence:
     """
 
     length: int
-    """Tokens in a sequence, all of which attend to one another."""
+    """Number of tokens in a sequence."""
     heads: int
     """Heads in every attention layer."""
     split: Callable[[Batch], Batch]
@@ -324,8 +324,8 @@ class Implementation(Protocol):
 
     If its step carries model state, the module says so: `STATISTICS = ("synchronized", "local")`
     names the semantics of BatchNorm that it can compute on several devices. Without it, models that
-    have state beside their parameters are unsupported. If its step only trains as well as the
-    problem's, `approximate = "why"` says how it differs; see docs/design/approximate-steps.md.
+    have state beside their parameters are unsupported. If its step differs from the problem's but
+    trains as well, `approximate = "why"` says how it differs; see docs/design/approximate-steps.md.
     """
 
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:

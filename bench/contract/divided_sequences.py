@@ -27,7 +27,7 @@ that shape."""
 HALF_BYTES = 2
 """Bytes of a bfloat16 or float16."""
 LANES = 128
-"""The widest head of cuDNN's kernel on every GPU; on TPU, tokens are taken in multiples of it."""
+"""The widest head of cuDNN's kernel on every GPU; on TPU, tokens must be a multiple of it."""
 TPU_BLOCK = 512
 """Queries and keys per block of splash attention, whose default of 128 suits short sequences."""
 
@@ -61,7 +61,7 @@ def cudnn_is_here() -> bool:
 
 
 def tpu_kernel_applies() -> bool:
-    """Whether the step runs on a single TPU chip, outside jax.shard_map.
+    """Whether this process has a single TPU chip, and traces outside jax.shard_map.
 
     XLA cannot partition the kernel, and jax.shard_map with `check_vma` needs kernels that declare
     the axes over which their results vary; splash attention does not.

@@ -91,7 +91,7 @@ def why_no_experts(problem: Problem, mesh: Mesh, rules: Rules, name: str) -> str
 def expert_parallel_step(
     problem: Problem, mesh: Mesh, experts: Experts, rules: Rules = ()
 ) -> TrainStep:
-    """Return the train step of a model with the experts' kernels sharded by the rules.
+    """Return the train step of a model whose experts' kernels are sharded by the rules.
 
     The batch is split over `data` and `expert`, and all else is replicated. Each gradient is summed
     over those of the two axes that do not shard its parameter.

@@ -47,7 +47,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def run(step: Any, batch: Any, steps: int, wait_each: bool) -> dict[str, Any]:
-    """Run steps until the devices finish; return the nanoseconds and the last step's loss."""
+    """Run steps and wait for the devices; return the nanoseconds and the last step's loss."""
     loss: Any = 0.0
     wait_for_loss = getattr(step, "wait_for_loss", step.wait)
     gc.disable()

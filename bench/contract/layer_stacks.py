@@ -33,7 +33,7 @@ def make_layers(make: Callable[[], nnx.Module], count: int, *, stacked: bool) ->
 def run_layers(
     layers: Any, call: Callable[[Any, jax.Array], tuple[jax.Array, Any]], x: jax.Array, remat: str
 ) -> tuple[jax.Array, Any]:
-    """Apply the layers of `make_layers` in order, with a policy of rematerialization, or none.
+    """Apply the layers of `make_layers` in order, under the rematerialization policy `remat`.
 
     `call` maps a layer and its input to the next layer's input and an auxiliary output, or None.
     The result is the last layer's output, and the auxiliary outputs, stacked as (layers, ...).
@@ -56,7 +56,7 @@ def run_layers(
 
 
 def reference_loss(plain: Problem, problem: Problem) -> LossFn:
-    """Return the plain problem's loss as a function of `problem`'s parameters, stacked or not."""
+    """Return `plain`'s loss, without stacked layers, as a function of `problem`'s parameters."""
     loss_fn, name = plain.loss_function(), problem.stacked
 
     def of_stacked(params: Params, batch: Batch) -> jax.Array:
@@ -70,7 +70,7 @@ def reference_loss(plain: Problem, problem: Problem) -> LossFn:
 def loss_of_shards(
     problem: Problem, loss_fn: Callable[..., Any], gather: Callable[[Any, P], Any], specs: Params
 ) -> Callable[..., Any]:
-    """Return the loss of sharded parameters, which `gather(shard, spec)` makes whole for use.
+    """Return the loss as a function of sharded parameters; `gather(shard, spec)` makes one whole.
 
     An iteration over stacked layers gathers its own layer, by specs without the leading dimension.
     """

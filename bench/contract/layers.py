@@ -23,10 +23,10 @@ ROWS_MULTIPLE = 128
 faster, and every mesh axis whose size is a power of two up to 128 divides them."""
 
 PARTS_OF_TOKENS = 8
-"""Parts of the tokens whose logits are computed one after another."""
+"""Number of parts into which tokens are divided, to compute the logits of one part at a time."""
 WIDE = 1 << 13
-"""Fewest rows of a table whose logits are computed in parts: narrower ones take less memory than
-the blocks' activations."""
+"""Fewest rows of a table whose logits are computed in parts; those of smaller tables take less
+memory than the blocks' activations."""
 
 
 class RowLinear(nnx.Module):
@@ -88,12 +88,11 @@ class SampleDropout(nnx.Module):
 
 
 def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
-    """Return embeddings (..., width) of rows (...) in the table's dtype of computation.
+    """Return embeddings (..., width) of rows (...) in the table's compute dtype.
 
-    They are converted after the lookup, so that its gradient adds up in the parameters' dtype. In
-    bfloat16, the gradient of a frequent token would lose digits, and on an H200, this sum took half
-    of the time of GPT-2's step. With explicit axes, JAX needs the result's sharding, which is that
-    of `rows`.
+    They are converted after the lookup, so that gradients are summed in the parameters' dtype. In
+    bfloat16, that sum would lose digits for frequent tokens, and on an H200 it took half of the
+    time of GPT-2's step. With explicit axes, JAX needs the result's sharding: that of `rows`.
     """
     values = table.embedding[...]
     if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
@@ -106,8 +105,8 @@ def lookup(table: nnx.Embed, rows: jax.Array) -> jax.Array:
 class Vocabulary(nnx.Module):
     """Token embedding and output layer that share one table, whose rows may be sharded.
 
-    The table is padded to `padded_rows(size)` rows for `size` tokens, and replicated if the axis
-    does not divide them evenly.
+    The table is padded to `padded_rows(size)` rows for `size` tokens. It is replicated if the axis
+    does not divide these rows evenly.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Vocabulary(nnx.Module):
         )
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Return embeddings (..., width) of tokens (...); one all-reduce sums the shards'."""
+        """Return embeddings (..., width) of tokens (...); one all-reduce adds up the shards."""
         if self.model_axis is WHOLE:
             return lookup(self.table, tokens)
         rows = self.model_axis.part(self.rows)
@@ -176,11 +175,11 @@ def _cross_entropy(
 def _cross_entropy_forward(
     axis: ModelAxis, size: int, x: jax.Array, table: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, Any]:
-    """Return the mean loss, and its gradients with respect to the logits, in the logits' dtype.
+    """Return the mean loss, and x, the table and the logits' gradients for the backward pass.
 
-    A part's gradients replace its logits, as in llm.c, so that only they are kept. `labels` are
-    (batch, tokens), or (parts, batch, tokens), and `x` the same with a width. `table` has this
-    device's rows, which `axis` shards; those after the `size` tokens of the vocabulary are padding.
+    A part's gradients, in the logits' dtype, replace its logits, as in llm.c, so that only they are
+    kept. `labels` are (batch, tokens), or (parts, batch, tokens); `x` has one more dimension, the
+    width. `table` has this device's shard of the rows over `axis`; rows after `size` are padding.
     """
     narrow = table.astype(x.dtype)  # once: compilers do not move it out of the loop over parts
 

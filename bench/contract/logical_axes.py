@@ -79,7 +79,7 @@ def partition_specs(problem: Problem, rules: Rules, mesh: Mesh | AbstractMesh) -
 def undivided(problem: Problem, rules: Rules, mesh: Mesh | AbstractMesh, *must: str) -> str | None:
     """Return why the rules cannot shard the parameters as required; None if they can.
 
-    At least one of the names in `must` must occur, and every dimension with one must divide evenly.
+    At least one of the names in `must` must occur, and their dimensions must all divide evenly.
     """
     axis_of: Mapping[str, str | None] = dict(rules)
     leaves = jax.tree.leaves(dimensions(problem), is_leaf=lambda x: isinstance(x, tuple))

@@ -16,11 +16,11 @@ ModelState = Any
 model's attributes. It may hold integers and PRNG keys; empty for most models."""
 
 Statistics = Literal["synchronized", "local"]
-"""Over which samples BatchNorm takes the mean and variance that it normalizes with.
+"""The samples whose mean and variance BatchNorm normalizes with.
 
 `synchronized`: over the global batch. A step on several devices equals the step on one.
 `local`: over each shard of the batch by itself, as in PyTorch's DistributedDataParallel without
-SyncBatchNorm. Running averages become the mean of those of all shards, so that replicas stay equal.
+SyncBatchNorm. Running averages are averaged over all shards, so that replicas stay equal.
 """
 SYNCHRONIZED: Statistics = "synchronized"
 LOCAL: Statistics = "local"
@@ -54,7 +54,7 @@ def is_float(leaf: Any) -> bool:
 
 
 def mean_of_floats(*leaves: Any) -> Any:
-    """Average one array of all shards. Integers and keys, which are equal, are those of the first.
+    """Average an array over all shards; of integers and keys, which are equal, return the first.
 
     With `jax.tree.map`, it averages losses, gradients and model state at once.
     """

@@ -1,4 +1,4 @@
-"""What pipelines share: all of the step but the schedule of the passes."""
+"""The parts of a pipeline's step that do not depend on its schedule."""
 
 from collections.abc import Callable
 from functools import partial
@@ -140,12 +140,12 @@ def run_if(condition: jax.Array, function: Callable[[], Any]) -> Any:
 
 
 def at(stacked: Any, place: Any) -> Any:
-    """Index all arrays of a tree."""
+    """Return a tree with each of its arrays indexed by `place`."""
     return jax.tree.map(lambda x: x[place], stacked)
 
 
 def put(trees: dict[str, Any], place: jax.Array, **values: Any) -> dict[str, Any]:
-    """Return `trees` with values stored at an index of some of them, which stack such values."""
+    """Return `trees` with each value stored at index `place` of the tree of its name."""
     return trees | {
         name: jax.tree.map(lambda x, value: x.at[place].set(value), trees[name], own)
         for name, own in values.items()
@@ -153,7 +153,7 @@ def put(trees: dict[str, Any], place: jax.Array, **values: Any) -> dict[str, Any
 
 
 def add(trees: dict[str, Any], **values: Any) -> dict[str, Any]:
-    """Return `trees` with values added to some of them."""
+    """Return `trees` with each value added to the tree of its name."""
     return trees | {name: jax.tree.map(jnp.add, trees[name], own) for name, own in values.items()}
 
 
@@ -169,7 +169,7 @@ def pipeline_step(
 
     Gradients are all-reduced over `data`; those outside the blocks over `pipe` as well. Inside
     jax.shard_map, `loss_and_gradients` maps this device's parameters, as `to_stages` arranges them,
-    and its shard of the batch to its terms of the mean loss and of its gradients. `bubble` is the
+    and its shard of the batch to terms of the mean loss and of its gradients. `bubble` is the
     fraction of the step in which a stage is idle by the schedule.
     """
     arrange = partial(to_stages, stages=mesh.shape["pipe"], chunks=chunks)

@@ -51,9 +51,9 @@ def why_not_in_shards(problem: Problem, mesh: Mesh, *axes: str) -> str | None:
 
 
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
-    """Return those of the axes `data` and `fsdp`, which split a batch, that the mesh has.
+    """Return the axes of the mesh that split a batch: `data`, `fsdp` or both.
 
-    Only `data` if it has neither: that is the axis which such a mesh lacks.
+    If it has neither, return `data`, so that `unknown_axes` names it as missing.
     """
     return tuple(name for name in ("data", "fsdp") if name in mesh.shape) or ("data",)
 
@@ -197,8 +197,8 @@ def shard_mapped_step(
     The state, parameters and optimizer state, is placed on the mesh; `axes` split the batch.
     `loss_and_gradients` maps this device's parameters and its shard of the batch to its terms of
     the loss of the global batch, and of that loss's gradients. Terms are summed over the axes
-    `sum_over`, or, for gradients, those of them that do not shard the parameter. Over other axes,
-    shard_map tracks what devices share. `more` are further fields of the TrainStep.
+    `sum_over`, except that a gradient is not summed over axes that shard its parameter. Over other
+    axes, jax.shard_map tracks replication, and jax.grad sums. `more` has further TrainStep fields.
     """
     batch_sharding = create_data_parallel_sharding(mesh, axes)
     specs = jax.tree.map(lambda x: x.sharding.spec, state)
@@ -257,9 +257,9 @@ def shard_axis(mesh: Mesh) -> str:
 def fsdp_specs(problem: Problem, mesh: Mesh, axis: str, layers: Params | None = None) -> Params:
     """Return PartitionSpecs that shard parameters over an axis along their largest dimension.
 
-    That is the largest one that the axis divides and that is not sharded already by `layers`,
-    PartitionSpecs which are kept. A parameter without one keeps its spec of `layers`. The first
-    dimension of stacked layers is never sharded. The result is a tree like the parameters.
+    `layers` has PartitionSpecs to keep, by default replicated ones. The dimension is the largest
+    that they do not shard and that the axis divides evenly; a parameter without one keeps its spec.
+    The first dimension of stacked layers is not sharded. The result is a tree like the parameters.
     """
 
     def spec(path: Any, leaf: jax.ShapeDtypeStruct, taken: P) -> P:
@@ -303,7 +303,7 @@ def own_shard(axis: str, whole: jax.Array, spec: P) -> jax.Array:
 
 
 def keep_no_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Policy of jax.checkpoint that drops gathered parameters, and the casts that copy them.
+    """A policy of jax.checkpoint that drops gathered parameters, and the casts that copy them.
 
     Casts, transposes and reshapes of activations are recomputed with them.
     """

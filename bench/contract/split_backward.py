@@ -19,12 +19,12 @@ class Passes(NamedTuple):
     """The passes of `function(params, x)`, in the order in which they run."""
 
     forward: Callable[[Params, jax.Array], tuple[jax.Array, Saved]]
-    """Maps parameters and input to the output and what the backward passes need of this one."""
+    """Maps parameters and input to the output and the residuals for the backward passes."""
     backward_input: Callable[[Params, Saved, jax.Array], tuple[jax.Array, Saved]]
-    """Maps parameters, what `forward` saved and the output's gradient to the input's gradient and
-    what `backward_weights` needs of this pass."""
+    """Maps parameters, the residuals of `forward` and the output's gradient to the input's gradient
+    and further residuals for `backward_weights`."""
     backward_weights: Callable[[Params, Saved, Saved], Params]
-    """Maps parameters and what the two other passes saved to the parameters' gradients."""
+    """Maps parameters and the residuals of both other passes to the parameters' gradients."""
 
 
 def split_backward(
@@ -32,8 +32,8 @@ def split_backward(
 ) -> Passes:
     """Split `function(params, x)`, which returns an array like `x`, and its gradients into passes.
 
-    An equation runs in the first pass that needs its result. What depends only on parameters, such
-    as a cast, runs again in each pass, because saving it would copy the parameters. What
+    An equation runs in the first pass that needs its result. One that depends only on parameters,
+    such as a cast, runs again in each pass, because saving it would copy the parameters. What
     jax.checkpoint recomputes is computed once, in the first backward pass that needs it. Only the
     shapes, dtypes and mesh axes of `params` and `x` matter here.
     """
@@ -123,7 +123,7 @@ def _program(
 
 
 def _without_checkpoints(traced: ClosedJaxpr) -> Callable[..., Any]:
-    """Return a program as a function that runs what jax.checkpoint recomputes like the rest."""
+    """Return a program as a function, in which the bodies of jax.checkpoint are inlined."""
     whole = traced.jaxpr
 
     def run(*arrays: jax.Array) -> list[Any]:

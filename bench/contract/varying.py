@@ -24,7 +24,7 @@ def zeros_for(like: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def vary_alike(*arrays: jax.Array) -> list[jax.Array]:
-    """Let arrays vary over the same mesh axes, whose gradients are then summed outside.
+    """Mark arrays as varying over the same mesh axes; the transpose sums their gradients.
 
     A rule of jax.custom_vjp has to return gradients that vary like its arguments.
     """

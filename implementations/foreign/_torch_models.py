@@ -161,7 +161,7 @@ def make_optimizer(problem: Any, model: nn.Module) -> torch.optim.Optimizer:
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[rule.pop("name")]
     rule.pop("clip_norm", None)
     sharded = any(isinstance(tensor, DTensor) for tensor in model.parameters())
-    fused = not (sharded and kind is torch.optim.SGD)  # has no such kernel
+    fused = not (sharded and kind is torch.optim.SGD)  # SGD has no fused kernel for DTensors
     return kind(model.parameters(), lr=rule.pop("learning_rate"), fused=fused, **rule)
 
 
@@ -217,7 +217,7 @@ class Step:
         return total
 
     def exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Context of a backward pass, in which subclasses reduce gradients after the last one."""
+        """Return the context of a backward pass; subclasses reduce gradients only in the last."""
         return contextlib.nullcontext()
 
     def wait(self) -> None:

@@ -189,7 +189,7 @@ def stages(config: Config, dtypes: Precision, axis: ModelAxis, *, remat: str) ->
 
 @cache
 def text() -> np.ndarray:
-    """Return Python's documentation topics as bytes, about 700,000 of them."""
+    """Return Python's documentation topics as bytes, about 500,000 of them."""
     return np.frombuffer("\n\n".join(topics.values()).encode(), np.uint8)
 
 

@@ -2,7 +2,7 @@
 
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) replaces the singular values
 of a momentum matrix by about 1, with five Newton-Schulz iterations. Queries, keys and values are
-three matrices, and heads are parts of one. Embeddings, biases and norms keep Adam. With
+one matrix each, which includes all heads. Embeddings, biases and norms keep Adam. With
 `consistent_rms`, Muon's updates are as large as Adam's (Liu et al. 2025,
 https://arxiv.org/abs/2502.16982), so both take one learning rate. A device that holds a shard of a
 matrix cannot update it by itself: see `Problem.elementwise`.
@@ -29,8 +29,8 @@ MATRICES = {
     "up/kernel": MuonDimensionNumbers(-2, -1),
     "down/product/kernel": MuonDimensionNumbers(-2, -1),
 }
-"""Dimensions of inputs and of outputs, by the end of a kernel's path. All others, such as that of
-stacked layers, count matrices."""
+"""Dimensions of inputs and of outputs, by the end of a kernel's path. Further dimensions, such as
+that of stacked layers, number separate matrices."""
 
 
 def matrices(params: Params) -> Params:

@@ -63,13 +63,13 @@ def problem(config: Config, batch_size: int, precision: str, remat: str = "") ->
         optimizer=optax.sgd(0.05),
         batch=batches_of(planted, batch_size, dtypes.params),
         batch_size=batch_size,
-        # Two products of 2mnk FLOPs: forward, and the kernel's gradient. Inputs need no gradient.
         outline={
             "model": "linear",
             "loss": "squared error",
             "optimizer": {"name": "sgd", "learning_rate": 0.05},
             "compute": jnp.dtype(dtypes.compute).name,
         },
+        # Two products of 2mnk FLOPs: forward, and the kernel's gradient. Inputs need no gradient.
         model_flops=4.0 * batch_size * config.features_in * config.features_out,
         units_per_step=batch_size,
     )

@@ -1,11 +1,11 @@
-"""A residual network of 32 x 32 images, with BatchNorm and dropout: a model that has model state.
+"""A residual network for 32 x 32 images, with BatchNorm and dropout: a model with model state.
 
 ResNets for CIFAR (He et al. 2016, https://arxiv.org/abs/1512.03385, section 4.2) have three stages
-of equal blocks, at widths 16, 32 and 64. `base` has one block a stage (ResNet-8), `20` three
-(ResNet-20). There is dropout before the classifier. The statistics of BatchNorm are those of the
-global batch; in resnet_local, those of each shard.
+of equal blocks, at widths 16, 32 and 64. `base` has one block per stage (ResNet-8), `20` three
+(ResNet-20). There is dropout before the classifier. BatchNorm takes its statistics over the global
+batch; in resnet_local, over each shard.
 
-The images are generated: each class has a pattern of random waves, under as much noise.
+The images are generated: each class has a pattern of random waves, plus noise of equal variance.
 """
 
 from dataclasses import dataclass
@@ -112,9 +112,9 @@ def patterns(side: int) -> np.ndarray:
 
 
 def products(config: Config) -> tuple[float, float]:
-    """Return multiplications of a sample's forward pass: in the first convolution, and in all.
+    """Count a sample's multiplications in the forward pass: in the first layer, and in all layers.
 
-    Padding is counted as if it were pixels.
+    Padding counts as pixels.
     """
     width, area = config.widths[0], config.side**2
     first = total = 9.0 * area * CHANNELS * width

@@ -2,7 +2,7 @@
 
 No device waits for the others within the forward pass, as in PyTorch's DistributedDataParallel
 without SyncBatchNorm. The result depends on the number of shards: with few samples a shard, the
-statistics are noisy. Running averages become the mean of those of all shards in every step.
+statistics are noisy. In every step, running averages are averaged over all shards.
 """
 
 from dataclasses import replace

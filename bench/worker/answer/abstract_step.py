@@ -48,9 +48,9 @@ def abstract_step(
 ) -> AbstractStep:
     """Trace an implementation from `build` to the end of its first step.
 
-    The implementation supports the problem, which draws its own parameters, on this mesh. The batch
-    has NumPy arrays, or the stand-ins of `stand_in`. Errors are the implementation's own, such as
-    those for concrete values that do not exist during tracing, and:
+    The implementation must support the problem on this mesh, and the problem must draw its own
+    parameters. The batch has NumPy arrays, or those of `stand_in`. Errors are the implementation's
+    own, such as those for concrete values that do not exist during tracing, and:
 
     Raises:
       NotAbstractError: the step is not a single compiled function, or the sharding of an array of
@@ -69,8 +69,8 @@ def abstract_step(
         found["program"] = getattr(loss, "parent", None)
         return boundary, state, loss
 
-    # Implementations read the sharding of an array that they have placed, or call their step in the
-    # context of a mesh. While it traces, jax offers neither.
+    # Implementations may read the sharding of an array that they have placed, or call their step in
+    # the context of a mesh. While tracing, jax offers neither.
     set_mesh = lambda mesh: jax.sharding.use_abstract_mesh(mesh.abstract_mesh)  # noqa: E731
     with (
         patch.object(Tracer, "sharding", property(shardings.of)),
@@ -135,8 +135,8 @@ class _Shardings:
     def of(self, array: Any) -> Sharding | None:
         """Return an array's sharding; None if it is uncommitted.
 
-        The equations of jax.jit and jax.device_put have it; that of other results, such as those of
-        a jax.jit without out_shardings, is the compiler's choice.
+        The equations of jax.device_put, and of jax.jit with out_shardings, contain it. The sharding
+        of any other result is the compiler's choice.
         """
         if not isinstance(array, Tracer):
             return array.sharding if isinstance(array, jax.Array) and array.committed else None

@@ -32,7 +32,7 @@ _encode = json.JSONEncoder().encode
 def catalogue(
     request: messages.CatalogueRequest, importing: Callable[[Path], None]
 ) -> messages.Catalogue:
-    """Import every file, of which `importing` is told before, and list each with its error."""
+    """Import every file, calling `importing` with its path before; list each with its error."""
     device = jax.devices()[0]
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
     paths, more = request["implementation_paths"], request["workload_paths"]

@@ -20,7 +20,7 @@ SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
 
 KERNELS = {"gpu": ("cuda", "cuDNN"), "tpu": ("tpu", "splash attention")}
-"""JAX's name of the platform that has a kernel of attention, and the kernel's, by platform."""
+"""By platform, its key in `divided_sequences.kernels`, and the name of the kernel."""
 
 
 def describe_devices() -> JaxDevices:

@@ -18,11 +18,11 @@ from bench.records.messages import Rendezvous
 from bench.worker import event_stream
 
 _LONGEST = 512
-"""Bytes of an address that all processes exchange."""
+"""Bytes to which each process pads its address, because a broadcast needs equal shapes."""
 
 
 def meet(own: dict[str, str | int]) -> Rendezvous:
-    """Connect with the others, and exchange addresses; an error if jax detects no cluster."""
+    """Connect with the others, and get rank 0's address; an error if jax detects no cluster."""
     jax.config.update("jax_platforms", "cpu")
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
     text = np.frombuffer(json.dumps(own).encode().ljust(_LONGEST), np.uint8)

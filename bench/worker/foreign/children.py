@@ -129,9 +129,9 @@ class Children:
                 raise ChildError(f"its file of parameters cannot be read: {error}") from error
 
     def exchange(self, requests: Sequence[Sequence[dict[str, Any]]]) -> list[tuple[int, Answers]]:
-        """Send each process its requests at once, which it answers one by one.
+        """Send each process all of its requests at once; it answers them one by one.
 
-        Returned are, for each request, the time of its last answer by time.perf_counter_ns, and the
+        Return, for each request, the time of its last answer by time.perf_counter_ns, and the
         answers by rank. Errors are those of `ask`, and end all processes.
         """
         ask = requests[0][0]["ask"]
@@ -147,7 +147,7 @@ class Children:
     def _exchanged(
         self, ask: str, lines: list[bytes], count: int
     ) -> tuple[list[int], list[list[bytes]]]:
-        """Return when each of `count` answers was complete in all processes, and their texts."""
+        """Return when each of `count` answers was complete in all processes, and texts by rank."""
         texts, times = [b""] * len(self), [0] * count
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
@@ -203,7 +203,7 @@ class Children:
         return total
 
     def waited_ns(self) -> int:
-        """Nanoseconds that their main threads and the worker's waited for a core; 0 if unknown."""
+        """Nanoseconds that the main threads, also the worker's, waited for a core; 0 if unknown."""
         total = 0
         for name in ("self", *(str(process.pid) for process in self._processes)):
             with contextlib.suppress(OSError, ValueError, IndexError):

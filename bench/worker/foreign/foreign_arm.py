@@ -27,8 +27,8 @@ four round trips, because lying about a shorter one gains little."""
 
 OFTEN, UNEXPLAINED = 0.75, 0.1
 """On a busy host the worker often wakes up late, after spans and empty requests alike, but not
-always: so it is a lie only if OFTEN of the long spans are too short, and if the time that threads
-waited for a core leaves more than UNEXPLAINED of them all unexplained."""
+always. So it is a lie only if the share OFTEN of the long spans is too short, and if the time that
+threads waited for a core leaves more than the share UNEXPLAINED of all spans unexplained."""
 
 TRUSTED_SHARE = 0.02
 """Share of a span by which a child's clock may differ from the worker's, in addition to a round
@@ -63,9 +63,9 @@ def the_same(answers: list[Any], what: str) -> Any:
 class ForeignArm(Arm):
     """An arm that runs in its own processes.
 
-    A span's time is that of the slowest child. All spans of a turn together last as long as in the
-    child where they last longest: at most as long as by the worker's clock, and at least that long
-    minus TRUSTED_SHARE and a round trip for each span. A single span is not held to that clock: if
+    A span's time is that of the slowest child, scaled so that a turn's spans add up to their sum in
+    the child where it is largest. That sum is kept between the time by the worker's clock and this
+    time minus TRUSTED_SHARE and a round trip per span. Single spans are not held to that clock: if
     the worker wakes up late for one answer, it counts part of the next span to this one.
     """
 
@@ -92,7 +92,7 @@ class ForeignArm(Arm):
         self.asking_ns = int(statistics.median(round_trips))
 
     def begin_rounds(self) -> None:
-        """Begin to count: what threads do while other arms compile is longer, and disturbs none."""
+        """Count idle time from now on: threads that are busy while arms compile disturb none."""
         self._idle, self._last = np.zeros(2), None
 
     def _asked(self, spans: Sequence[tuple[int, bool]]) -> list[tuple[int, list[dict[str, Any]]]]:
@@ -109,7 +109,7 @@ class ForeignArm(Arm):
         return self.run_spans([(steps, wait_each)])[0]
 
     def run_spans(self, spans: Sequence[tuple[int, bool]]) -> list[int]:
-        """Run spans, as in the worker: the children begin the next as soon as one has ended.
+        """Run spans as in the worker: the children begin each as soon as the previous one ends.
 
         A child that slept between its spans would be slower in the first steps of each.
         """

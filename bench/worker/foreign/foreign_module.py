@@ -1,8 +1,8 @@
 """A foreign implementation's file as a module of the contract whose step runs in other processes.
 
 The worker never imports the file, and so loads neither its framework nor that framework's threads.
-Its constant FOREIGN, a literal, says how to start its processes. These are given the parameters by
-path, and those of JAX the model state too.
+Its constant FOREIGN, a literal, says how to start its processes. They receive the parameters by
+path, and JAX's processes the model state too.
 """
 
 import ast
@@ -36,7 +36,7 @@ from bench.worker.prove.failures import UnsupportedError
 from bench.worker.prove.relative_errors import check_alike
 
 STATE = "model state"
-"""The key of the model state among the parameters of a child; no parameter has it."""
+"""The key of the model state among the parameters of a child; no parameter has this key."""
 
 
 class Traits(TypedDict, total=False):
@@ -60,7 +60,7 @@ _WANTED = {list: "a list of text", dict: "a dict", bool: "True or False"}
 
 
 def traits_of(path: Path) -> Traits | None:
-    """Read FOREIGN from a file without importing it; None without, ValueError if it is faulty."""
+    """Read a file's FOREIGN without importing it; None if it has none, ValueError if faulty."""
     try:
         text = path.read_bytes()
         nodes = ast.parse(text).body if b"FOREIGN" in text else []
@@ -92,7 +92,7 @@ def _checked(value: ast.expr) -> Traits:
 
 @cache
 def foreign_module(path: Path, *, isolated: bool) -> "ForeignModule | None":
-    """Make the module of a foreign or isolated file; None of others. For errors see `traits_of`."""
+    """Return the module of a foreign or isolated file, else None; for errors see `traits_of`."""
     if isolated:
         command = [sys.executable, "-m", JAX_CHILD, str(path)]
         return ForeignModule(path, Traits(command=command, isolated=True))
@@ -109,14 +109,14 @@ class ForeignStep(TrainStep):
     children: Children
     cores: int
     spans: list[int]
-    """Nanoseconds of each step so far that was requested singly."""
+    """Nanoseconds of each step so far that was a request of its own."""
     versions: dict[str, str]
     figures: CellRow
     """Figures of the compiled programs, from a JAX arm's child; empty for other frameworks."""
     model_state: Callable[[Any], ModelState]
 
     def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
-        """Make an arm for the rounds, which takes over the processes: the next build has others."""
+        """Make an arm for the rounds, which keeps the processes: the next build starts others."""
         self.module.spare = None
         arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
         arm.train_step = replace(
@@ -125,7 +125,7 @@ class ForeignStep(TrainStep):
         return arm
 
     def compile_times(self) -> CompileTimes:
-        """Return the excess of the first step over the fastest as compile time, whatever it did."""
+        """Count what the first step took beyond the fastest as compile time, whatever its cause."""
         extra_s = (self.spans[0] - min(self.spans)) / 1e9
         return CompileTimes(trace_s=0.0, lower_s=0.0, compile_s=extra_s, cache_hits=0)
 
@@ -149,12 +149,12 @@ class ForeignModule(ModuleType):
         self.__file__ = str(path)
         self.FOREIGN = traits
         self.known_figures = False
-        """Whether the figures of the compiled programs are stored, so that a build needs none."""
+        """Whether the compiled programs' figures are stored, so that a build need not read them."""
         self.spare: Children | None = None
         """Processes that no arm has taken over: building a step there replaces the previous one."""
 
     def children(self, mesh: Mesh) -> Children:
-        """Return the spare processes, started as this mesh needs them."""
+        """Return spare processes for this mesh, starting them if there are none that fit it."""
         processes = mesh.size if self.FOREIGN.get("per_device") else 1
         threads = mesh.size // processes
         if self.spare and (len(self.spare), self.spare.threads) != (processes, threads):
@@ -229,7 +229,7 @@ def without_state(tree: Params) -> Params:
 
 
 def named(tree: Any) -> dict[str, np.ndarray]:
-    """Copy arrays to the host, by path; of PRNG keys, their words."""
+    """Copy a tree's arrays to the host, by path; PRNG keys as their words."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_of(path): np.asarray(words(leaf)) for path, leaf in leaves}
 
@@ -254,7 +254,7 @@ def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
 
 
 def _as_tree(start: Params, processes: list[dict[str, np.ndarray]]) -> Params:
-    """Arrange the first process's arrays as the initial ones; WrongStepError if they do not fit."""
+    """Arrange the first process's arrays like `start`; WrongStepError if any process's differ."""
     wanted = named(start)
     for own in processes:
         check_alike(own, wanted)

@@ -35,11 +35,11 @@ PACKAGES = ["jax", "jaxlib", "flax", "optax"]
 
 
 class JaxStep:
-    """A step of the contract for bench.contract.foreign; `asked` has `params`, by path."""
+    """A step of the contract, served by bench.contract.foreign; `asked.params` are by path."""
 
     def __init__(self, implementation: Implementation, asked: Any) -> None:
         problem, mesh = problem_and_mesh(asked)
-        # Drawing the parameters would take a second.
+        # Only shapes are needed; drawing the parameters would take a second.
         drawn = {**jax.eval_shape(problem.draw), STATE: problem.draw_state()}
         start = restored(drawn, asked.params)
         problem = replace(problem, start=without_state(start), start_state=start[STATE])
@@ -103,7 +103,7 @@ def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:
 
 
 def why_unsupported(implementation: Implementation, asked: Any) -> str | None:
-    """Return why the implementation cannot run the problem, or not carry its model state."""
+    """Return why the implementation cannot run the problem or carry its state; None if it can."""
     problem, mesh = problem_and_mesh(asked)
     reason = implementation.why_unsupported(own_copy(problem), mesh)
     if reason is None:

@@ -1,6 +1,6 @@
 """Saving and restoring a cell's state with Orbax, in a phase after the rounds.
 
-Every process writes and reads the shards of its own devices; for checks see saved_state, beside.
+Every process writes and reads the shards of its own devices. The checks are in saved_state.
 """
 
 import logging
@@ -39,7 +39,7 @@ REPEATS = 5
 """Measured saves and restores of each kind, after one warm-up save."""
 
 ENOUGH_S = 30.0
-"""Seconds after which no repetition begins; there are always at least two."""
+"""Seconds after which the next repetition is the last; there are always at least two."""
 
 STEPS = 20
 """Steps timed before an asynchronous save, to compare with those during it."""
@@ -146,7 +146,7 @@ def slowest(figures: Any) -> Any:
 
 
 def no_checkpoint(reason: str) -> Checkpoint:
-    """Make the record of a state without figures."""
+    """Return the record of a state that has no figures, with the reason."""
     return Checkpoint(
         reason=reason, file_system="", state_bytes=0, stored_bytes=0, saves={}, restores=[]
     )

@@ -35,9 +35,9 @@ AHEAD = 2
 
 
 class Feed:
-    """A source of placed batches, of which `make` makes and places the i-th.
+    """A source of placed batches; `make(i)` makes and places the i-th.
 
-    A batch is made when it is taken, or with `ahead` above 0 that many batches earlier on a thread.
+    A batch is made when it is taken, or, if `ahead` is above 0, on a thread, so many batches ahead.
     """
 
     def __init__(self, make: Callable[[int], Any], ahead: int) -> None:

@@ -39,7 +39,7 @@ class SavedState(NamedTuple):
 
 
 def arrays(state: Any) -> Tree:
-    """Return a state's arrays, of PRNG keys their words; UnsupportedError if one has no mesh."""
+    """Return a state's arrays, PRNG keys as words; UnsupportedError if one cannot be saved."""
     leaves = jax.tree.leaves(state)
     for leaf in leaves:
         kind = type(leaf).__name__
@@ -94,9 +94,9 @@ def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
 
 
 def allowed_bytes(shapes: Shapes) -> dict[str, int]:
-    """Return the bytes that a device may hold of one array, by kind: one shard of the saved array.
+    """Return the most bytes of one array that a device may hold, by kind: those of its shard.
 
-    A shard, which Orbax first makes a separate array, is allowed too, whatever else is of its kind.
+    Orbax first makes each shard an array of its own, so a shard's kind is allowed its bytes too.
     """
     bounds: dict[str, int] = {}
     for array in shapes.values():

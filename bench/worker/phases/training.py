@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
 
 def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) -> None:
-    """Send the loss curves, of the settings' number of `steps`, of the references and ok cells.
+    """Train references and ok cells for the settings' `steps`, and send their loss curves.
 
     The session's arms are freed to make room for training.
     """
@@ -86,9 +86,9 @@ def trained(
 ) -> Curve:
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
-    `progress` gets the number of each step before it begins. The curve ends at a failure, or at an
-    infinite or NaN loss. No step begins after `limit_s` seconds; a limit is for programs without
-    collectives only, because processes would disagree.
+    `progress` gets the number of each step before it begins. The curve ends at an infinite or NaN
+    loss, and is empty after a failure. No step begins after `limit_s` seconds; a limit is for
+    programs without collectives only, because processes would disagree.
     """
     until, losses = time.monotonic() + limit_s, []
     try:
@@ -147,8 +147,8 @@ def whole_batch(
 ) -> TrainStep:
     """Make the reference's step on this process's `devices`, or only on the first if it fits there.
 
-    The batch is computed in `parts` of strided rows, and each, if it has to be, in parts that fit
-    in `memory` bytes of a device. `batch` has the shapes of every batch. Under local statistics, a
+    The batch is computed in `parts` of strided rows, each divided further if it does not fit in
+    `memory` bytes of a device. `batch` has the shapes of every batch. Under local statistics, a
     mesh splits the batch into `shards`.
     """
     loss_fn = whole_batch_loss(problem, shards)

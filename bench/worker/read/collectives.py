@@ -33,7 +33,7 @@ GROUPS = re.compile(
 Groups = tuple[tuple[int, ...], ...]
 
 _IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
-"""Shape and order of the dimensions of `_iota`."""
+"""The arguments of `_iota`: a shape, and an order of its dimensions."""
 
 _SAME = frozenset({"all-reduce-done", "bitcast", "convert", "copy", "reshape", "transpose"})
 """Operations whose result has the same elements as their operand."""

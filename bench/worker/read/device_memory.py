@@ -22,7 +22,7 @@ from bench.worker.time.clock import Arm
 
 
 def inspection(mesh: Mesh, step: TrainStep | None, batch: Any = None, why: str = "") -> Inspection:
-    """Describe where a step's state, and a placed batch, lie; without a step, say `why` not."""
+    """Describe where a step's state and a placed batch lie, or `why` there is no step."""
     rows = mesh.devices.reshape(-1, mesh.devices.shape[-1])  # the last axis runs across
     found = Inspection(
         axes=[[name, size] for name, size in mesh.shape.items()],

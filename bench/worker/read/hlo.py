@@ -1,7 +1,7 @@
 """A reader of compiled HLO: instructions, calls, loop counts, shapes and source lines.
 
-Computations, opcodes and operands come from the module's structured API, all else from texts,
-because not every version of jaxlib offers it otherwise.
+Computations, opcodes and operands come from the module's structured API. All else is parsed from
+text, because not every version of jaxlib offers it otherwise.
 """
 
 import re
@@ -23,7 +23,7 @@ _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 
 def opcode(instruction: Any) -> str:
-    """Return an opcode such as `all-reduce-start`, of `async-start` with that of what it wraps."""
+    """Return an opcode: `all-reduce-start`, also of an `async-start` that wraps an all-reduce."""
     own = _hyphenated(instruction)
     wrapped = instruction.async_wrapped_root()
     return own if wrapped is None else own.replace("async", _hyphenated(wrapped), 1)
@@ -152,9 +152,9 @@ class Module:
         return [one for name in names for own in self.computations[name] for one in self.inner(own)]
 
     def source(self, instruction: Any) -> str:
-        """Return the innermost source line, `optax/_src/transform.py:283`.
+        """Return the innermost source line, such as `optax/_src/transform.py:283`.
 
-        It is empty if unknown or the worker's own. A module's text begins with tables of the lines.
+        Empty if it is unknown or in the worker. A module's text begins with tables of the lines.
         """
         frame = re.search(r"stack_frame_id=(\d+)", instruction.to_string())
         line = self._sources.get(frame[1], "") if frame else ""

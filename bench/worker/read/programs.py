@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 _CALL_TARGET = re.compile(r'\bcustom_call_target="([^"]+)"')
 _CONTRACTED = re.compile(r'\blhs_contracting_dim(?:s=\{[\d,]*\}|ensions":\[[\d",]*\])')
-"""Of the left operand of a `dot`, or of a call of cuBLAS."""
+"""The contracted dimensions of the left operand of a `dot`, or of a call of cuBLAS."""
 _MATRIX_PRODUCTS = {"__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8"}
 _ATTENTION_PRODUCTS = {"__cudnn$fmhaSoftmax": 2, "__cudnn$fmhaSoftmaxBackward": 5}
 """Matrix products in a call of fused attention: the backward pass computes the scores once more."""
 
 
 def if_readable(read: Callable[[], T]) -> T | None:
-    """Return what is read from programs; None if it cannot be read, and the cell keeps its time."""
+    """Return the result of `read`; None if it raises ValueError, and the cell keeps its time."""
     try:
         return read()
     except ValueError:
@@ -162,7 +162,7 @@ def product_flops(programs: Sequence[Any]) -> float:
 
 
 def _devices_of(program: Any) -> int:
-    """Count a program's devices: every process compiles it, and knows only its own ones."""
+    """Count a program's devices: every process compiles it, and lists only its own devices."""
     return len(program.local_devices()) * jax.process_count()
 
 

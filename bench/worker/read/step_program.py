@@ -40,8 +40,8 @@ _RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
 def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> StepProgram | None:
     """Read what identifies a warm arm's programs, and run two steps to trace its dispatch path.
 
-    `own_options` says whether the programs may have been compiled with unusual options, which they
-    do not show. None if the programs cannot be read.
+    `own_options` says whether the programs may have been compiled with options of their own, which
+    they do not show. Return None if the programs cannot be read.
     """
     dispatch, calls = dispatch_path(arm)
     return if_readable(
@@ -55,7 +55,7 @@ def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> Ste
 
 
 def names_options(module: Any) -> bool:
-    """Whether an implementation, or a module that it imports beside it, names `compiler_options`.
+    """Whether an implementation, or a module of its folder that it uses, names `compiler_options`.
 
     Tracing cannot show this: JAX cannot trace such a step as a whole, nor some steps without them.
     """

@@ -155,8 +155,8 @@ def best_rate(
 ) -> float:
     """Find the highest rate of work, over ascending sizes whose calls are not too long.
 
-    `make` makes the program of a size, and `work` returns the work of one call of it. Without any
-    size, EndedError is raised.
+    `make` makes the program of a size, and `work` returns the work of one call of it. EndedError if
+    there are no sizes.
     """
     best, fitting = 0.0, sizes[:1]
     if not fitting:
@@ -192,8 +192,8 @@ def repeat(call: Call, times: int) -> None:
 def everywhere(action: Callable[[], T]) -> tuple[T, float]:
     """Run an action in all processes at once; each starts when all have ended the previous one.
 
-    Its result in this process is returned with the seconds of the slowest process. If it fails in
-    one, EndedError is raised in all.
+    Return its result in this process, and the seconds of the slowest process. EndedError in all
+    processes if it fails in one.
     """
 
     def timed() -> tuple[T, float]:

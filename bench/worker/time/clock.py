@@ -30,10 +30,10 @@ OUTSIDE_SHARE = 0.25
 FIRST_STEPS = 8
 HIDDEN_NS = 2_000_000
 FEWEST_TURNS = 8
-"""Work between an arm's spans is a reason against it above this share of them, and so is a wash-out
-step as long as so many others; both only above HIDDEN_NS, and in each of at least FEWEST_TURNS
-turns, because a busy host delays any step. Flattening a large state takes a few percent of a turn,
-and a wash-out step 1.2 times as long as others."""
+"""An arm is not trusted if the work between its spans exceeds OUTSIDE_SHARE of them, or if its
+wash-out step takes as long as FIRST_STEPS others; both only above HIDDEN_NS, and in each of at
+least FEWEST_TURNS turns, because a busy host delays any step. Flattening a large state takes a few
+percent of a turn, and a wash-out step 1.2 times as long as others."""
 LATENCY_SHARE = 0.25
 """Length of the latency span as a share of the throughput span, on which verdicts are based."""
 
@@ -62,9 +62,9 @@ class Arm:
     def run(self, steps: int, *, wait_each: bool = False) -> int:
         """Run steps and wait until the devices are done.
 
-        With `wait_each`, each step starts once the previous step's loss is ready, as in a training
-        loop that reads its loss. After the last step, loss and state are both waited for.
-        Nanoseconds are returned.
+        Return the nanoseconds. With `wait_each`, each step starts once the previous step's loss is
+        ready, as in a training loop that reads its loss. After the last step, loss and state are
+        both waited for.
         """
         start = now()
         state, loss = self.launch(steps, wait_each=wait_each)
@@ -75,9 +75,9 @@ class Arm:
         return end - start
 
     def run_spans(self, spans: Sequence[tuple[int, bool]]) -> list[int]:
-        """Run spans, each given by its number of steps and whether to wait for each of them.
+        """Run spans, each given by its number of steps and whether to wait for each step.
 
-        The nanoseconds of each are returned. What the first one waits for input is forgotten.
+        Return the nanoseconds of each span. The time that the first waits for input is discarded.
         """
         began, took = now(), []
         for steps, wait_each in spans:
@@ -164,7 +164,7 @@ def latency_steps(steps: int) -> int:
 
 @dataclass(frozen=True)
 class CheckedSpan:
-    """A span before and after which the state is copied: a whole turn, or one that is not timed."""
+    """Spans with a check of the states before and after: a turn's own, or an extra, untimed one."""
 
     first: bool
     """Whether an extra span is the first of its turn; otherwise it is the last."""
@@ -198,8 +198,8 @@ def take_turn(
     """Run an arm's spans, each given by its number of steps and whether to wait for each step.
 
     All spans run from the same line of code, so that the step cannot distinguish a check's own.
-    Returned are the nanoseconds of the timed spans, the programs that they compiled, and what
-    `read` says about them: the boards, and the energy and the host's activity since its last call.
+    Return the nanoseconds of the timed spans, the number of programs that they compiled, and the
+    result of `read`: the boards, and the energy and the host's activity since its last call.
     """
     groups = [(spans, checked is not None and not checked.steps)]
     if checked is not None and checked.steps:

@@ -36,7 +36,7 @@ def moved(state: Any, *, rebuilt: bool) -> Any:
 
 
 def is_rebuilt(before: Any, after: Any) -> bool:
-    """Whether a step returned none of the containers that it was given with its state.
+    """Whether a step returned only new containers, and none of those of its previous state.
 
     A step that returns the same objects, such as NNX modules, may hold on to them and ignore
     others.

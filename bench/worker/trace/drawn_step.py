@@ -23,8 +23,8 @@ def drawn_step(
 ) -> DrawnStep:
     """Return a step on all processes' devices.
 
-    It has a `number` among all traced steps, and its trace's clock was 0 at `began`, in nanoseconds
-    since 1970, UTC. `places` are the indices in `mesh.devices.flat` of this process's `devices`.
+    `number` is its number among all traced steps; its trace's clock was 0 at `began`, in
+    nanoseconds since 1970, UTC. `places` are the indices of `devices` in `mesh.devices.flat`.
     """
     rows = [row for at, device in zip(places, devices, strict=True) for row in _rows(at, device)]
     most = MOST_RUNS // jax.process_count()
@@ -54,7 +54,7 @@ def drawn_step(
 
 
 def _columns(kind: Any, rows: Collection[Sequence[Any]]) -> Any:
-    """Turn rows into columns, by their names, in whose order the rows' values are."""
+    """Turn rows into columns, named by the fields of `kind` in the order of a row's values."""
     return {name: [row[at] for row in rows] for at, name in enumerate(kind.__annotations__)}
 
 

@@ -1,7 +1,7 @@
 """Kernels in CUDA graphs, and the instructions that launch them.
 
 XLA puts most of a program into CUDA graphs (command buffers), whose kernels the profiler lists
-under their own names. Kernels that XLA generates are called like their instruction, with `_` for
+under their own names. Kernels that XLA generates are named after their instruction, with `_` for
 other characters; an instruction may share the kernel of an equal one. Kernels of libraries have
 names of their own. They are assumed to start in the program's order, as on a single stream, so that
 the nth matrix product of cuBLAS is that of the nth instruction that calls it.

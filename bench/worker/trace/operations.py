@@ -61,10 +61,10 @@ def unknown(module: str, name: str) -> Operation:
 
 
 class Operations:
-    """Operations of a step's programs, on a mesh of so many `devices`.
+    """Operations of a step's programs, on a mesh of `devices` devices.
 
     `own` are the modules of the programs that the step compiled, and `others` those of all other
-    programs of the process: a step may run such as were compiled before it, as by jax.numpy.
+    programs of the process: a step may run one that was compiled before it, such as jax.numpy's.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ def _category(opcode: str, inner: Iterable[Any]) -> Category:
 
 
 def _phase(module: hlo.Module, instruction: Any, category: Category) -> str:
-    """Return the phase of an instruction, or of what it serves if the compiler has added it.
+    """Return an instruction's phase; if the compiler added it, that of the one that it serves.
 
     The compiler's own copies have no name in the traced program. A copy of a result belongs to what
     has computed it, and a copy of an argument to what uses it: often, both are the update.

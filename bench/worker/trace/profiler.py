@@ -66,7 +66,7 @@ class TracedArm:
     untraced_ns: list[int] = field(default_factory=list)
     """Nanoseconds of steps without a profiler, run just before the traced ones."""
     kept: list[tuple[int, int]] = field(default_factory=list)
-    """Of each trace, the number of the step of median length, whose operations alone are kept, and
+    """For each trace, the number of its step of median length, which alone keeps its runs, and
     `Recording.began`."""
 
     def trace(self, logdir: Path | None, steps: int, places: Mapping[int, int]) -> None:
@@ -96,8 +96,8 @@ class TracedArm:
 def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
     """Trace every cell that is ok, in several passes, and send the attribution of its step time.
 
-    The first pass's trace is kept for TensorBoard, which lists it under the settings' `run` if it
-    looks into their `logdir`; a trace has so many `steps`. If one fails, the cell keeps the results
+    Each trace has the settings' number of `steps`. That of the first pass is kept in their `logdir`
+    for TensorBoard, which lists it under their `run`. If a trace fails, the cell keeps the results
     of earlier passes, and its samples.
     """
     mesh, logdir = session.mesh, Path(settings["logdir"])
@@ -147,7 +147,7 @@ def record(arm: Arm, logdir: Path, run: str, steps: int) -> Path:
     folder, _, session = run.rpartition("/")
     options: Any = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # it is most of a trace's size, without device time
-    # It would hold all programs of the process, mostly other arms', and most of the rest.
+    # It would add all programs of the process, mostly other arms', and these are most of the rest.
     options.enable_hlo_proto = False
     options.session_id = session
     logdir.mkdir(parents=True, exist_ok=True)

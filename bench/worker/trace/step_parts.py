@@ -150,7 +150,7 @@ def _before_launch(runs: Sequence[Run], following: int) -> bool:
 
 
 def _spend(step: DeviceStep, now: int, ns: int, active: list[Run], *, dispatching: bool) -> None:
-    """Attribute an interval of so many nanoseconds to the runs that are active throughout."""
+    """Attribute an interval of `ns` nanoseconds to the runs that are active throughout."""
 
     def spend(part: str, runs: Sequence[Run], as_part: str = "") -> None:
         step.share[part] += ns
