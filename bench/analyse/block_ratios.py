@@ -27,7 +27,7 @@ class Effect:
     usual: Comparison
     """The block without the option."""
     option: str
-    """As in a cell's name, such as `remat=dots`; or `version=NAME`, which makes no block."""
+    """As in a cell's name, such as `remat=dots`; or `version=NAME`, whose blocks are the same."""
     implementation: str
     arm: str
     """The implementation's arm in `block`, which names the version."""

@@ -36,7 +36,7 @@ class Tables:
     """One row for each cell; cell_figures.toml explains its columns. NaN or None where a figure is
     unknown; times only if status is `ok`."""
     rows: list[dict[str, Any]]
-    """The rows of `cells`, because converting 10,000 of them back would take a second."""
+    """The rows of `cells`, kept because converting 10,000 of them back would take a second."""
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
     checkpoints: dict[str, Checkpoint]

@@ -44,7 +44,7 @@ _FEWEST_ROUNDS = 8
 _PASSES = 20
 
 _PLACES = ("", " in two processes")
-"""Ends of a manifest's keys of the two spreads, after the number of devices."""
+"""Suffixes of the two spreads' keys in a manifest, after the number of devices."""
 
 
 @dataclass(frozen=True)

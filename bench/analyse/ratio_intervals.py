@@ -98,7 +98,7 @@ class Ratio:
 
 @lru_cache
 def student(freedom: float, alpha: float) -> float:
-    """Return half the width of Student's interval in standard errors; a report needs few."""
+    """Return half the width of Student's interval, in standard errors; a report needs few."""
     return -float(special.stdtrit(freedom, alpha / 2))
 
 
