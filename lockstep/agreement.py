@@ -27,7 +27,7 @@ NUMERIC = (jax.Array, np.ndarray, np.generic, int, float, complex)
 """Leaves that a step changes; all others, such as an Equinox module's functions, stay the same."""
 
 MANY = 100.0
-"""Differences above are written as powers of ten."""
+"""Relative differences above this are written like `1e+03 times`, not in percent."""
 
 AMPLIFIED = 10.0
 """A leaf's error may be this many times the effect of rounding the starting state once, because
@@ -127,7 +127,7 @@ class Agreement:
         found = {}
         for path, right in _floats(truth.last).items():
             change, size = rms(right - truth.start[path]), rms(right)
-            # A change of one rounding is none: Python numbers become arrays under jax.jit.
+            # A change within one rounding is none: Python numbers become arrays under jax.jit.
             scale = change if change > self.eps * size else size or 1.0
             found[path] = rms(ours.last[path] - right) / scale
         return found
@@ -139,10 +139,10 @@ class Agreement:
         )
 
     def check_reference(self) -> None:
-        """Check that the reference does anything, and that it does it again.
+        """Check that the reference does something, and does the same when it is repeated.
 
         Raises:
-          WrongStepError: it does not.
+          WrongStepError: it does nothing, or something else when repeated.
         """
         start, last = self.truth.start, self.truth.last
         if not self.truth.losses.any() and all(_equal(start, last, path) for path in last):
@@ -212,7 +212,7 @@ class Agreement:
 
 
 def precision_of(state: State) -> str:
-    """Return the least precise dtype of a state's floats in Lockstep's words; `fp32` if none."""
+    """Return the least precise dtype of a state's floats, such as `bf16`; `fp32` without any."""
     names = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
     kinds = [str(leaf.dtype) for leaf in jax.tree.leaves(state) if hasattr(leaf, "dtype")]
     found = [name for kind, name in names.items() if kind in kinds]

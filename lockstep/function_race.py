@@ -48,7 +48,7 @@ ROUNDS = 128
 
 @dataclass(frozen=True)
 class Given:
-    """A function and its starting state, built as by an implementation's module."""
+    """A function with its starting state and batch, in place of an implementation's module."""
 
     step: Step
     state: Any
@@ -95,14 +95,14 @@ def compare(
       baseline: name of the function to which ratios refer; the first one by default.
       reference: name of the function that is correct, or another function, which is not timed; the
         baseline by default.
-      precision: that in which the steps compute: `fp32`, `bf16`, `fp16` or `fp64`; it sets the
-        tolerances. By default the least precise dtype of the state's floats.
+      precision: the precision in which the steps compute: `fp32`, `bf16`, `fp16` or `fp64`; it sets
+        the tolerances. By default the least precise dtype of the state's floats.
       loss_tolerance: largest relative difference of a loss from the reference's in the first three
         steps; the square root of the precision's rounding by default.
-      update_tolerance: largest difference of a leaf of the state from the reference's after them,
-        relative to the leaf's update, both as root mean squares; by default four times the default
-        for losses. If rounding the starting state once changes a leaf by more than a tenth of that,
-        ten times this change is allowed instead. Integers and keys must be equal.
+      update_tolerance: largest difference of a leaf of the state from the reference's after these
+        steps, relative to the leaf's update, both as root mean squares; by default four times the
+        default for losses. If rounding the starting state once changes a leaf by more than a tenth
+        of that, ten times this change is allowed instead. Integers and keys must be equal.
       margin: relative difference of step times that is negligible.
       decide_at: a ratio, such as 1.05. The race ends when it is sure on which side of it every
         function is, rather than when the verdicts are decided.
@@ -188,7 +188,7 @@ class _Session(BlockSession):
         """Leave the process as it is: it belongs to the caller."""
 
     def found_after_rounds(self) -> dict[str, str]:
-        """Add the functions that no longer agree with the reference, to which NaNs say nothing."""
+        """Add the functions that no longer agree with the reference, except diverged ones."""
         agreement, found = self.agreement, super().found_after_rounds()
         first_loss = float(agreement.truth.losses[0])
         try:

@@ -51,7 +51,7 @@ class Results:
 
     Args:
       run: the stored run.
-      rows: arguments of bench.records.store.add_launch, for a run that is not stored yet.
+      rows: further arguments of bench.records.store.add_launch, if the run is not stored yet.
     """
 
     def __init__(self, run: store.Run, rows: tuple[Any, ...] | None = None) -> None:

@@ -25,7 +25,7 @@ class AlphaSpending:
 
     A spending function after Lan and DeMets, Biometrika 70 (1983), 659: the error spent so far
     depends only on the progress of the plan. Up to the end of the plan it grows linearly, to ALPHA
-    less the reserve. Looks at p times the plan have spent 1 - 1 / p of the reserve.
+    less the reserve. A look at p times the plan, p > 1, has spent 1 - 1 / p of the reserve as well.
 
     Looks share rounds, so their errors are correlated. Under the null hypothesis, their joint
     distribution is that of a random walk, which is integrated numerically (Armitage, McPherson and
@@ -108,8 +108,8 @@ def _step(
 def level(found: Sequence[bool], batch: int = 1) -> float:
     """Return the two-sided error of each test of the next batch, whose tests share samples.
 
-    `found` tells, for every test so far, whether it made a finding. What this online control of the
-    false discovery rate promises: docs/refereeing.md.
+    `found` says of every test so far whether it made a finding. docs/refereeing.md says what this
+    online control of the false discovery rate guarantees.
 
     The rule is LORD++ of Ramdas, Yang, Wainwright and Jordan (NeurIPS 2017, "Online control of the
     false discovery rate with decaying memory"). Let t_1 < t_2 < ... be the numbers of the tests

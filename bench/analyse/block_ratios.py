@@ -1,8 +1,8 @@
 """Ratios between blocks of one run: the effect of an option, and the bubble of a pipeline.
 
-Arms under another version share the rounds of the present ones. Other options make blocks of their
-own, which are not measured side by side. But launches of all blocks are interleaved in random
-order, so their means may be compared: `ratio_intervals.between_blocks`.
+Arms under another version share rounds with those under the present one. Any other option makes a
+separate block, which is not measured side by side. But launches of all blocks are interleaved in
+random order, so their means may be compared: `ratio_intervals.between_blocks`.
 """
 
 import math
@@ -21,13 +21,13 @@ USUAL: dict[str, Any] = {"variant": "", "processes": 1, "remat": "", "scan_layer
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of one option on a cell: a variant, processes or rematerialization."""
+    """The effect of one option on a cell: an option of USUAL, or another version."""
 
     block: Comparison
     usual: Comparison
     """The block without the option."""
     option: str
-    """As in a cell's name: `remat=dots`; for one that takes turns, `version=NAME`."""
+    """As in a cell's name, such as `remat=dots`; or `version=NAME`, whose blocks are the same."""
     implementation: str
     arm: str
     """The implementation's arm in `block`, which names the version."""
@@ -47,10 +47,10 @@ class Effect:
 
 
 def option_effects(comparisons: Sequence[Comparison]) -> list[Effect]:
-    """Return the effect of each of these options on every cell that has a time with and without it.
+    """Return the effect of each option on every cell that has a time with and without it.
 
-    At most ALPHA of runs contain a wrong verdict among those of separate blocks; verdicts on
-    versions belong to their blocks' comparisons.
+    At most ALPHA of runs contain a wrong verdict between separate blocks; verdicts on versions
+    share the error of their block's comparisons.
     """
     found = list(_ratios(comparisons))
     alpha = ALPHA / max(1, len(found))

@@ -1,4 +1,4 @@
-"""Traced steps: their breakdown, and causes of one being slower than another.
+"""Traced steps: their breakdown, and the causes of one being slower than another.
 
 Operations of two programs are matched by what they compute, never by name: by category and phase,
 source line, and the sizes of their results in any layout.
@@ -71,7 +71,7 @@ class Attribution:
     causes: list[Cause]
     """All causes; they add up to the difference. Largest difference first, idle time last."""
     untraced: float
-    """Ratio of the steps that were timed just before the traced ones, without a profiler."""
+    """Ratio A / B of the steps that were timed just before the traced ones, without a profiler."""
 
     @property
     def gap(self) -> float:

@@ -17,7 +17,7 @@ from bench.records.statuses import decisive
 MEANINGS: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text("utf-8")
 )
-"""Meaning and unit of the columns of `cells`, which are all, and of `samples`."""
+"""Meanings and units, by column: of all columns of `cells`, and of some of `samples`."""
 
 _IDENTITY = (
     *("cell", "block", "workload", "size", "mesh", "devices", "processes", "batch", "precision"),
@@ -30,8 +30,8 @@ _STORED = (
     *("accessed_bytes", "model_flops", "bubble"),
 )
 _RENAMED = {"memory_bytes": "total_bytes", "compiled_flops": "flops"}
-"""Stored figures, and others by the names they have in bench.records.rows.CellRow or in its PARTS.
-They are the first launch's: later launches take programs from the compilation cache."""
+"""Columns that bench.records.rows.CellRow or its _PARTS has under the same and under other names.
+They are the decisive launch's, usually the first: later ones use the compilation cache."""
 
 _PARTS = ("compile", "memory", "program", "cost")
 """Parts of a CellRow, whose keys all differ."""
@@ -40,9 +40,9 @@ _TIMES = ("step_s", "step_q1_s", "step_q3_s", "latency_s", "latency_q1_s", "late
 
 
 def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dict[str, Any]:
-    """Return the columns that follow from a cell's rows, one for each launch; others are NaN.
+    """Return a cell's columns that follow from its rows, one row per launch; others are NaN.
 
-    The launch chosen by `decisive` counts; `failed_launches` counts those that failed beside it.
+    Most are of the launch that `decisive` chooses; `failed_launches` counts failures if it is ok.
     """
     first = rows[decisive([row["status"] for row in rows])]
     failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
@@ -128,9 +128,9 @@ def time_columns(
 def side_by_side(cell: Row, comparison: Comparison, level: Spread | None) -> dict[str, Any]:
     """Return times and rates as if the arm had shared all rounds of the baseline.
 
-    An arm leaves the rounds once it is decided. Medians over different rounds would compare the
-    host with itself, so the arm's times are scaled to its ratio times the baseline's median,
-    `level`. Empty for a cell without a paired ratio.
+    An arm leaves the rounds once it is decided. Medians over different rounds would also compare
+    the host at different times, so the arm's times are scaled to its ratio times the baseline's
+    median, `level`. Empty for a cell without a paired ratio.
     """
     claim = comparison.claims.get(cell["implementation"])
     if level is None or claim is None or not claim.ratio.paired:

@@ -26,7 +26,7 @@ from bench.records.grouping import grouped
 from bench.records.store import Run
 
 RESOLVED = -special.stdtrit(UNPAIRED_FREEDOM, 0.025) * math.sqrt(2) * UNPAIRED_SD
-"""Difference of two runs' log step times that the host may explain, at 95 %."""
+"""Largest difference of two runs' log step times that the host may explain, at 95 %."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Change:
     place: int
     """Index in `History.rated` of the first measurement after it."""
     factor: float
-    """Median ratio from there to the next change, over that since the last."""
+    """Median ratio from there to the next change, over the median since the previous one."""
     differences: list[Difference]
-    """Everything recorded that differs from the run before."""
+    """All recorded properties that differ from the run before."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class History:
     block: Block
     implementation: str
     baseline: str
-    """That of the block's newest run."""
+    """The baseline of the block's newest run."""
     visits: list[CellMeasurement]
     """Oldest first, at least two."""
 
@@ -79,7 +79,7 @@ class History:
         ]
 
     def _differences(self, start: int) -> list[Difference]:
-        """Return what differs between a measurement and the one before, by index in `rated`."""
+        """Return what differs between the measurement `start` of `rated` and the one before."""
         old, new = self.rated[start - 1][0].run, self.rated[start][0].run
         files = contents(old, new)
         changed = [
@@ -97,7 +97,7 @@ class History:
 
 
 def find(runs: Iterable[tuple[Run, Tables]]) -> list[History]:
-    """Return the history of every cell that two of the runs, in any order, timed on one machine."""
+    """Return the histories of cells that two or more runs, in any order, timed on like hardware."""
     by_time = sorted(runs, key=lambda one: datetime.fromisoformat(one[0].manifest["started_at"]))
     blocks = grouped(
         ((*hardware(run.manifest).items(), block.name), (run, block))

@@ -36,12 +36,12 @@ class Tables:
     """One row for each cell; cell_figures.toml explains its columns. NaN or None where a figure is
     unknown; times only if status is `ok`."""
     rows: list[dict[str, Any]]
-    """The rows of `cells`, whose conversion would take a second for 10,000 of them."""
+    """The rows of `cells`, kept because converting 10,000 of them back would take a second."""
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
     checkpoints: dict[str, Checkpoint]
     layouts: dict[str, str]
-    """These are by cell: see bench.records.rows.CellRow."""
+    """Traces, checkpoints and layouts are by cell: see bench.records.rows.CellRow."""
     programs: dict[str, str]
     """Operations of its programs, by cell: see bench.records.step_programs."""
     timeline: pd.DataFrame
@@ -135,7 +135,7 @@ def _rank(cell: Mapping[str, Any]) -> tuple[bool, float, float, str]:
 
 
 def _timed_samples(run: Run) -> pd.DataFrame:
-    """Select samples of the attempts in which `ok` cells ended, and of the twins beside them."""
+    """Select the samples of `ok` cells in their last attempts, and of the arms beside them."""
     key = itemgetter("block", "launch", "attempt")
     ok = {(*key(r), r["implementation"]) for r in run.last_cell_rows if r["status"] == "ok"}
     twins = {(*key(r), TWIN) for r in run.block_rows if (*key(r), r["baseline"]) in ok}

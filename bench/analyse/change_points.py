@@ -1,9 +1,9 @@
 """Change points of a series by E-divisive, with a permutation test of each.
 
 The method is that of Matteson and James (Journal of the American Statistical Association 109
-(2014), 334) and of Apache Otava: take the place at which the series differs most, by the energy
-distance between what is before and after it, and accept it if few random orders of the series have
-one that differs as much. Then look at either side. The test does not assume any distribution.
+(2014), 334) and of Apache Otava: take the place at which the series changes most, by the energy
+distance between the values before and after it, and accept it if few random orders of the series
+change as much anywhere. Then search either side. The test assumes no distribution.
 """
 
 import itertools
@@ -27,8 +27,8 @@ _BATCH = 2_000_000
 def fewest(alpha: float = ALPHA) -> int:
     """Return the length of the shortest series in which a change point can be found.
 
-    Of n values, the clearest possible change has a p-value of 2 / C(n, n/2): orders that put either
-    half first differ as much.
+    Of n values, the clearest possible change has a p-value of 2 / C(n, n/2), because any order that
+    puts one half first changes as much.
     """
     return next(n for n in itertools.count(2) if 2 / math.comb(n, n // 2) <= alpha)
 

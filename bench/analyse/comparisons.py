@@ -39,7 +39,7 @@ class Comparison:
     failed: frozenset[str]
     """Statuses of the block's other cells."""
     approximate: frozenset[str]
-    """Those of them whose steps are approximate, which are ranked separately."""
+    """Implementations whose steps are approximate, which are ranked separately."""
     rounds: Rounds
     """Rounds of the twin and of the cells whose times may be shown."""
     floor: Ratio | None

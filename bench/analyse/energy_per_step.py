@@ -1,10 +1,10 @@
 """Energy per step from counter readings over an arm's turns, with its error.
 
 A counter that is updated every T seconds shows the energy at its last update, up to T seconds
-before a reading, which blurs both ends of each of an arm's n turns of d seconds. At random, it adds
-a variance of n T^2/6 times the arm's power squared. It also biases the arm towards its neighbours,
-since T/(2d) of a turn's energy is counted in the next turn. Every other arm is a neighbour about
-equally often, so the neighbours are assumed to have the block's mean power.
+before a reading, which blurs both ends of each of an arm's n turns of d seconds. The random part of
+this error has a variance of n T^2/6 times the arm's power squared. There is also a bias towards the
+arm's neighbours, since T/(2d) of a turn's energy is counted in the next turn. Every other arm is a
+neighbour about equally often, so they are assumed to have the block's mean power.
 """
 
 import math
@@ -79,7 +79,7 @@ def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str
 
 
 def figures(energy: Mapping[tuple[str, str], Usage], cell: Row, baseline: str) -> dict[str, float]:
-    """Return a cell's columns of `Tables.cells` that are known and precise enough."""
+    """Return a cell's energy columns of `Tables.cells`, if known and precise enough."""
     used = energy.get((cell["block"], cell["implementation"]))
     if cell["status"] != "ok" or used is None or used.error > MOST_ERROR:
         return {}

@@ -49,7 +49,7 @@ class Case:
     base: Mapping[Any, Any] = field(default_factory=dict)
     """That of the base."""
     claim: Claim | None = None
-    """The head's time over the base's, and the verdict that is `word`."""
+    """The head's time over the base's, and its verdict, whose word is `word`."""
 
 
 @dataclass(frozen=True)
@@ -178,14 +178,14 @@ class Ruling(NamedTuple):
 def judge_attempts(
     run: Run, incumbent: str, challengers: Sequence[str], sharing: float
 ) -> dict[str, Ruling]:
-    """Decide about each challenger of a run of one block, within the error that it may have.
+    """Decide about each challenger in a run of one block.
 
-    `sharing` is the number of comparisons that the error of the block's last look is divided among;
-    their looks were taken with the same number.
+    `sharing` is the number of comparisons among which the error of the block's last look is
+    divided, as it was when the looks were taken.
     """
     tables = cell_table.build(run)
     cells = {row["implementation"]: row for row in tables.rows}
-    # In any launch.
+    # Those that failed in any launch.
     failed = {row["implementation"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     block = tables.comparisons[0]
     opponents = dict.fromkeys(challengers, incumbent)

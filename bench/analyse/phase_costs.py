@@ -1,7 +1,7 @@
-"""Costs beside the step's own: of input and of checkpoints.
+"""Costs of input and of checkpoints beside a step, and of the parts of the step itself.
 
-An arm with input takes a new batch in every step, and is compared with the same on a resident
-batch.
+An arm with input takes a new batch in every step, and is compared with the same implementation's
+arm on a resident batch.
 """
 
 import math
@@ -169,9 +169,9 @@ def traced_shares(trace: TraceRow) -> dict[str, tuple[float, float, float]]:
     """Return the shares of PARTS in what the devices do in a traced step, without idle time.
 
     Each is the mean over the counted steps, with Student's 95 % interval. Communication is the time
-    in which data move and nothing is computed beside it: a step without collectives still waits for
-    its slowest device, namely at its end. The update is the operations of optax, and the copies
-    that they need. There are no shares in runs of versions that did not store a step's phases.
+    in which data move and nothing is computed beside it, without waiting: a step without
+    collectives also waits for its slowest device, at its end. The update is the operations of
+    optax, and the copies that they need. Runs of early versions lack phases, and so have no shares.
     """
     steps = pd.DataFrame(counted(trace)).groupby("step").mean()
     if "update_ns" not in steps:

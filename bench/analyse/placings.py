@@ -16,7 +16,7 @@ class Row:
     implementation: str
     cells: dict[str, dict[str, Any]]
     """By block name, its row of `Tables.cells`, with `behind`: its time over that of the arm with
-    the shortest estimate. At least 1 but for approximate steps, and exactly 1 for that arm; NaN
+    the shortest estimate. At least 1 except for approximate steps, and exactly 1 for that arm; NaN
     without a time."""
 
     @cached_property

@@ -44,7 +44,7 @@ _FEWEST_ROUNDS = 8
 _PASSES = 20
 
 _PLACES = ("", " in two processes")
-"""How a manifest's keys of the two spreads end; they begin with the number of devices."""
+"""Suffixes of the two spreads' keys in a manifest, after the number of devices."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Spreads:
     def updated(self, blocks: Iterable[tuple[Sequence[Series], Sequence[Series]]]) -> Self:
         """Return the spreads that blocks on equally many devices show, with these as the priors.
 
-        `blocks` has what `log_ratios` returns for each.
+        `blocks` has the result of `log_ratios` for each block, of which there is at least one.
         """
         one, two = zip(*blocks, strict=True)
         one_process, two_processes = pooled(one, self.one_process), pooled(two, self.two_processes)
@@ -83,10 +83,10 @@ ASSUMED = Spreads()
 
 
 def log_ratios(rounds: Rounds, apart: Collection[str]) -> tuple[list[Series], list[Series]]:
-    """Return log ratios of a block's arms to that with the most rounds: in one process, and in two.
+    """Return log ratios of arms to the one with most rounds: of pairs in one process, and in two.
 
-    Each arm has one array per launch, with a value per round; there are no arms if there is only
-    one launch. `apart` are the arms with processes of their own.
+    Each arm has one array per launch, with a value per round; with a single launch, there are no
+    arms. `apart` are the arms with processes of their own.
     """
     turns = dict(zip(rounds.arms, np.isfinite(rounds.throughput).sum(axis=0), strict=True))
     # The reference is an arm of the worker, if there is one, so that both spreads are seen.

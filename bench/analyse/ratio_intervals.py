@@ -1,7 +1,7 @@
 """Ratios of step times with their confidence intervals.
 
 A ratio is time(arm) / time(other): 1.25 means that `arm` takes 25 % longer. It is estimated round
-by round; only `between_blocks` and `between_runs` compare what shared no round.
+by round if the arms shared rounds; `between_blocks` and `between_runs` are for arms that did not.
 """
 
 import math
@@ -67,7 +67,7 @@ class Ratio:
     def _log_interval(self, alpha: float) -> tuple[float, float]:
         """Return the interval of log(value).
 
-        The part of the rounds is exact; that of the processes uses Student's t. The two are
+        The part due to rounds is exact; that due to processes uses Student's t. The two are
         independent, so at each end the distances from the value are added in quadrature.
         """
         if self.error is None or alpha <= 0:
@@ -98,7 +98,7 @@ class Ratio:
 
 @lru_cache
 def student(freedom: float, alpha: float) -> float:
-    """Return half the width of Student's interval for one standard error; a report needs few."""
+    """Return half the width of Student's interval, in standard errors; a report needs few."""
     return -float(special.stdtrit(freedom, alpha / 2))
 
 
@@ -157,9 +157,9 @@ def log_intervals(
 ) -> NDArray[np.float64]:
     """Return log(time(arm) / time(other)) and the ends of its interval: (pairs, 3).
 
-    Equal to `value` and `interval(alpha)` of `ratios`, but computed for all pairs at once, because
-    a report needs those of every block. NaN for arms that never shared a round; where they shared
-    too few, the ends are infinite.
+    These are the logarithms of `value` and `interval(alpha)` of paired `ratios`, computed for all
+    pairs at once because a report needs those of every block. NaN for arms that never shared a
+    round; where they shared too few, the ends are infinite.
     """
     logs = rounds.log_ratios(pairs).T
     shared = ~np.isnan(logs)
@@ -179,8 +179,8 @@ def log_intervals(
 def estimate(series: Series, process: ProcessSpread = PROCESS) -> Ratio:
     """Estimate a paired ratio over rounds and worker processes.
 
-    `series` are log ratios, an array per process with one value per round; `process` is how much
-    processes differ beyond what their rounds show.
+    `series` are log ratios, an array per process with one value per round; `process` is the spread
+    between processes beyond the noise of their rounds.
 
     The value is the Hodges-Lehmann estimate over all rounds together. Its interval has two parts:
     the signed-rank test's for rounds (see bench.analyse.signed_rank), and for processes

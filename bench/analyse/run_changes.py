@@ -256,8 +256,8 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     """Return the files that differ, of the implementations and workloads that both runs have.
 
     They are grouped by `implementation pmap` or `workload mlp`: its own file under that name, and
-    files that it imports under their paths. Folders that only one run lists are left out: packages
-    that lay in a folder of PYTHONPATH there.
+    files that it imports under their paths. Folders that only one run lists are left out: they are
+    packages from a folder of PYTHONPATH.
     """
     files_a, files_b = _files(a), _files(b)
     changed = {
@@ -315,7 +315,7 @@ def _machine(manifest: Manifest) -> dict[str, Any]:
 
 
 def hardware(manifest: Manifest) -> dict[str, Any]:
-    """Return what identifies a run's hardware, as far as it is known, by name."""
+    """Return the properties that identify a run's hardware, by name, as far as they are known."""
     host = manifest["host"]
     known = {
         "Platform": manifest["platform"],

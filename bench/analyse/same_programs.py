@@ -1,7 +1,7 @@
 """Arms of a block that run the same program, and the verdicts that this proves.
 
 Two arms whose programs are equal up to names, and whose hosts do the same between steps, take the
-same time, whatever was measured: they form another A/A pair, and differ by chance or by memory
+same time, whatever was measured: they are another A/A pair, whose times differ by chance or memory
 placement. If only the programs are equal, only dispatch can make a difference.
 """
 
@@ -49,7 +49,7 @@ class LineDifference(NamedTuple):
     source: str
     """Empty if unknown."""
     a: list[Operation]
-    """With `runs` the number by which A exceeds B."""
+    """Those that A runs more often; `runs` is by how many times."""
     b: list[Operation]
 
     @property

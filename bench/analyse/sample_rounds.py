@@ -17,7 +17,7 @@ from bench.analyse.signed_rank import nan_quantiles, shift
 Figure = Literal["throughput", "latency"]
 
 SWITCH_ALPHA = {1: 0.35, 2: 0.1}
-"""By the number of spans, the error of the test whether a wash-out step agrees with the spans after
+"""By the number of spans, the error of the test that a wash-out step agrees with the spans after
 it. The host loop of python_loop, for example, takes up to 6 % longer in the wash-out step. A
 difference that the test misses biases the ratio, and more so beside a single span: at these errors,
 95 % intervals cover at least some 92 % of true ratios, whatever the difference. Larger errors would
@@ -37,7 +37,7 @@ class Rounds:
     """Like `throughput`, but waiting for the devices after every step; identical to it where the
     throughput span is a single step."""
     wash_out: NDArray[np.float64]
-    """Like `throughput`, for the step before the spans; NaN unless each is one step as well."""
+    """Like `throughput`, for the step before the spans; NaN unless each span is one step too."""
     position: NDArray[np.float64]
     """(rounds, arms): place of the turn in its round, from 0."""
     predecessor: NDArray[np.float64]

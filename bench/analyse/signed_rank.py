@@ -22,7 +22,7 @@ _BATCH = 4_000_000
 """Twice the number of pairs of values that are held in memory at a time."""
 
 _SORTED = 2000
-"""Values of which numpy sorts fewer as fast as it finds four order statistics, or much faster."""
+"""Number of values below which numpy sorts no slower than it finds four order statistics."""
 
 _MOST_EXACT = 256
 """The most differences for which the null distribution is computed exactly. Above that, the normal
@@ -30,7 +30,7 @@ approximation is used; its interval is some 1 % wider at 1e-5."""
 
 
 def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield each length above 0 and the places of some series, whose pairs fit into memory."""
+    """Yield a length above 0 and indices of series of that length whose pairs fit into memory."""
     every = np.asarray(lengths, np.int64)
     for length in np.unique(every[every > 0]).tolist():
         places = np.flatnonzero(every == length)

@@ -1,4 +1,4 @@
-"""What turns show beside their times: waits for input, slow processes, throttling, the host."""
+"""Figures of turns beside their times: waits for input, slow processes, throttling, the host."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Straggling:
     slowest: int
     """Rank of the process that most often takes the longest."""
     often: float
-    """Share of the spans in which it does."""
+    """Share of the spans in which that process takes the longest."""
     excess: float
     """Median over spans of the longest time over the shortest, less 1."""
 

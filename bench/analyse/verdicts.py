@@ -1,8 +1,8 @@
 """Verdicts on ratios: faster, slower, same or undecided.
 
-They are stricter than a ratio's 95 % interval: at most ALPHA of all blocks may contain a wrong one
-about an arm against the baseline, however often their samples were looked at. Each look has a share
-of that error (see bench.analyse.alpha_spending), which is divided evenly among a block's
+They are stricter than a ratio's 95 % interval: at most ALPHA of all blocks may contain a wrong
+verdict on an arm against the baseline, however often their samples were looked at. Each look has a
+share of that error (see bench.analyse.alpha_spending), which is divided evenly among a block's
 comparisons, or all of a gate's (Bonferroni's inequality); see docs/design/verdicts.md.
 """
 
@@ -78,7 +78,7 @@ def same(programs: Mapping[str, str], arm: str, other: str) -> bool:
 
 
 def claim(ratio: Ratio, alpha: float, margin: float, *, same: bool = False) -> Claim:
-    """Make a claim about a ratio with error alpha; if `same`, that is its verdict in any case."""
+    """Make a claim about a ratio with error alpha; if `same`, its verdict is *same* regardless."""
     verdict = decide(ratio, alpha, margin)
     if same:
         verdict = replace(verdict, word="same", proved=True)

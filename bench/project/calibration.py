@@ -7,9 +7,9 @@ defined for any number of measured steps; the prior decides what they leave unde
 
 Cross-validation measures the error: each group of steps (a mesh, a chip) in turn is left out and
 predicted from the others. Errors within a group are correlated, so a group counts once, with the
-root mean square of its errors in log step time. A new group is assumed to err alike: 95 % of
-t-distributed errors, with as many degrees of freedom as groups were left out, lie within t times
-their root mean square. Two groups or fewer give no interval; the spread is then unknown.
+root mean square of its errors in log step time. A new group is assumed to have errors like these:
+95 % of t-distributed errors, with as many degrees of freedom as groups were left out, lie within t
+times their root mean square. Two groups or fewer give no interval; the spread is then unknown.
 """
 
 import math
@@ -99,7 +99,7 @@ def calibrate(measured: Sequence[Trial]) -> Calibrated:
 
 
 def spread(errors: Sequence[float]) -> float | None:
-    """Half the width of the 95 % interval of log step time, from the errors of left-out groups.
+    """Return half the width of the 95 % interval of log step time, by errors of left-out groups.
 
     None for fewer than three: with 1 or 2 degrees of freedom, the interval is uselessly wide.
     """

@@ -65,12 +65,12 @@ ALONE = Switch(1, math.inf)
 
 @dataclass(frozen=True)
 class Route:
-    """Links between members: equally many per *domain*, a host's NVLink domain or a TPU slice."""
+    """Links between members, equally many in each *domain*: a host's NVLink domain or TPU slice."""
 
     inside: Switch | tuple[Ring, ...] = ALONE
     """Links within a domain; the axes of a torus are used simultaneously."""
     between: Switch = ALONE
-    """Links between domains as its members; every device has its own share of the bandwidth."""
+    """Links whose members are the domains; the bandwidth is one device's share."""
     overhead_s: float = 0.0
     """Fixed cost of every collective."""
 
@@ -255,8 +255,8 @@ def _flow(
 ) -> Cost:
     """Return the cost on a torus, whose chips forward bytes while receiving, beside the network.
 
-    Of the seconds `inside`, of the hops and of the bytes, the larger counts; those `between`, of
-    the steps and of the bytes, add up.
+    `inside` has the seconds of the hops and of the bytes, of which the larger counts; `between` has
+    those of the steps and of the bytes, which add up.
     """
     seconds = overhead + max(*inside, sum(between))
     return _cost(algorithm, seconds, max(inside[0], between[0]), inside[1], between[1])

@@ -133,9 +133,9 @@ def programs(
 ) -> list[Program | NoProgram]:
     """Compile the steps of cells without running them; the results have the cells' order.
 
-    `here` is to compile for this machine's own devices instead of virtual ones, of which a mesh may
-    have up to 1,024. `progress` is called from another thread with the number of cells answered,
-    and the total.
+    `here` compiles for this machine's own devices instead of virtual ones; a mesh may have up to
+    MOST_DEVICES of either. `progress` is called from another thread with the number of cells
+    answered and their total.
     """
     platform = catalogue["platform"] if here else "cpu"
     if not here:
@@ -178,11 +178,11 @@ def _compile(
     start: Callable[[deque[Cell]], Child],
     answered: Callable[[Cell, CompiledAnswer], None],
 ) -> None:
-    """Have cells with equal numbers of devices `answered` by children, each for a part of them.
+    """Compile cells with equal numbers of devices in children, each of which gets a part of them.
 
-    A child that `start` has started removes each cell from its part when it answers. If it ends
-    early, the cell that it was compiling is blamed, and another child gets the rest. If others ran
-    beside it, they may have exhausted the host's memory, so that cell is retried alone.
+    A child of `start` removes each cell from its part when it answers. If a child ends early, the
+    cell that it was compiling is `answered` as failed, and another child gets the rest. If others
+    ran beside it, they may have exhausted the host's memory, so that cell is retried alone.
     """
     again: list[Cell] = []
     parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]

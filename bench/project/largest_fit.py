@@ -27,11 +27,11 @@ from bench.records.numbers import count
 from bench.records.rows import CellRow
 
 _TRIES = 4
-"""Batches to try if the predicted one does not fit."""
+"""The most batches of a line to run, beginning with the predicted one."""
 _SMALLER = 8
-"""Each of them is smaller than the one before by 1 / _SMALLER."""
+"""Each batch after the first is smaller than the one before by 1 / _SMALLER."""
 RESOLUTION = 16
-"""The search ends once the smallest batch that does not fit is larger by less than 1/16."""
+"""A search ends once the smallest batch that does not fit is at most 1/16, or a quantum, larger."""
 GROWTH = 16
 """Largest factor between a guess and the batches compiled before, as distant lines mislead."""
 
@@ -49,7 +49,7 @@ class Limit:
 
 
 def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
-    """Return the memory limit of one device, and its source; BadInput if there is none."""
+    """Return the memory limit of one device, with its source; raises BadInput without one."""
     if limit_bytes is not None:
         return Limit(limit_bytes, "requested")
     device_bytes = catalogue["device_memory_bytes"]
@@ -199,7 +199,7 @@ def largest(
     """Find the largest batch of each line, and yield its row once it is proved.
 
     All lines are searched simultaneously, because one process can compile many cells. `prove` runs
-    steps on devices that have at least the limit.
+    steps on devices with at least as much memory as the limit.
     """
     searches = []
     for line in lines:
@@ -238,7 +238,7 @@ def _proven(line: Line, search: Search, limit: Limit, prove: Callable[[Cell], Fi
 
 
 def _row(line: Line, search: Search, limit: Limit, **found: Any) -> MaxBatchRow:
-    """Return the row of a search, with what was `found`: at least its status and reason."""
+    """Return the row of a search; `found` has its status and reason, and may have more."""
     workload, options, mesh, implementation = key_of(line.cell)
     known = {"batch": None, "refuted": [], "peak_bytes": None, **found}
     too_large = min([*known["refuted"], *filter(None, [search.too_large])], default=None)

@@ -98,7 +98,7 @@ class Placement:
         return by_domain[0], len(by_domain)
 
     def _rings(self, torus: Torus, axes: Sequence[str]) -> tuple[Ring, ...]:
-        """Return the parts of torus axes that the mesh axes have; adjoining parts form one ring."""
+        """Return the rings of mesh axes, one per part of a torus axis, adjoining parts joined."""
         wraps = torus.wraps.value.of(self.shape)
         rings = []
         for along, length in enumerate(self.shape):

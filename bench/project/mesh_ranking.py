@@ -69,7 +69,7 @@ def rank(
     implementations: Sequence[str],
     read: Read,
 ) -> Plan:
-    """Predict a workload-size's implementations on all meshes of this many chips they support."""
+    """Predict a workload's implementations on all meshes of this many chips they support."""
     cells = []
     unsupported = defaultdict[str, list[str]](list)
     refused = defaultdict[str, list[str]](list)

@@ -174,7 +174,7 @@ def programs_along(
 ) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
     """Return the programs of distinct curves on ascending numbers of chips, and their formulae.
 
-    Where there is no program or no formula, a reason stands in its place.
+    A reason takes the place of a missing program, and of a formula that does not hold.
     """
     cells = {
         curve: {count: cell for count in chips if (cell := curve.cell(count)) is not None}

@@ -46,7 +46,7 @@ class Request:
 def sheets(text: str) -> list[Hardware]:
     """Return the hardware sheets of a list of names such as `h100-sxm,tpu-v5p`, each once.
 
-    Raises BadInput, with those that exist, if one does not.
+    Raises BadInput, which lists the sheets that exist, if one does not.
     """
     faults: list[str] = []
     names = dict.fromkeys(_words(text))
@@ -79,7 +79,7 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
 
 
 def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[str]:
-    """Yield faults of numbers of chips for which hardware has no slice, or no links."""
+    """Yield a fault for each number of chips for which hardware has no slice, or no links."""
     for sheet in wanted:
         for count in chips:
             try:
@@ -89,7 +89,7 @@ def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[st
 
 
 def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
-    """Yield faults of precisions for which hardware has no published peak."""
+    """Yield a fault for each precision for which hardware has no published peak."""
     for sheet in wanted:
         has = [one for one in PRECISIONS if sheet.peak(one)]
         listed = f"it has {', '.join(has) or 'none'}"
@@ -103,7 +103,7 @@ def _words(text: str) -> list[str]:
 
 
 Family = tuple[str, str, int, str]
-"""What the points of one chart share: subject, family of meshes, batch and hardware."""
+"""Properties common to a chart's points: subject, family of meshes, batch and hardware."""
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _row(name: str, what: str, series: str, x: int, *values: float | None) -> di
 
 
 def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
-    """Return the curves, merging equal predictions; the fastest on most chips comes first."""
+    """Return the curves, equal predictions merged, sorted by the time on their most chips."""
     curves = grouped((point.curve, point) for point in points)
     alike = defaultdict[tuple[tuple[int, float], ...], list[Curve]](list)
     for curve, own in curves.items():
@@ -140,7 +140,7 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     """Return the measured cells of a curve's step, by devices.
 
     If several precisions, environments or numbers of processes were measured, these are the cells
-    with the curve's own precision and the plainest environment.
+    of one: preferably the curve's own precision, the usual environment and the fewest processes.
     """
     by_options, own = defaultdict[StepOptions, list[Trial]](list), curve.options.precision
     for one in tried:

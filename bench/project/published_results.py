@@ -3,7 +3,7 @@
 The measurements in published.toml calibrate predictions for other hardware, with the same fit as
 steps that are measured here. A chip with at least three models is calibrated by its own models,
 each of which is left out in turn. Any other chip is calibrated by all chips of its kind, GPU or
-TPU; its interval comes from predicting each of these chips from the others of its kind.
+TPU; its interval comes from predicting every chip, of either kind, from the others of its kind.
 
 The models are not compiled here: the work of one device in a step of a dense transformer is given
 by formulae of the scaling book, https://jax-ml.github.io/scaling-book/, part 5 ("How to Parallelize
@@ -167,7 +167,7 @@ class Published(Transformer):
         return f"{self.name} on {self.hardware}"
 
     def observations(self, group: str) -> list[Trial]:
-        """Return its measured steps; cross-validation leaves them out with their group."""
+        """Return its measured steps, as members of a group that cross-validation leaves out."""
         observed = []
         for row in self.rows:
             mesh = MeshShape.parse(row.mesh)
@@ -198,7 +198,7 @@ def published() -> tuple[list[Published], list[LeftOut]]:
 
 @functools.cache
 def calibration_of_chip(name: str) -> Calibrated:
-    """Return the calibration of a chip that is not here, from results on it or on its kind."""
+    """Return a chip's calibration by published results on it, or else on chips of its kind."""
     if measured_on(name):
         own = (entry for entry in published()[0] if entry.hardware == name)
         return calibrate([one for entry in own for one in entry.observations(entry.name)])

@@ -123,7 +123,7 @@ class Work:
 
     @property
     def longest_axis_s(self) -> float:
-        """All collectives of the mesh axis with the longest communication."""
+        """Collectives of the mesh axis whose collectives take longest, with those along no axis."""
         axes = {axis for one in self.collectives for axis in one.axes} or {""}
         return max(
             sum(one.seconds for one in self.collectives if axis in one.axes or not one.axes)
