@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.contract.model_state import is_float
 from bench.records import numbers
 from bench.records.row_parts import ProofCheck
 from bench.worker.prove.carried_state import Flat, differing_paths, flat
@@ -134,8 +135,8 @@ class Agreement:
 
     def _wrong_loss(self, which: str, off: float) -> str:
         return (
-            f"the loss of {which} step differs from the reference's by {_percent(off)} "
-            f"(allowed: {_percent(self.loss_tolerance)})"
+            f"the loss of {which} step differs from the reference's by {_share(off)} its size "
+            f"(allowed: {_share(self.loss_tolerance)} it)"
         )
 
     def check_reference(self) -> None:
@@ -163,7 +164,7 @@ class Agreement:
             )  # fmt: skip
             late.check(trace(arm.step, arm.state, self.batch)[0])
         except WrongStepError as error:
-            return f"after the rounds, {error}"
+            return f"after the rounds: {error}"
         return ""
 
     def check(self, ours: Trace) -> ProofCheck:
@@ -196,7 +197,7 @@ class Agreement:
             worst, *others = sorted(far, key=lambda path: -errors[path] / self.allowed[path])
             raise WrongStepError(
                 f"the update of state{worst} differs from the reference's by "
-                f"{_percent(errors[worst])} of its size (allowed: {_percent(self.allowed[worst])})"
+                f"{_share(errors[worst])} its size (allowed: {_share(self.allowed[worst])} it)"
                 + (f"; also wrong: {_some(others)}" if others else "")
             )
         if off > self.loss_tolerance:
@@ -231,10 +232,10 @@ def _equal(ours: Flat, theirs: Flat, path: str) -> bool:
     return bool(np.array_equal(ours[path], theirs[path]))
 
 
-def _percent(share: float) -> str:
+def _share(share: float) -> str:
     if share > MANY:
         return f"{share:.0e} times"
-    return f"{numbers.significant(100 * share, 2)} %"
+    return f"{numbers.significant(100 * share, 2)} % of"
 
 
 def _some(paths: list[str]) -> str:
@@ -247,9 +248,9 @@ def _rounded(state: State, eps: float) -> State:
     chance = np.random.default_rng(0)
 
     def move(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if not isinstance(leaf, jax.Array | np.ndarray) or not is_float(leaf):
             return leaf
         factors = 1 + eps * chance.choice([-1.0, 1.0], leaf.shape)
-        return (leaf * factors.astype(np.float32)).astype(leaf.dtype)
+        return (leaf * factors.astype(jnp.promote_types(leaf.dtype, np.float32))).astype(leaf.dtype)
 
     return jax.tree.map(move, state)

@@ -16,8 +16,6 @@ _GRID = 201
 """Points of the grid on which densities are integrated by Simpson's rule; must be odd."""
 
 WEALTH = ALPHA / 2
-ZETA = 2.2857656646
-"""The Riemann zeta function at 1.6."""
 
 
 class AlphaSpending:
@@ -131,4 +129,4 @@ def level(found: Sequence[bool], batch: int = 1) -> float:
 
 def _weight(age: int) -> float:
     """Return g(t): t^-1.6, normalized to sum to 1 over all t."""
-    return float(age**-1.6) / ZETA
+    return float(age**-1.6 / special.zeta(1.6))

@@ -25,8 +25,8 @@ from bench.records.cells import Block
 from bench.records.grouping import grouped
 from bench.records.store import Run
 
-RESOLVED = -special.stdtrit(UNPAIRED_FREEDOM, 0.025) * math.sqrt(2) * UNPAIRED_SD
-"""Largest difference of two runs' log step times that the host may explain, at 95 %."""
+RESOLVED = math.exp(special.stdtrit(UNPAIRED_FREEDOM, 0.975) * math.sqrt(2) * UNPAIRED_SD)
+"""Largest ratio of two runs' step times that the host may explain, at 95 %."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -76,11 +76,11 @@ def build(run: Run) -> Tables:
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.of(of_block[name]) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
-    timed = (
-        (devices[name], arranged[name], with_twin(foreign, attempts[0]["baseline"]))
-        for name, attempts in blocks.items()
-        for foreign in [{c["implementation"] for c in cells_of[name] if c["foreign"]}]
-    )
+    apart = {
+        name: with_twin((c["implementation"] for c in cells_of[name] if c["foreign"]), baseline)
+        for name, baseline in ((name, attempts[0]["baseline"]) for name, attempts in blocks.items())
+    }
+    timed = ((devices[name], arranged[name], apart[name]) for name in blocks)
     process = by_devices(timed, run.manifest["config"].get("process_spread"))
     comparisons = []
     for name, attempts in blocks.items():
@@ -92,7 +92,8 @@ def build(run: Run) -> Tables:
             cell.update(cell_figures.time_columns(cell, *spread, device_kind))
         comparison = compare_arms(
             attempts, own, of_block[name],
-            rounds=rounds, process=process[devices[name]], margin=margin, ceilings=machine,
+            rounds=rounds, process=replace(process[devices[name]], apart=frozenset(apart[name])),
+            margin=margin, ceilings=machine,
         )  # fmt: skip
         level = throughput.get(comparison.baseline)
         for cell in own:

@@ -152,4 +152,4 @@ def differences_frame(trainings: Iterable[Training]) -> pd.DataFrame:
         for training in trainings
         for one in (*training.yardsticks, *training.curves)
     ]
-    return pd.DataFrame(rows).astype({"first_step_beyond": "Int64"})
+    return pd.DataFrame(rows).astype({"first_step_beyond": "Int64"} if rows else {})

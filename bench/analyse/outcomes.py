@@ -200,7 +200,7 @@ def judge_attempts(
             rulings[name] = Ruling("discard", _why(cell))
         elif cell["approximate"] and not own["approximate"]:
             rulings[name] = Ruling("discard", f"its step is approximate: {cell['approximate']}")
-        elif own["status"] != "ok" or name not in claims:
+        elif own["status"] != "ok":
             rulings[name] = Ruling("undecided", f"the incumbent fails, {_why(own)}")
         else:
             claim, programs = claims[name], relation(cell, own)
@@ -214,7 +214,7 @@ def made_findings(attempts: Sequence[Attempt]) -> list[bool]:
     return [one.get("decision") == "keep" for one in attempts if one.get("tested", True)]
 
 
-def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, float]:
+def relative_times(question: Question, attempts: Sequence[Attempt]) -> dict[str, float]:
     """Return each incumbent's step time relative to the first incumbent's, by content hash.
 
     The values are products of estimated ratios, each against the incumbent of its attempt.
@@ -230,4 +230,4 @@ def standings(question: Question, attempts: Sequence[Attempt]) -> dict[str, floa
 def record(question: Question, attempts: Sequence[Attempt]) -> list[float]:
     """Return the shortest step time after each attempt, relative to the first incumbent's."""
     counts = range(1, len(attempts) + 1)
-    return [min(standings(question, attempts[:count]).values()) for count in counts]
+    return [min(relative_times(question, attempts[:count]).values()) for count in counts]

@@ -63,7 +63,8 @@ def utilization(
         return share, ""
     return share, (
         f"the time would mean {numbers.percent(share)} of the published peak of {device_kind}, "
-        f"{numbers.si(published.flops, 'FLOP/s')}; no device is that fast, so the time is not shown"
+        f"{numbers.si(published.flops, 'FLOP/s')}: the time, the workload's FLOPs or the peak is "
+        "wrong, so the time is not shown"
     )
 
 

@@ -163,14 +163,12 @@ def by_devices(
     """Return the spreads for each number of devices; `earlier` is as in `known`.
 
     `blocks` has each block's number of devices, its rounds, and its arms with processes of their
-    own. Blocks that were timed in several launches show the spread.
+    own, which the result leaves empty. Blocks that were timed in several launches show the spread.
     """
     shown = defaultdict[int, list[tuple[list[Series], list[Series]]]](list)
-    apart = defaultdict[int, set[str]](set)
     for devices, rounds, own in blocks:
         shown[devices].append(log_ratios(rounds, own))
-        apart[devices].update(own)
-    return {count: known(earlier, count, apart[count]).updated(own) for count, own in shown.items()}
+    return {count: known(earlier, count).updated(own) for count, own in shown.items()}
 
 
 def _spread_of_arm(series: Series) -> tuple[float, float, float] | None:

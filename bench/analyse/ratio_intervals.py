@@ -83,17 +83,17 @@ class Ratio:
     @property
     def low(self) -> float | None:
         """Lower end of the 95 % interval."""
-        return self._shown[0]
+        return self.shown and self.shown[0]
 
     @property
     def high(self) -> float | None:
         """Upper end of the 95 % interval."""
-        return self._shown[1]
+        return self.shown and self.shown[1]
 
     @cached_property
-    def _shown(self) -> tuple[float, float] | tuple[None, None]:
+    def shown(self) -> tuple[float, float] | None:
         """The 95 % interval, cached because it is computed from all pairs of rounds."""
-        return self.interval() or (None, None)
+        return self.interval()
 
 
 @lru_cache
@@ -104,7 +104,7 @@ def student(freedom: float, alpha: float) -> float:
 
 def columns(name: str, ratio: Ratio | None) -> dict[str, float]:
     """Return a ratio and the ends of its 95 % interval as columns, NaN where there is none."""
-    low, high = (ratio and ratio.interval()) or (math.nan, math.nan)
+    low, high = (ratio and ratio.shown) or (math.nan, math.nan)
     return {name: ratio.value if ratio else math.nan, f"{name}_low": low, f"{name}_high": high}
 
 
@@ -265,9 +265,10 @@ def quotient(above: Ratio, below: Ratio, shared: float = PROCESS.freedom) -> Rat
 
     The degrees of freedom are Satterthwaite's (Biometrics Bulletin 2 (1946), 110) with a covariance
     of the two variances. Both contain the same constant, an estimate with `shared` degrees of
-    freedom, so they are too small or too large together. With a and b degrees of freedom each,
+    freedom, so they are too small or too large together. With a and b degrees of freedom each, and
+    the parts p and q that depend on the constant, with c and d degrees of freedom,
 
-        (u^2 + v^2)^2 / (u^4 / a + v^4 / b + 2 u^2 v^2 shared / (a b)),
+        (u^2 + v^2)^2 / (u^4 / a + v^4 / b + 2 p q shared / (c d)),
 
     which is Welch's formula where nothing is shared, and `shared` where everything is. There is no
     error if either ratio has none. Rounds and launches are those of the ratio with fewer.
@@ -276,8 +277,16 @@ def quotient(above: Ratio, below: Ratio, shared: float = PROCESS.freedom) -> Rat
     if above.error is not None and below.error is not None:
         one, other = above.error**2, below.error**2
         error = math.sqrt(one + other)
-        common = 2 * one * other * shared / (above.freedom * below.freedom)
+        (p, c), (q, d) = map(_assumed_part, (above, below))
+        common = 2 * p * q * shared / (c * d)
         freedom = (one + other) ** 2 / (one**2 / above.freedom + other**2 / below.freedom + common)
     least = (min(above.rounds, below.rounds), min(above.launches, below.launches))
     paired = above.paired and below.paired
     return Ratio(above.value / below.value, error, freedom, *least, paired=paired)
+
+
+def _assumed_part(ratio: Ratio) -> tuple[float, float]:
+    """Return the part of a ratio's variance that rests on a prior, and its degrees of freedom."""
+    if ratio.differences is None:
+        return (ratio.error or 0.0) ** 2, ratio.freedom
+    return ratio.process.sd**2, ratio.process.freedom

@@ -96,9 +96,9 @@ def launches_to_decide(ratio: Ratio, verdict: Verdict, margin: float = MARGIN) -
 
     The interval narrows with the square root of the number of launches, and decides once its
     half-width is below the distance to what it must exclude: 1 or the end of the margin, whichever
-    is farther. The estimated ratio is taken as true. Infinite where there is no interval.
+    is farther. The estimated ratio is taken as true. Infinite if that does not decide it.
     """
     effect, limit = abs(math.log(ratio.value)), math.log1p(margin)
     needed = max(effect, limit - effect)
     half_width = math.log(verdict.high / verdict.low) / 2 if verdict.low > 0 else math.inf
-    return (half_width / needed) ** 2
+    return (half_width / needed) ** 2 if needed else math.inf

@@ -137,7 +137,7 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
 
     A hash covers a file and everything that it imports from the project or from its own folder.
     """
-    from bench.analyse.outcomes import standings
+    from bench.analyse.outcomes import relative_times
     from bench.measure.hosts import Hosts
     from bench.measure.run_setup import set_up_run
 
@@ -168,7 +168,7 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
             "incumbent": hashes[0],
             "name": names[0],
         })  # fmt: skip
-        if not fault and hashes[0] not in standings(ledger.question, ledger.attempts):
+        if not fault and hashes[0] not in relative_times(ledger.question, ledger.attempts):
             fault = f"{paths[0]} is neither the first incumbent of {ledger.path} nor one it kept"
     if fault:
         raise BadInput([fault])

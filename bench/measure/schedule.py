@@ -170,8 +170,8 @@ class Schedule:
         Implementations are compared with the baseline; arms with input and arms under another
         version, with the same implementation. In a gate, each is compared with its base.
         """
-        failed = self.blocks[block.name].failed
-        arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed} - {TWIN}
+        failed = {*self.blocks[block.name].failed, TWIN}
+        arms = {row["arm"] for row in samples if implementation_of(row["arm"]) not in failed}
         named = [name for name in self.plan.implementations if name in arms]
         if self.bases is not None:
             return self.bases.opponents(arms)

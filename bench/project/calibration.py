@@ -19,8 +19,8 @@ from functools import cached_property
 
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.stats import t as student
 
+from bench.analyse.ratio_intervals import CONFIDENCE, student
 from bench.project.step_model import Calibration, Work
 from bench.records.cells import Cell
 from bench.records.grouping import grouped
@@ -36,7 +36,6 @@ OVERHEAD_S, OVERHEAD_WIDTH = 50e-6, 1.5
 NOISE = 0.05
 """Standard deviation of a measured log step time; it weights measurements against priors."""
 LEAST_GROUPS = 3
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def spread(errors: Sequence[float]) -> float | None:
     """
     if len(errors) < LEAST_GROUPS:
         return None
-    return float(student.ppf((1 + CONFIDENCE) / 2, len(errors))) * _rms(errors)
+    return student(len(errors), 1 - CONFIDENCE) * _rms(errors)
 
 
 def fit(trials: Sequence[Trial]) -> Calibration:

@@ -1,7 +1,5 @@
 """Mesh shapes and implementations of one workload, ranked by predicted step time: a plan."""
 
-import itertools
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,13 +49,18 @@ class Plan:
 
 def meshes(chips: int) -> Iterator[MeshShape]:
     """Yield all mesh shapes of this many chips, without axes of size 1."""
-    divisors = [number for number in range(1, chips + 1) if chips % number == 0]
-    for outer in itertools.product(divisors, repeat=len(AXES) - 1):
-        last, rest = divmod(chips, math.prod(outer))
-        if not rest:
-            sizes = zip(AXES, (*outer, last), strict=True)
-            axes = tuple((name, size) for name, size in sizes if size > 1)
-            yield MeshShape(axes or (("data", 1),))
+    for sizes in _factors(chips, len(AXES)):
+        axes = tuple((name, size) for name, size in zip(AXES, sizes, strict=True) if size > 1)
+        yield MeshShape(axes or (("data", 1),))
+
+
+def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yield all `count` numbers with this product, in every order."""
+    if not count:
+        yield from [()] if product == 1 else []
+        return
+    for first in (number for number in range(1, product + 1) if product % number == 0):
+        yield from ((first, *others) for others in _factors(product // first, count - 1))
 
 
 def rank(
@@ -76,7 +79,7 @@ def rank(
     for mesh in meshes(chips):
         parts = mesh.batch_shards * options.microbatches
         if batch % parts:
-            reason = f"a batch of {batch} does not divide into {parts} shards and microbatches"
+            reason = f"a batch of {batch} does not divide by {parts}, its shards times microbatches"
             refused[reason] += [f"{name} on {mesh}" for name in implementations]
         else:
             block = Block(*workload, mesh, batch, options)
@@ -154,6 +157,7 @@ def show(console: Console, plan: Plan) -> None:
     notes += [f"{len(cells)} left out: {reason}" for reason, cells in plan.refused.items()]
     notes += remarks(plan)
     if unsupported := sum(map(len, plan.unsupported.values())):
-        notes.append(f"{unsupported} are not supported by their implementations; the page says why")
+        why = "not supported by the implementation; the page says why"
+        notes.append(f"{unsupported} left out: {why}")
     for note in notes:
         console.print(terminal.Prose(note, "dim"))

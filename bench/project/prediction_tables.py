@@ -114,7 +114,7 @@ def formulae(projection: Projection) -> list[str]:
     names = defaultdict[str, list[str]](list)
     for curve, formula in projection.formulae.items():
         if isinstance(formula, str):
-            text = f"No formula holds, so meshes are compiled one by one if possible: {formula}"
+            text = f"No formula holds ({formula}), so meshes are compiled one by one if possible"
         else:
             first, second, *others = (one.mesh.axis(curve.first) for one in formula.programs)
             checked = ", ".join(map(str, others))

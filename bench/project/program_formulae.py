@@ -208,7 +208,7 @@ def programs_along(
     def program(curve: Curve, count: int) -> Program | str:
         cell, formula = cells[curve].get(count), formulae.get(curve, "")
         if cell is None:
-            return "the mesh or the batch does not divide"
+            return "other axes do not divide the chips, or shards and microbatches the batch"
         if cell in known or isinstance(formula, str):
             found = known[cell]
             return found.reason if isinstance(found, NoProgram) else found

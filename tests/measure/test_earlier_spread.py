@@ -81,6 +81,7 @@ def test_blocks_show_the_spread_of_their_own_number_of_devices() -> None:
 def test_an_arm_with_a_process_of_its_own_has_a_spread_of_its_own(apart: str) -> None:
     block = rounds(*(0.05 if arm == apart else 0 for arm in "abc"))
     (found,) = by_devices([(1, block, {apart})]).values()
+    found = replace(found, apart=frozenset(apart))
     one, other = {*"abc"} - {apart}
     assert found.between(apart, one).sd == pytest.approx(0.05, rel=0.4)
     assert found.between(one, other).sd < PROCESS.sd

@@ -17,10 +17,10 @@ from bench.records import numbers
 ABOUT = (
     "Cells that several runs timed on the same hardware, by their ratio to a baseline that took "
     "turns with them. Step times also differ by what the host did between the runs, so they cannot "
-    f"show a change below {numbers.percent(RESOLVED)}. If the baseline itself becomes slower, all "
-    "ratios to it fall. Change points are found by E-divisive with a permutation test, which takes "
-    f"at least {change_points.fewest()} runs; it also finds one in "
-    f"{numbers.percent(change_points.ALPHA)} of the cells that did not change."
+    f"show a change below {numbers.percent(RESOLVED - 1)}. If the baseline itself becomes slower, "
+    "all ratios to it fall. Change points are found by E-divisive with a permutation test, which "
+    f"takes at least {change_points.fewest()} runs. In {numbers.percent(change_points.ALPHA)} of "
+    "the cells that did not change, it reports one all the same."
 )
 """How to read the tables."""
 
@@ -48,7 +48,7 @@ def tables(histories: Sequence[History], *, markdown: bool) -> list[Table]:
         Column("trend", "Ratio", "oldest to newest", value=partial(sparkline, markdown=markdown)),
         Column("ratio", "Newest", "to the baseline, 95 %", "ratio", _newest),
         Column(
-            "latest", "Against the last run", "95 %", "ratio", lambda own: ratio_figure(own.latest)
+            "latest", "To the run before", "95 %", "ratio", lambda own: ratio_figure(own.latest)
         ),
         Column("changes", "Change points", value=_changes),
         Column("step_s", "Step time", "differs between runs", "s", _step),
