@@ -2,7 +2,7 @@
 
 The step is built by the implementation's own file, and differs only in what replaces the part. The
 compiled program is then compared with that of the whole step, because a part that the compiler
-removes together with others, or not at all, would be given a wrong cost.
+removes together with others, or not at all, would be assigned a wrong cost.
 """
 
 import math
@@ -34,7 +34,7 @@ TOLERANCE = 0.01
 
 LEAST_KEPT = 0.9
 """Least share of the collectives' payload that a step without its update must still move. A norm
-that the optimizer computes is reduced no more, and gradients always are."""
+that the optimizer computes is no longer reduced, but gradients always are."""
 
 
 def ablated_arm(
@@ -48,7 +48,7 @@ def ablated_arm(
     """Make an arm of a step without a part, and run it once.
 
     `way` is a key of bench.records.arms.ABLATIONS, and `whole` is the row of the proved cell.
-    UnsupportedError if the part cannot be removed alone.
+    Raises UnsupportedError if the part cannot be removed alone.
     """
     collectives, flops = whole.get("communication"), whole.get("product_flops")
     if collectives is None or not flops:
@@ -76,7 +76,7 @@ def check_parts(
     flops: float,
     rest: Sequence[Communication],
 ) -> None:
-    """Compare a step with its rest; UnsupportedError if that lacks more, or less, than the part."""
+    """Raise UnsupportedError if the rest of a step lacks more, or less, than the removed part."""
     if way == "local" and rest:
         kinds = ", ".join(sorted({row["kind"] for row in rest}))
         raise UnsupportedError(f"the compiler inserts some of its collectives ({kinds})")
@@ -95,7 +95,7 @@ def check_parts(
 
 
 def _payload(rows: Sequence[Communication]) -> int:
-    """Return the bytes of collectives whose values a step uses, and does not only return."""
+    """Return the payload bytes of the collectives whose results a step uses, not only returns."""
     return sum(row["payload_bytes"] for row in rows if not row.get("returned"))
 
 
@@ -143,7 +143,7 @@ def forward_only(problem: Problem) -> Problem:
 
 
 def _with_stopped(parts: Any, *names: str) -> Any:
-    """Replace functions of a dataclass by such without gradients."""
+    """Replace the named functions of a dataclass with versions that have no gradients."""
     return replace(parts, **{name: _stopped(getattr(parts, name)) for name in names})
 
 
@@ -162,8 +162,8 @@ _COLLECTIVES = {
 def localized(train_step: TrainStep, batch: Any) -> tuple[Callable[..., Any], list[Any]]:
     """Compile a step with local stand-ins for the collectives that its file, or jax, has written.
 
-    The step is returned with its executables. The stand-ins are lowering rules of this compilation
-    alone: tracing, differentiation and the types of jax.shard_map see the collectives themselves.
+    Returns the compiled step and its executables. The stand-ins are lowering rules of this
+    compilation alone: tracing, differentiation and jax.shard_map's types see real collectives.
 
     Raises:
       UnsupportedError: the step is not one traceable program, or it writes no collectives.
@@ -204,11 +204,11 @@ def _stand_in(context: Any, *operands: Any, **_: Any) -> Any:
 
 
 def in_shape(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return an array of another shape that every element of `array` takes part in.
+    """Return an array of another shape to which every element of `array` contributes.
 
-    It repeats the array, as an all-gather of equal parts would, or sums its parts, as a
-    reduce-scatter of one device's would; an array of as many elements is only reshaped. Without
-    the sum, the compiler could drop the computation of the other parts.
+    The array is repeated, as an all-gather of equal parts would, or its parts are summed, as in a
+    reduce-scatter; if the number of elements is the same, it is only reshaped. Without the sum, the
+    compiler could drop the computation of the other parts.
     """
     size = math.prod(shape)
     copies = jnp.broadcast_to(array.ravel(), (max(size // array.size, 1), array.size))

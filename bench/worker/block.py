@@ -99,8 +99,8 @@ def run_job(
     session.threads = FileThreads(os.getppid())
     samples = []
     if gate is not None:
-        # Every launch has another order: an arm's memory placement depends on the arms built before
-        # it, and must not favour the same arms each time.
+        # Every launch has a different order: where an arm's memory lies depends on the arms built
+        # before it, which must not favour the same arms each time.
         names = job["implementations"]
         for number, name in enumerate(session.chance.sample(names, len(names))):
             admit(session, gate, name, number)
@@ -118,7 +118,7 @@ def run_job(
 
 
 def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
-    """Compute the reference for the block's cells; without one, none of them has a proof."""
+    """Compute the reference for the block's cells; if that fails, end them all and return None."""
     session.announce("truth")
     programs = session.programs / GATE
 
@@ -181,7 +181,7 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
 
 
 def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[CellRow, Arm, Proved]:
-    """Prove an implementation, or raise the reason against it; return what `admit` takes."""
+    """Prove an implementation; return the arguments of `session.admit`, or raise why it fails."""
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
     announce = partial(session.announce, arm=name, done=number, of=len(job["implementations"]))
@@ -232,7 +232,7 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
 def prove_apart(
     session: BlockSession, gate: Gate, name: str, progress: Callable[[], None]
 ) -> list[Check]:
-    """Prove steps beside the one that will be timed, unless an earlier launch has."""
+    """Prove steps that are built for the proof alone, unless an earlier launch has done so."""
     if name in session.job["proved"]:
         return []
     implementation = session.implementation(name)
@@ -247,7 +247,7 @@ def prove_apart(
 def prove_as_timed(
     session: BlockSession, gate: Gate, name: str, train_step: TrainStep
 ) -> tuple[Check, Any]:
-    """Prove the step that will be timed; return also its last state."""
+    """Prove the step that will be timed; return the check and the step's last state."""
     if session.approximate[name]:
         return statistical_proof(gate).prove_timed(train_step)
     implementation = session.implementation(name)
@@ -256,7 +256,7 @@ def prove_as_timed(
 
 
 def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
-    """Prove an implementation in float64: at a batch that fits, or not at all if none does."""
+    """Prove an implementation in float64 at a batch that should fit; if it does not, return []."""
     try:
         checks = gate.float64.prove_exact(implementation)
     except Exception as error:
@@ -273,7 +273,7 @@ def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
 def first_launch_figures(
     session: BlockSession, implementation: Implementation, programs: Sequence[Any], arm: Arm
 ) -> ProgramFigures:
-    """Read the figures that only the first launch of a block stores; runs two steps of the arm."""
+    """Read the figures that only a block's first launch stores, running two steps of the arm."""
     # A separate step, because tracing may leak tracers into data beside a step's state.
     untimed = build_step(implementation, session.problem, session.mesh)
     traced = flops_if_traceable(untimed.step, arm.state, arm.batch)

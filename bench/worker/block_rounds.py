@@ -36,7 +36,7 @@ def warm_arm(
 ) -> Arm:
     """Make an arm, run it until nothing compiles, and check that its work ends with its outputs.
 
-    With `proved`, the same step has passed that check before, and a glance suffices if it is clean.
+    With `proved`, the same step has passed that check before, so a clean glance suffices.
     """
     batch = train_step.place(problem.batch(0))
     if isinstance(train_step, ForeignStep):
@@ -50,7 +50,7 @@ def warm_arm(
 
 
 class BlockRounds:
-    """Times a session's proved arms, the twin and the arms beside; for `more` see `run_job`."""
+    """Times a session's proved, input and ablated arms, and the twin; for `more` see `run_job`."""
 
     def __init__(self, session: BlockSession, more: Callable[[], list[str]]) -> None:
         self.session, self.more, job = session, more, session.job
@@ -62,18 +62,18 @@ class BlockRounds:
         self.arms_beside: list[Arm] = []
         """Input arms and ablated arms."""
         self.arm = self.turn = ""
-        """The arm that is being timed, and its implementation; of the twin, the baseline."""
+        """The arm that is being timed, and its implementation; for the twin, the baseline."""
         self.turns = TurnWriter()
         self.turns_until_asked = 0
 
     def first(self, names: Iterable[str]) -> str:
-        """Return the first of these that is exact, or else approximate; empty without any."""
+        """Return the first exact implementation, or else the first approximate one; "" if none."""
         return min(names, key=lambda name: name in self.approximate, default="")
 
     def run(self, first_loss: float, gate: Gate | None = None) -> list[SampleRow]:
         """Time all arms; return the samples of those that did not go wrong meanwhile.
 
-        `first_loss` is the reference's, before the first update. Without a gate, none is checked.
+        `first_loss` is the reference's before the first update. Without a gate, no arm is checked.
         """
         session, job = self.session, self.session.job
         if not job["alone"]:
@@ -186,11 +186,11 @@ class BlockRounds:
         self.turns.write(self.turn)
 
     def after_round(self, turns: list[Turn]) -> list[str] | None:
-        """Report progress; at looks and at the end return the arms that need more rounds, if any.
+        """Report progress; at looks and at the end, return the arms that need more rounds.
 
         The job's rounds are a budget of turns; turns of arms that leave go to the others. At the
         end of the budget, and after every further quarter of it, rounds continue only on request.
-        None if the supervisor was not asked.
+        Between looks, None is returned, which changes nothing.
         """
         self.checks.verify(self.begin_turn)
         session, job = self.session, self.session.job
@@ -213,7 +213,7 @@ class BlockRounds:
     def withdraw(self, compiled: dict[str, int], first_loss: float) -> set[str]:
         """End cells with invalid times, and return the arms whose samples do not count.
 
-        `compiled` has the number of programs that arms compiled while they were timed.
+        `compiled` has the number of programs that each arm compiled while it was timed.
         """
         session, baseline = self.session, self.session.row["baseline"]
         whole = [arm for arm in session.arms if not is_ablated(arm.name)]
@@ -242,7 +242,7 @@ class BlockRounds:
         return set(reasons)
 
     def end_arms_beside(self, reasons: Mapping[str, str]) -> None:
-        """Close the feeds, and store in the cells why arms beside them are withdrawn."""
+        """Close the feeds; store in the cells why their input and ablated arms are withdrawn."""
         for arm in self.arms_beside:
             if isinstance(arm, FedArm):
                 arm.feed.close()
@@ -275,11 +275,11 @@ MERGES: dict[str, Callable[[list[Any]], Any]] = {
     "boards": merged_boards,
     "input": longest,
 }
-"""How the processes' figures of a turn, except the host's, become those of the launch."""
+"""Functions that merge the processes' figures of a turn, except the host's."""
 
 
 def merged(each: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Any:
-    """Merge the processes' figures of one turn; one that a process lacks is left out."""
+    """Merge the processes' figures of one turn; figures that any process lacks are left out."""
     known = {name: [own[name] for own in each if name in own] for name in ("host", *MERGES)}
     return {
         "host": merged_hosts(known["host"], hosts),

@@ -47,7 +47,7 @@ class BlockSession:
     functions: HeldFunctions
     threads: FileThreads
     settings: ProcessSettings
-    """Settings of the process, held like functions and threads before implementations load."""
+    """The process's settings, recorded like functions and threads before implementations load."""
 
     def __init__(self, job: Job, emit: Callable[[Event], None], programs: Path) -> None:
         self.job = job
@@ -75,7 +75,7 @@ class BlockSession:
         """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
         self.chance = random.Random(job["seed"])
         self._checkouts: dict[str, BaseModules] = {}
-        """Checkouts of other revisions that arms come from, by their folder."""
+        """Checkouts of the other revisions that arms come from, by folder."""
         self.changed: defaultdict[str, set[str]] = defaultdict(set)
         """Settings of the process that each implementation's file has changed."""
         self.approximate: dict[str, str] = {}
@@ -83,7 +83,7 @@ class BlockSession:
         self.reasons: dict[str, str] = {}
         """Reasons against implementations that have replaced functions of the process."""
         self.foreign: dict[str, ForeignModule] = {}
-        """Implementations that run in processes of their own, which are watched otherwise."""
+        """Implementations that run in processes of their own, which are watched by other means."""
         self._process = os.getpid()
         self._lap_began = time.monotonic()
         self._reported = 0.0
@@ -156,14 +156,14 @@ class BlockSession:
         return implementation_files(self.job["implementation_paths"])[name]
 
     def start_children(self) -> None:
-        """Start the processes of foreign arms, which import their packages in the meantime."""
+        """Start the processes of foreign arms early: importing their packages takes time."""
         for name in () if self.mesh.is_multi_process else self.job["implementations"]:
-            with suppress(Exception):  # the proof tells what is wrong
+            with suppress(Exception):  # the proof reports what is wrong
                 if module := self.foreign_module(name):
                     module.children(self.mesh)
 
     def foreign_module(self, name: str) -> ForeignModule | None:
-        """Return the module of an implementation with its own processes; None of any other."""
+        """Return the module of an implementation with its own processes; None for any other."""
         isolated = name in self.job["isolated"]
         return foreign_module(self.implementation_file(name).resolve(), isolated=isolated)
 
@@ -179,7 +179,7 @@ class BlockSession:
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Undo, and record, what an implementation's file has changed for the whole process.
 
-        `whole` also compares the code of functions, which is too slow between turns.
+        With `whole`, the code of functions is compared too, which is too slow between turns.
         """
         if os.getpid() != self._process:
             os._exit(1)  # a child, forked by a step, must not go on as a second worker
@@ -194,11 +194,11 @@ class BlockSession:
                 )
 
     def found_after_rounds(self) -> dict[str, str]:
-        """Return reasons against arms that only the rounds have shown, by name."""
+        """Return the reasons against arms that have emerged only in the rounds, by arm."""
         return self.threads.reasons()
 
     def check_process(self, name: str) -> None:
-        """Call `put_back` after a file's code ran; WrongStepError if it has replaced functions."""
+        """Call `put_back` after a file's code has run; WrongStepError if it replaced functions."""
         self.put_back(name)
         self.threads.look("" if name in self.foreign else name)
         if name in self.reasons:

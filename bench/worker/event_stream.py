@@ -34,9 +34,10 @@ def run(main: Callable[[TextIO], None]) -> NoReturn:
 
 
 def answer_requests(question: Callable[[Any], Any]) -> NoReturn:
-    """Answer each line of stdin, None if it is empty, with a line of stdout, and end the process.
+    """Answer each line of stdin with a line of stdout, and end the process.
 
-    All lines are read before a file is imported, because the file could read them.
+    Empty input asks once, with None. All lines are read before a file is imported, which could
+    read them.
     """
     requests = sys.stdin.read().strip().splitlines() or ["null"]
 

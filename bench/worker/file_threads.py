@@ -20,10 +20,10 @@ from bench.records import numbers
 
 SHARE = 0.1
 """A file is refused if its threads use more than this share of a core in other arms' turns. On a
-loaded host, less: a share of what all threads used, or of what the main one got, if that is more.
-"""
+loaded host the limit is lower: this share of the CPU time that the whole process used, or that
+the main thread could get, whichever is more."""
 LEAST_S = 0.1
-"""CPU seconds up to which it is not refused, because a busy host books other work in between."""
+"""CPU seconds up to which a file is not refused: on a busy host, other work is charged to it."""
 IDLE_S = 0.01
 """Most CPU seconds of an idle thread."""
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -48,7 +48,7 @@ class FileThreads:
         self.begin()
 
     def begin(self) -> None:
-        """Reset the threads' CPU time, as the rounds begin."""
+        """Reset the recorded CPU times, as the rounds begin."""
         self._turns: defaultdict[str, Any] = defaultdict(float)
         self._used_s: defaultdict[str, float] = defaultdict(float)
         self._at = _readings()
@@ -80,11 +80,11 @@ class FileThreads:
 
     @property
     def busy(self) -> dict[str, float]:
-        """CPU seconds in other arms' turns, by file, of those whose threads were not idle."""
+        """CPU seconds in other arms' turns, by file, of the files whose threads were not idle."""
         return {owner: used_s for owner, used_s in self._used_s.items() if used_s > IDLE_S}
 
     def reasons(self) -> dict[str, str]:
-        """Return, by file, a reason for each whose threads worked in other arms' turns."""
+        """Return a reason against each file whose threads worked in other arms' turns, by file."""
         found = {}
         for owner, used_s in self._used_s.items():
             passed_s, all_s, ran_s, waited_s = self._turns[owner]
@@ -98,7 +98,7 @@ class FileThreads:
 
 
 def shown(place: str) -> str:
-    """Read a file below /proc; empty if the system does not show it, as of what has ended."""
+    """Read a file below /proc; empty if it does not exist, as when its process has ended."""
     with suppress(OSError):
         return Path("/proc", place).read_text("utf-8", "replace")
     return ""
@@ -112,7 +112,7 @@ def _children_of(pid: int) -> list[int]:
 def _is_not_of_a_file(thread: Worker) -> bool:
     """Whether a thread is the harness's, or a native one that calls back into Python.
 
-    What a thread says of itself, such as its target's module, may be forged. Its stack tells.
+    What a thread says about itself, such as its target's module, may be forged: its stack decides.
     """
     if isinstance(thread, int):
         return False
@@ -127,19 +127,19 @@ def _is_not_of_a_file(thread: Worker) -> bool:
 
 
 def _readings() -> np.ndarray:
-    """Return the time, this process's CPU time, and how long its main thread ran and waited."""
+    """Return the time, this process's CPU time, and its main thread's time run and waited, in s."""
     main_s = np.array(_scheduled_ns(threading.main_thread())) / 1e9
     return np.array([time.monotonic(), time.process_time(), *main_s])
 
 
 def _cpu_ns(worker: Worker) -> int:
-    """Return the CPU time of a thread, or of a process; 0 if the system does not show it."""
+    """Return the CPU nanoseconds of a thread or a process; 0 if the system does not show them."""
     if isinstance(worker, threading.Thread):
         return _scheduled_ns(worker)[0]
     return sum(map(int, shown(f"{worker}/stat").rpartition(")")[2].split()[11:13])) * _TICK_NS
 
 
 def _scheduled_ns(thread: threading.Thread) -> tuple[int, int]:
-    """Return how long a thread ran so far, and waited for a core; 0 if that is not shown."""
+    """Return the nanoseconds that a thread ran, and waited for a core; zeros if not shown."""
     ran, waited, *_ = map(int, shown(f"self/task/{thread.native_id}/schedstat").split() or (0, 0))
     return ran, waited

@@ -1,4 +1,4 @@
-"""A block's mesh, its problem by its workload and step options, and the cell of a request."""
+"""A block's mesh, its problem from workload and step options, and the cell of a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ def load_workload(block: Block, paths: list[str]) -> Workload:
 
 
 def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
-    """Make a block's problem at a precision, not always its own; WrongStepError if it is none."""
+    """Make a block's problem at any precision; WrongStepError if the workload makes no Problem."""
     config = workload.SIZES[block.size]()
     more: dict[str, Any] = {"scan_layers": True} if block.options.scan_layers else {}
     problem = workload.problem(config, block.batch, precision, block.options.remat, **more)

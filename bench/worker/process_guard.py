@@ -1,8 +1,7 @@
-"""What users' files may change in the process: functions and settings.
+"""Functions and settings of the process that users' files could change.
 
-Functions are the clock's, jax's and the harness's. They and the settings are held by reference
-before any implementation is loaded, and restored, so that no file can change its own measurement or
-the other arms.
+The functions of the clock, of jax and of the harness, and the settings, are recorded before any
+implementation is loaded and restored later, so that no file can affect any measurement.
 """
 
 import builtins
@@ -50,7 +49,7 @@ _OTHERS = {
     *("__import__", "breakpoint", "input", "open", "print"),
     *("breakpointhook", "displayhook", "excepthook", "unraisablehook"),
 }
-"""Functions that the harness does not call and that right programs, such as loggers, replace."""
+"""Functions that the harness does not call, and that honest code, such as a logger, replaces."""
 
 
 class HeldFunctions:
@@ -72,13 +71,13 @@ class HeldFunctions:
         self._hold_codes(_reached(shared, {}).values())
 
     def hold_contract(self, module: ModuleType) -> None:
-        """Hold what a file defines for the contract, once it is loaded."""
+        """Hold the functions that a loaded file defines for the contract."""
         found = {n: f for n, f in vars(module).items() if n in ("build", "why_unsupported")}
         if found and all(owner is not module for owner, *_ in self._held):
             self._hold(module, found)
 
     def _hold(self, owner: ModuleType | type, held: dict[str, Any]) -> None:
-        # The documentation, which all have, because a single name would not give a tuple.
+        # `__doc__`, which all owners have: an itemgetter of a single name returns no tuple.
         read = itemgetter("__doc__", *held)
         self._held.append((owner, held, read, read(vars(owner))))
         self._hold_codes(map(_bare, held.values()))
@@ -88,10 +87,10 @@ class HeldFunctions:
         self._codes += [(f, f.__code__, f.__defaults__) for f in functions.values()]
 
     def put_back(self, *, codes: bool = True) -> dict[str, str]:
-        """Undo all changes since the snapshot.
+        """Undo all changes since the snapshot; return the file that defines each replacement.
 
-        The files that define the replacements, empty if unknown, are returned by the name of what
-        was replaced, such as `time.perf_counter`. To compare `codes` too takes milliseconds.
+        Files, empty if unknown, are keyed by the name of the replaced object, such as
+        `time.perf_counter`. Comparing `codes` as well takes milliseconds.
         """
         replaced = {}
         for owner, held, read, values in self._held:
@@ -192,7 +191,7 @@ def _free_tools(old: list[int]) -> None:
 
 
 def _loggers() -> dict[logging.Logger, Any]:
-    """Return levels and handlers of the libraries' loggers: a handler that raises ends any arm."""
+    """Return the state of the root and libraries' loggers: a raising handler would end any arm."""
     named = logging.root.manager.loggerDict
     ours = [named[name] for name in list(named) if name.partition(".")[0] in _LIBRARIES]
     states = {
@@ -251,7 +250,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sys.setrecursionlimit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
-    # Where it is read, it is set to the default.
+    # Reading it resets it to the default.
     "threading.stack_size": (threading.stack_size, threading.stack_size),
 }
 """Getter and setter of each setting that is not an option of jax, by its name in messages."""
@@ -266,15 +265,15 @@ class ProcessSettings:
         self._filters = list(warnings.filters)
         self._settings = {name: read() for name, (read, _) in _SETTINGS.items()}
         self._entered: list[Any] = []
-        """Contexts that hide those which files have left open; jax has no other way to close one.
-        They are kept, because some would end if they were collected."""
+        """Contexts that override those that files have left open, which jax cannot close otherwise.
+        References are kept, because some contexts would end if they were collected."""
 
     def put_back(self) -> set[str]:
         """Undo all changes since the snapshot, so that no file affects other arms.
 
-        The names of the settings and variables that had changed are returned. Output streams that
-        are closed or gone are opened again, and filters of warnings, which many packages add, are
-        put back, without a word, because that affects no time.
+        Returns the names of the settings and variables that had changed. Output streams that are
+        closed or gone are reopened, and warning filters, which many packages add, are restored;
+        neither is reported, because it affects no times.
         """
         faulthandler.cancel_dump_traceback_later()  # it could end the process in another's turn
         for name in ("stdout", "stderr"):
@@ -282,7 +281,7 @@ class ProcessSettings:
             if stream is None or getattr(stream, "closed", False):
                 setattr(sys, name, os.fdopen(2, "w", buffering=1, closefd=False))
         if [*map(id, warnings.filters)] != [*map(id, self._filters)]:
-            warnings.resetwarnings()  # what has been shown once is forgotten as well
+            warnings.resetwarnings()  # also forgets which warnings have been shown
             warnings.filters = [*self._filters]
         now = jax.config.values
         changed = {name for name in self._config.keys() & now if now[name] != self._config[name]}

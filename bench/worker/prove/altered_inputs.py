@@ -18,13 +18,13 @@ from bench.worker.prove.relative_errors import close, multiple_of
 from bench.worker.prove.trajectory import vector
 
 MOST_CLASSES, CLASSES_AT_ONCE = 1 << 10, 16
-"""Most labels that are tried for label smoothing, and how many of them at a time."""
+"""Largest number of classes tried for label smoothing, and how many are computed at a time."""
 MIXED = 1e-4
-"""Relative distance below which a difference is that of other gradients."""
+"""Relative distance below which a mixture with other gradients explains a difference."""
 
 
 def altered_inputs(seen: Observed) -> str:
-    """Name the other inputs of the loss that make the first update, up to a factor; else empty."""
+    """Name altered inputs of the loss that explain the first update up to a factor; else empty."""
     problem, batch, of = seen.problem, seen.batches[0], "the batch"
     gradients: Callable[..., Any] = seen.gradients
     if sequence := problem.sequence:
@@ -45,7 +45,7 @@ def altered_inputs(seen: Observed) -> str:
 def _inputs(
     seen: Observed, batch: Batch, of: str
 ) -> Iterator[tuple[str, tuple[Any, Any, Any], str]]:
-    """Yield what may be wrong, the parameters, model state and batch, and a dtype of gradients."""
+    """Yield mistakes, each with the loss's inputs, and the dtype of rounded gradients or ""."""
     params, state = seen.start
     leaves, tree = jax.tree.flatten(batch)
     for place, leaf in reversed([*enumerate(leaves)]):  # labels come last
@@ -72,7 +72,7 @@ def _inputs(
 
 
 def _rearranged(leaf: Any, shards: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield how the rows or columns of an array or its shards may be moved, and what results."""
+    """Yield ways to move rows or columns of an array or its shards, and the resulting arrays."""
     whole = np.asarray(leaf)
     for axis in range(whole.ndim)[:2]:
         yield f"is reversed along axis {axis}", np.flip(whole, axis)
@@ -88,13 +88,13 @@ def _rearranged(leaf: Any, shards: int) -> Iterator[tuple[str, np.ndarray]]:
         for index in range(shards):
             alone = np.concatenate([apart[:index], moved[index : index + 1], apart[index + 1 :]])
             yield f"{how} in shard {index} alone", alone.reshape(whole.shape)
-    # Of two shards, the previous is the next as well, and one has no other.
+    # With two shards, the previous one is also the next; a single shard has neither.
     for by, other in ((1, "previous"), (-1, "next"))[: shards - 1]:
         yield f"is that of the {other} shard", np.roll(apart, by, 0).reshape(whole.shape)
 
 
 def _smoothed(seen: Observed, problem: Problem, batch: Batch) -> str:
-    """Name label smoothing (Szegedy et al. 2016): a mean with the loss of all labels."""
+    """Name label smoothing (Szegedy et al. 2016): the mean loss over all labels is mixed in."""
     *others, labels = jax.tree.leaves(batch)
     if is_float(labels) or not others or problem.state_names:
         return ""

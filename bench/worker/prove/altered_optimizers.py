@@ -1,7 +1,7 @@
 """Diagnosis of a wrong optimizer: the workload's own is altered in one place until it fits.
 
-The numbers of any optimizer of optax can be found and changed, and Adam be replaced by AMSGrad. A
-step is explained only if the gate would accept it with that.
+The numbers of any optax optimizer can be found and changed, and Adam can be replaced by AMSGrad. A
+change explains a step only if the gate would accept the step with it.
 """
 
 import time
@@ -34,7 +34,7 @@ from bench.worker.prove.state_reader import is_count
 from bench.worker.prove.trajectory import apply_update, vector
 
 PATIENCE_S = 120.0
-"""Seconds after which no other number is tried."""
+"""Seconds after which no further number is tried."""
 REPLAYS = 8
 """Most replays of the steps for one number, because their gradients depend on it."""
 LESS = 0.5
@@ -47,12 +47,12 @@ STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "its count does not rise": (0, lambda old, new: old if is_count(old) else new),
     "its moments are not corrected for their bias": (1 << 20, lambda _, new: new),
 }
-"""Mistakes in an optimizer's state: what is added to its counts at first, and which leaf is left by
-an update, the one before it or the one that it makes."""
+"""Mistakes in an optimizer's state: the offset that is added to its initial counts, and a function
+that chooses what an update leaves of each leaf, given the old leaf and the new one."""
 
 
 def with_state_mistake(rule: Rule, first: int, left: Callable[[Any, Any], Any]) -> Rule:
-    """Make one of the mistakes of STATES."""
+    """Return the optimizer with one of the mistakes of STATES."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         updates, new = rule.update(grads, state, params)
@@ -65,7 +65,7 @@ def with_state_mistake(rule: Rule, first: int, left: Callable[[Any, Any], Any]) 
 
 
 def with_amsgrad(rule: Rule) -> Iterator[Rule]:
-    """Yield the optimizer with AMSGrad in the place of each Adam."""
+    """Yield the optimizer with AMSGrad in place of each of its Adams in turn."""
     for held in held_by(rule.update, {}):
         for adam in jax.tree.leaves(held.value):
             if getattr(adam, "__qualname__", "") != "scale_by_adam.<locals>.update_fn":
@@ -83,7 +83,7 @@ def with_amsgrad(rule: Rule) -> Iterator[Rule]:
 
 
 def twice(rule: Rule) -> Rule:
-    """Update the state once before each step."""
+    """Return the optimizer with its state updated twice in each step."""
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         return rule.update(grads, rule.update(grads, state, params)[1], params)
@@ -92,7 +92,7 @@ def twice(rule: Rule) -> Rule:
 
 
 def with_l2_penalty(rule: Rule, decay: HeldValue) -> Rule:
-    """Add a weight decay to the gradients instead."""
+    """Return the optimizer with a weight decay added to the gradients instead."""
     share, without = decay.value, with_number(rule, decay, 0.0)
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
@@ -103,7 +103,7 @@ def with_l2_penalty(rule: Rule, decay: HeldValue) -> Rule:
 
 
 def clipped_per_shard(seen: Observed, most: float) -> Callable[..., Any]:
-    """Return what computes a batch's loss and gradients with those of each shard clipped."""
+    """Return a function that computes a batch's loss and gradients, each shard's clipped."""
     of_part = jax.jit(jax.value_and_grad(seen.problem.functional()[1]))
 
     def gradients(params: Any, model_state: Any, batch: Any) -> Any:
@@ -121,7 +121,7 @@ def clip_by_norm(most: float, grads: Any) -> Any:
 
 
 def scaled_to(norm: float, rate: float) -> Rule:
-    """Return SGD with gradients of a global norm."""
+    """Return SGD with gradients that are scaled to a global norm."""
 
     def scaled(grads: Any, _: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf * (norm / jnp.sqrt(squared_norm(grads))), grads)
@@ -142,10 +142,10 @@ class OwnSteps:
     def replay(
         self, rule: Rule, gradients: Callable[..., Any] | None = None
     ) -> tuple[bool, list[str], list[Any]]:
-        """Take the reference's steps by a rule, with its gradients or others.
+        """Take the reference's steps under an optimizer, with its gradients or others.
 
-        Return whether they are ours, the paths of the parameters that differ, after the first step
-        if any does, and the gradients.
+        Return whether they reproduce our steps, the paths of the parameters that differ (after the
+        first step, or if none does, after the last), and the gradients of each step.
         """
         grads = []
 
@@ -162,9 +162,9 @@ class OwnSteps:
         return near and not first + last, first or last, grads
 
     def why(self) -> str:
-        """Name the change of the optimizer that makes the steps; empty if none does.
+        """Name the change to the optimizer that reproduces the steps; empty if none does.
 
-        If it is not one for all parameters, it may be one for those that differ.
+        It may apply to all parameters or only to those that differ.
         """
         end, right = time.monotonic() + PATIENCE_S, self.seen.problem.optimizer
         rules = [(what, with_state_mistake(right, *how)) for what, how in STATES.items()]
@@ -189,7 +189,7 @@ class OwnSteps:
         return name_factors(factors) if is_other else ""
 
     def _why_number(self, number: HeldValue, wrong: list[str], grads: list[Any]) -> str:
-        """Name the change that makes the steps of what is held, if that is a number."""
+        """Name the change to a held number that reproduces the steps; empty if there is none."""
         right, own = self.seen.problem.optimizer, number.value
         if not isinstance(own, int | float):
             return ""
@@ -208,7 +208,7 @@ class OwnSteps:
         return ""
 
     def _why_clipped(self, without: Rule, most: float) -> str:
-        """Name another way of clipping to a norm; `without` is the optimizer without clipping."""
+        """Name a wrong way to clip that reproduces the steps; `without` is the unclipped rule."""
         alone = optax.stateless(lambda grads, _: jax.tree.map(partial(clip_by_norm, most), grads))
         if self.replay(without)[0]:
             return "the gradients are not clipped"
@@ -219,7 +219,7 @@ class OwnSteps:
         return ""
 
     def _masked_parameters(self, wrong: list[str]) -> Iterator[list[str]]:
-        """Yield parameters that a mask may tell from the others, given some that are wrong.
+        """Yield the sets of parameters that a mask may have selected, given those that are wrong.
 
         Parameters that are 0 at first are right after the first step, whatever their decay.
         """
@@ -231,7 +231,7 @@ class OwnSteps:
                 yield paths
 
     def _fitting(self, number: HeldValue, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
-        """Find the value of a number with which a rule makes the steps; None if none does.
+        """Find the value of a number with which an optimizer reproduces the steps, or None.
 
         `grads` are the gradients of the right steps.
         """
@@ -245,7 +245,7 @@ class OwnSteps:
 
         @jax.jit
         def squares(value: Any, grads: list[Any], start: Any, ends: Any, mask: Any) -> Any:
-            """Return the squared distance of the first parameters and the last from the steps'."""
+            """Return the squared distance from our parameters after the first and the last step."""
             rule, params, every = make(value), start, []
             opt_state = rule.init(params)
             for each in grads:
@@ -277,9 +277,9 @@ class OwnSteps:
 
 
 def scaled_updates(seen: Observed, mask: Flat | None = None) -> list[float]:
-    """Find the factors by which the updates of the steps are wrong; empty if they are not enough.
+    """Find the factors by which the steps' updates are wrong; empty if factors do not explain them.
 
-    Each has a small effect on later gradients, so that both are computed in turn.
+    Each factor slightly changes later gradients, so factors and gradients are computed in turn.
     """
     optimizer, ours = seen.problem.optimizer, seen.ours
     ends = vector(ours.first, ours.start, mask), vector(ours.last, ours.first, mask)
@@ -307,7 +307,7 @@ def name_factors(factors: list[float]) -> str:
 
 
 def _candidates(value: float) -> Iterator[float]:
-    """Yield values from which to search: other powers of ten, also of the distance from 1."""
+    """Yield starting values of a search: powers of ten times the value or its distance from 1."""
     yield from (value, 0.0)
     for power in (-6, -4, -2, -1, 1, 2, 4, 6):
         yield (value or 1e-4) * 10.0**power

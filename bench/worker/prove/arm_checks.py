@@ -23,7 +23,7 @@ from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import MAX_STEPS, Arm
 
 SPAN_S = 0.2
-"""Seconds that a span takes at least, so that late work takes long as well."""
+"""Shortest duration of a span in seconds, so that late work takes long as well."""
 
 GRACE_S = 0.05
 """Threads of XLA's pool spin for some milliseconds before they sleep, and for tens of milliseconds
@@ -36,7 +36,7 @@ IDLE_TIMES = 2
 SETTLED_TIMES = 6
 """After the grace period a process is watched in intervals of WATCH_S, for at most WATCHED_S, until
 it uses less than IDLE_SHARE of a core in IDLE_TIMES consecutive intervals, at whose ends no thread
-is waiting for a core. Once an arm is known to work late, it takes SETTLED_TIMES."""
+is waiting for a core. Once an arm is known to work late, SETTLED_TIMES intervals are needed."""
 
 LATE_SHARE = 0.4
 """Most late work that is allowed, as a share of SPAN_S, or of the step's own time if that is
@@ -56,7 +56,7 @@ rise by `FACTOR - 1` times the first loss's absolute value. A first loss of 0 se
 
 
 def is_late() -> bool:
-    """Glance at whether this process still works. That is not proof: XLA's threads may spin."""
+    """Glance at whether any process still works. That is no proof: XLA's threads may spin."""
     time.sleep(GLANCE_S[0])
     cpu = time.process_time()
     time.sleep(GLANCE_S[1])
@@ -90,9 +90,9 @@ def settle(arm: Arm) -> bool:
 
 
 def watch(arm: Arm, seconds: float, times: int) -> Iterator[float]:
-    """Yield CPU seconds of this process and the arm's own in each interval of WATCH_S.
+    """Yield the CPU seconds of this process and the arm's own processes in each WATCH_S.
 
-    This ends after so many seconds, or once `times` consecutive intervals were idle.
+    The intervals end after `seconds`, or once `times` consecutive ones were idle.
     """
     end, idle = time.monotonic() + seconds, 0
     while time.monotonic() < end and idle < times:
@@ -113,7 +113,7 @@ def _waits_for_a_core() -> bool:
 
 
 def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
-    """Describe the work after the outputs of a span are ready; empty if there is none."""
+    """Run a span; describe the work that continues after its outputs are ready, or return ""."""
     arm.run(steps)
     start, cpu = time.perf_counter(), time.process_time()
     jax.effects_barrier()
@@ -157,7 +157,7 @@ def why_diverged(arm: Arm, first: float) -> str:
 def diverged(arms: Sequence[Arm], first: float, found: Mapping[str, str] = {}) -> dict[str, str]:
     """Return the reason for each arm that diverged; if all did, the workload is to blame.
 
-    What earlier checks have found is the reason of the arms that it names.
+    `found` has reasons from earlier checks by arm, which take precedence.
     """
     whys = {arm.name: why_diverged(arm, first) for arm in arms}
     reasons = {name: found.get(name, why) for name, why in whys.items() if why}

@@ -14,8 +14,8 @@ from bench.worker import process_exchange
 from bench.worker.prove.failures import WrongStepError
 
 Flat = dict[str, np.ndarray]
-"""Leaves of parameters or of a state by path, on the host: floats as float64 if not said otherwise,
-keys as their words."""
+"""Leaves of parameters or of a state by path, on the host: floats as float64 unless stated
+otherwise, PRNG keys as their words."""
 
 SHARDS = "shards"
 """Name of the axis that stands for a mesh's shards on one device."""
@@ -27,7 +27,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def words(leaf: Any) -> Any:
-    """Return an array's numbers: of PRNG keys their words, of other arrays themselves."""
+    """Return the words of PRNG keys, and other arrays as they are."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
@@ -38,9 +38,9 @@ def leaves_by_path(tree: Any) -> dict[str, Any]:
 
 
 def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Flat:
-    """Copy a tree to the host, its floats in a dtype or a wider one.
+    """Copy a tree to the host, its floats in `dtype` or a wider one.
 
-    With `copy` None, arrays of such a dtype that are in the host's memory are not copied.
+    With `copy` None, arrays that are already in host memory, in such a dtype, are not copied.
     """
     found = {}
     for path, leaf in leaves_by_path(tree).items():
@@ -52,7 +52,7 @@ def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Fla
 
 
 def snapshot(tree: Any) -> Flat:
-    """Return leaves that nothing donates, in their own dtype or at least float32."""
+    """Return the leaves of a tree that no step donates, in their own dtype or at least float32."""
     return flat(tree, np.float32, copy=None)
 
 
@@ -71,21 +71,21 @@ def not_finite(leaf: Any, before: Any) -> np.ndarray:
 
 
 def of_words(numbers: Any, leaf: Any) -> Any:
-    """Return an array of the kind of `leaf`, given its `words`."""
+    """Invert `words`: return the numbers as an array of the same kind as `leaf`."""
     if not is_key(leaf):
         return numbers
     return jax.random.wrap_key_data(jnp.asarray(numbers), impl=jax.random.key_impl(leaf))
 
 
 def private(leaf: Any) -> Any:
-    """Copy an array where it lies. Reading the copy leaves no trace that a step could find."""
+    """Copy an array on its own devices. Reading the copy leaves no trace that a step could find."""
     if isinstance(leaf, jax.Array):
         return jax.device_put(leaf, leaf.sharding, may_alias=False)
     return np.array(leaf)
 
 
 def on_host(tree: Any) -> Any:
-    """Copy arrays so that no donation can delete them: to the host, but for PRNG keys."""
+    """Copy arrays so that no donation can delete them: to the host, except PRNG keys."""
     return jax.tree.map(lambda x: of_words(process_exchange.to_host(words(private(x))), x), tree)
 
 
@@ -96,7 +96,7 @@ def model_state_of(problem: Problem, train_step: TrainStep, state: Any) -> Model
 
 
 def whole_batch_loss(problem: Problem, shards: int, plain: Problem | None = None) -> StateLossFn:
-    """Return the loss of a whole batch on one device, by the statistics that the problem declares.
+    """Return the loss of a whole batch on one device, with the statistics the problem declares.
 
     Under local statistics, each of the batch's `shards` parts is normalized by itself. `plain` is
     the same problem without recomputation and stacked layers.
@@ -113,7 +113,7 @@ def in_microbatches(problem: Problem, axis: str = "") -> StateLossFn:
     """Return the loss of a batch whose microbatches are computed one after another.
 
     Without model state, this is the loss of the whole batch; with it, each microbatch has its own
-    statistics and random numbers, and starts with the model state that the one before it has left.
+    statistics and random numbers, and starts with the model state left by the one before it.
     See `Problem.loss_with_state` for the axis.
     """
     loss_fn, count = problem.loss_with_state(axis), problem.microbatches

@@ -50,7 +50,7 @@ class DividedGradients:
       batch: a batch, on the host.
       devices: this process's devices. Only the first is used if possible.
       memory: bytes that each device has.
-      share: largest share of them that is planned for, if they suffice in any division.
+      share: largest share of `memory` to plan for; all of it, if no division keeps within that.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DividedGradients:
                 break
 
     def _fits(self, devices: int, divisors: Sequence[int], batch: Batch) -> bool:
-        """Choose the fewest parts with which the plan fits; the most parts if it never does."""
+        """Choose the fewest parts that fit; the most if none do, or once the compiler refuses."""
         self._mesh = Mesh(np.array(self._devices[:devices]), (_AXIS,))
         self._specs = fsdp_specs(self._problem, self._mesh, _AXIS)
         left = list(divisors)
@@ -93,7 +93,7 @@ class DividedGradients:
         return False
 
     def _compile(self, batch: Batch) -> tuple[float, float]:
-        """Compile the program of a part; return bytes left for temporaries, and those of them."""
+        """Compile the program of a part; return the bytes left for temporaries and those needed."""
         self._program, self._needed = None, np.inf
         replicated = NamedSharding(self._mesh, P())
         part = self._part(batch, 0)
@@ -115,7 +115,7 @@ class DividedGradients:
         if memory is None:
             self._needed = 0.0
             return 0.0, 0.0
-        # Besides: new parameters and the sum over parts, and the optimizer's old and new state.
+        # In addition: new parameters, the sum over parts, and the optimizer's old and new state.
         opt_state = jax.eval_shape(self._problem.optimizer.init, self._shapes)
         others = 2 + 2 * _elements(opt_state) / _elements(self._shapes)
         temporary, params_bytes = memory["temporary_bytes"], memory["argument_bytes"]
@@ -145,8 +145,8 @@ class DividedGradients:
         """Return ((loss, new model state), gradients) of a whole batch, as jax.value_and_grad does.
 
         If memory runs out in spite of the plan, the batch is divided into at least twice as many
-        parts, unless there are other processes, which must divide alike, or no such division. A
-        plan that does not fit raises MemoryError.
+        parts, unless there is no such division, or there are other processes, which must divide
+        alike. Raises MemoryError if no plan fits.
         """
         if self._program is None or self._needed > self._memory:
             devices, parts = self.division
@@ -174,7 +174,7 @@ class DividedGradients:
 
 
 def mean_of(trees: Iterable[Any]) -> Any:
-    """Average trees of floats, each of which is added to the sum, and freed, before the next."""
+    """Average trees of floats; each is added to the sum, and freed, before the next is made."""
     total, count = None, 0
     for tree in trees:
         total = tree if total is None else _sum(total, tree)
@@ -197,9 +197,9 @@ def _divide(total: Any, count: int) -> Any:
 
 
 def float64_batch(division: Division, problem: Problem, shards: int) -> int:
-    """Return the largest batch whose float64 step should fit, as far as its truth can tell.
+    """Return the largest batch whose float64 step should fit, judging by the division of its truth.
 
-    A shard of it has as many rows as the truth computes at once on a device. It divides the
+    Its shards have at most as many rows as the truth computes at once on a device. It divides the
     problem's batch, and has at least one row for each shard of each microbatch.
     """
     whole, least = problem.batch_size, shards * problem.microbatches

@@ -1,7 +1,7 @@
-"""What an optimizer owes after some steps: its counters, and whether the parameters move.
+"""Updates that an optimizer owes after some steps: its counts, and whether parameters move.
 
-Not every step counts, or moves anything: optax.MultiSteps does so in every k-th, and a schedule may
-be 0. The workload's own optimizer therefore tells, on parameters of one element each.
+Not every step counts, or moves parameters: optax.MultiSteps does so in every k-th, and a schedule
+may be 0. The workload's own optimizer therefore runs on parameters of one element each.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ GRADIENTS = (0.0, 1e4)
 
 
 class LastCheck(NamedTuple):
-    """What an arm's last check has left, or the start of the rounds."""
+    """The state of an arm at its last check, or at the start of the rounds."""
 
     step: int
     """Steps of the arm by then."""
@@ -34,7 +34,7 @@ class LastCheck(NamedTuple):
     scalars: Any
     """The optimizer's scalars; None if its state was not found."""
     start: tuple[int, HostState] | None
-    """A state from which the reference can repeat steps, and the arm's steps by then."""
+    """The arm's steps up to a state from which the reference can repeat steps, and that state."""
 
 
 class DueUpdates:
@@ -73,7 +73,7 @@ class DueUpdates:
         return jax.tree.map(jnp.asarray, self._init())
 
     def why_miscounted(self, left: LastCheck, now: LastCheck) -> str:
-        """Compare an optimizer's counters with those due since the last check."""
+        """Describe a counter whose change since the last check is not the one due; else empty."""
         if left.scalars is None:
             return ""
         steps, began, counted = now.step - left.step, *map(counters, (left.scalars, now.scalars))
@@ -104,7 +104,7 @@ class DueUpdates:
         return all(bool(self._moved(state, steps)) for state in states)
 
     def _small(self, held: Any) -> Any:
-        """Add the moments of small parameters to an optimizer's scalars; None if it has others."""
+        """Add moments of small parameters to an optimizer's scalars; None if they do not fit."""
         tree: Any = jax.tree.structure(held)
         if tree != jax.tree.structure(self._start):
             return None

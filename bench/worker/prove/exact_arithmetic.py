@@ -23,7 +23,7 @@ def is_proving() -> bool:
 
 @contextmanager
 def cheap_programs(programs: Path) -> Iterator[None]:
-    """Compile for a proof: on CPU with few optimizations, which on GPUs saves no time."""
+    """Compile for a proof: on CPU with few optimizations, which would save no time on GPUs."""
     token, little = _is_proving.set(True), jax.default_backend() == "cpu"
     try:
         with jax_options(jax_disable_most_optimizations=little), remembered_programs(programs):

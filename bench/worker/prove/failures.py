@@ -83,21 +83,21 @@ def in_all_processes(
 
 
 def own_copy(problem: Problem) -> Problem:
-    """Copy a problem for a file, which may change its fields, dicts and lists, for no other's."""
+    """Copy a problem for one file, whose changes to fields, dicts and lists affect no other."""
     start, state = jax.tree.map(lambda leaf: leaf, (problem.start, problem.start_state))
     axis_names, outline = map(_unshared, (problem.axis_names, problem.outline))
     return replace(problem, axis_names=axis_names, outline=outline, start=start, start_state=state)
 
 
 def _unshared(part: Any) -> Any:
-    """Copy mappings, of any class and to dicts, and lists, at any depth."""
+    """Copy lists, and mappings of any class as dicts, at any depth."""
     if isinstance(part, Mapping):
         return {key: _unshared(one) for key, one in part.items()}
     return [*map(_unshared, part)] if isinstance(part, list) else part
 
 
 def why_unsupported(implementation: Implementation, problem: Problem, mesh: Mesh) -> str:
-    """Return why an implementation cannot run a problem, or ""; WrongStepError if it is no text."""
+    """Return why an implementation cannot run a problem, or ""; WrongStepError if not as text."""
     reason = implementation.why_unsupported(own_copy(problem), mesh)
     if reason is None:
         return why_state_unsupported(implementation, problem, mesh)

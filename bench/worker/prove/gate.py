@@ -13,11 +13,11 @@ docs/design/proving.md has the reasons.
 
 With eps the dtype's rounding, losses and updates under SGD must agree to sqrt(eps). Under the
 workload's own optimizer, updates are compared only where the gradient is at least eps^(1/4) of the
-typical one, and must agree to 4 sqrt(eps), which shows a wrong weight decay of 1e-4, and not the
-1e-6 that torch adds to a norm when it clips. In the timed dtypes, a step may differ from float64 by
-a few times as much (`allowed`) as the reference does in these dtypes, in the worse of two orders of
-summation; one beyond this but within the wider tolerance, eps^(1/4), is compared on other batches
-too, and refused if it fails again.
+typical one, and must agree to 4 sqrt(eps): a wrong weight decay of 1e-4 shows, but the 1e-6 that
+torch adds to a norm when it clips is tolerated. In the timed dtypes, a step may differ from float64
+by a few times as much (`allowed`) as the reference does in these dtypes, in the worse of two orders
+of summation. A step beyond this but within the wider tolerance, eps^(1/4), is compared on other
+batches too, and refused if it fails again.
 """
 
 from collections.abc import Callable
@@ -78,7 +78,7 @@ class ExpectedTrajectory(NamedTuple):
     tolerance: tuple[float, float]
     """Largest relative error of a loss, and of an update."""
     wide: tuple[float, float]
-    """The same errors, beyond which a step is wrong without a comparison on other batches."""
+    """Errors beyond which a step is wrong without a comparison on other batches."""
     state: float
     """Largest error of a leaf of the model state, relative to its change."""
 
@@ -159,7 +159,7 @@ class Gate:
 
     @property
     def division(self) -> Division:
-        """How the truth is computed."""
+        """How the truth is divided over devices and into parts of a batch."""
         return self.loss_and_gradients.division
 
     @cached_property
@@ -231,7 +231,7 @@ class Gate:
     ) -> float:
         """Return the distance of two trajectories' updates after all steps.
 
-        For `as timed`, the first step's distance counts too, and with `wide` only it counts.
+        For `as timed`, the first step's distance counts too; with `wide`, it alone counts.
         """
         ends = [(a.first, b.first)] if name == AS_TIMED else []
         if not (ends and wide):  # rounding of Adam's moments shows from the second step on
@@ -254,7 +254,7 @@ class Gate:
     def prove_timed(
         self, train_step: TrainStep, build: Callable[[], TrainStep], *, repeated: bool = True
     ) -> tuple[ProofCheck, Any]:
-        """Prove the program that will be timed; return also its last state.
+        """Prove the program that will be timed; return the check and the last state.
 
         `build` makes another such step, to repeat the proof. If `repeated`, the first step is taken
         again from a copy of its state, which must hold all that it needs. WrongStepError if wrong.
@@ -300,8 +300,8 @@ class Gate:
     ) -> ProofCheck:
         """Compare a trajectory with the reference; WrongStepError if they differ.
 
-        Errors may reach the wider or the narrower tolerance, and replicas differ by rounding. For
-        its diagnosis, the implementation may be built again.
+        With `wide`, errors may reach the wider tolerance. Replicas may differ by rounding. The
+        implementation, if given, may be built again for the diagnosis.
         """
         expected = self.expected(name, again=again)
         truth, mask = expected.truth, expected.mask

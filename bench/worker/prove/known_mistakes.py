@@ -36,15 +36,15 @@ MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
 NOISE = "the gradients have what looks like noise"
-"""What is found last: other diagnoses are surer."""
+"""The diagnosis of last resort: all others are more certain."""
 LEAST_WEIGHT, MOST_LISTED = 2e-3, 8
-"""The smallest weight of a part of the batch, relative to the right one, that counts, and how many
-are listed one by one."""
+"""Smallest weight of a part of the batch that counts, relative to the right weight, and the most
+weights that are listed one by one."""
 MOST_OF_NOISE, LEAST_CHANCE, LEAST_OF_DECAY = 1.2, 0.01, 0.5
-"""Bounds of what looks like noise: for its singular values, for the chance of its values, and for
-its correlation with the parameters."""
+"""Bounds of what looks like noise: on its singular values, on the p-value of its distribution, and
+on its correlation with the parameters."""
 MOST_ELEMENTS = 1 << 26
-"""Most numbers in the gradients of all rows or microbatches for them to be told apart."""
+"""Most elements in the gradients of all rows or microbatches, for these to be tried one by one."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Observed:
 
     @cached_property
     def right(self) -> np.ndarray:
-        """What it should be."""
+        """The first update as it should be."""
         return vector(self.truth.first, self.truth.start)
 
     def is_near(self, ours: Any, theirs: Any) -> bool:
@@ -113,7 +113,7 @@ def known_mistakes(seen: Observed) -> list[str]:
 def _in_first_step(
     seen: Observed, losses: np.ndarray, updates: np.ndarray, sequential: np.ndarray
 ) -> list[str]:
-    """Name mistakes of the first step, by what each shard computes, as `_parts_in_turn` returns."""
+    """Name mistakes of the first step, given the shards' results from `_parts_in_turn`."""
     parts, has_state = seen.problem.microbatches, bool(seen.problem.state_names)
     rows, ends = seen.problem.batch_size, (seen.ours.first, seen.truth.first, seen.truth.start)
     wrong = [path for path, e in update_errors(*ends, None).items() if not e <= seen.match]
@@ -140,7 +140,7 @@ def _in_first_step(
 
 
 def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
-    """Name how each gradient is altered by itself; `updates` are those of the shards alone."""
+    """Yield how each gradient is altered by itself; `updates` are those of the shards alone."""
     gradients, right, own = (each / -seen.rate for each in (seen.update, seen.right, updates))
     limit, size = abs(gradients).max(), abs(gradients - right).max()
     rest, start = gradients - right, vector(seen.truth.start)
@@ -169,9 +169,9 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
 
 
 def _is_noise(seen: Observed) -> bool:
-    """Whether the gradients' errors are normally distributed, and as matrices of no direction.
+    """Whether the gradients' errors are normally distributed, and as matrices prefer no direction.
 
-    The largest singular value of noise is about the sum of the square roots of a matrix's sides.
+    The largest singular value of unit noise is about the sum of the square roots of its sides.
     """
     scaled = []
     for path, right in seen.truth.first.items():
@@ -203,9 +203,9 @@ def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray)
 
 
 def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, parts: str) -> str:
-    """Say which parts of the batch an update sums with other weights; empty if it is no such sum.
+    """Name the parts of the batch that an update weights wrongly; empty if it is no weighted sum.
 
-    `updates`, (parts, parameters), are those of each part alone, and `parts` says what these are.
+    `updates` (parts, parameters) are those of each part alone; `parts` says what these are.
     """
     weights, _, rank, _ = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)
     unique = rank == len(updates) < np.count_nonzero(updates.any(axis=0))
@@ -260,7 +260,7 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
 
 
 def _explain_loss(seen: Observed, losses: np.ndarray, microbatches: int) -> str:
-    """Name the mistake that produces the first loss, by the shards' own; empty if it is right."""
+    """Name the mistake that produces the first loss, given the shards'; empty if it is right."""
     loss, mean = float(seen.ours.losses[0]), losses.mean()
     if seen.is_near(loss, mean):
         return ""
@@ -305,7 +305,7 @@ def _parts_in_turn(
 
 
 def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the shards' losses and updates, or the whole batch's where statistics join them."""
+    """Return the shards' losses and updates; the whole batch's where statistics couple shards."""
     params, model_state, _ = seen.problem.functional_with_state()
     each = jax.value_and_grad(in_microbatches(seen.problem, SHARDS), has_aux=True)
     (losses, _), grads = jax.jit(jax.vmap(each, (None, None, 0), axis_name=SHARDS))(
@@ -319,7 +319,7 @@ def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _other_steps(problem: Problem, shards: int) -> dict[str, StateLossFn]:
-    """Return mistakes that change a first step, and the losses that they compute."""
+    """Return mistakes that change a first step, each with the loss function that it computes."""
     of_all, local = (replace(problem, statistics=each) for each in (SYNCHRONIZED, LOCAL))
     if problem.statistics == LOCAL:
         why = "the statistics are those of the global batch, and the workload declares local ones"
@@ -330,7 +330,7 @@ def _other_steps(problem: Problem, shards: int) -> dict[str, StateLossFn]:
 
 
 def _wrong_averages(seen: Observed) -> list[str]:
-    """Name the mistake that leaves the model state after the first step."""
+    """Name the mistake that explains the model state after the first step; empty if none does."""
     problem, batch, shards = seen.problem, seen.batches[0], seen.shards
     params, model_state, _ = problem.functional_with_state()
     start = flat(model_state)

@@ -1,4 +1,4 @@
-"""Diagnosis of steps that exchange, mix or scale shards, or reduce partial sums in another way."""
+"""Diagnosis of steps that exchange, mix or scale shards, or reduce partial sums wrongly."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -18,11 +18,11 @@ from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.relative_errors import multiple_of, update_errors
 
 LEAST_APART = 1e-4
-"""Least relative difference of factors that differ."""
+"""Least relative difference of factors that count as different."""
 
 
 def misplaced_shards(seen: Observed, mesh: Mapping[str, int]) -> str:
-    """Name what happens to shards under SGD; empty if not known.
+    """Name the mistake with shards that explains the steps under SGD; empty if none does.
 
     `mesh` has the sizes of the mesh axes.
     """
@@ -32,7 +32,7 @@ def misplaced_shards(seen: Observed, mesh: Mapping[str, int]) -> str:
         return why
     ours = seen.ours.losses[0]
     if seen.is_near(ours, seen.truth.losses[0]):
-        return ""  # which any order of shards may have: the units of a layer can be permuted
+        return ""  # any order of shards may give this loss: a layer's units can be permuted
     for why, losses in chain(_other_orders(seen, axes), _other_sums(seen, mesh.get("model", 1))):
         if any(seen.is_near(ours, float(loss)) for loss in losses):
             return why
@@ -40,10 +40,10 @@ def misplaced_shards(seen: Observed, mesh: Mapping[str, int]) -> str:
 
 
 def _of_wrong_parameters(seen: Observed, axes: Mapping[int, str]) -> Iterator[str]:
-    """Yield the mistakes that make the updates of all wrong parameters.
+    """Yield the mistakes that explain the updates of all wrong parameters.
 
-    `axes` names the mesh axes of each size. How the step shards a parameter is not known: shards
-    are looked for along any of its dimensions.
+    `axes` names the mesh axes of each size. How the step shards a parameter is not known, so shards
+    along each of its dimensions are tried.
     """
     start, ours, truth = seen.truth.start, seen.ours.first, seen.truth.first
     errors = update_errors(ours, truth, start, None)
@@ -67,7 +67,7 @@ def _of_wrong_parameters(seen: Observed, axes: Mapping[int, str]) -> Iterator[st
 def _mistaken_updates(
     axes: str, start: np.ndarray, update: np.ndarray, right: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield mistakes, and the updates that they make of a parameter with the shards in axis 0."""
+    """Yield mistakes, each with its update of a parameter, whose shards are along axis 0."""
     shards = len(start)
     for by in range(1, shards):
         other = f"those of the device {count(by, 'position')} earlier along {axes}"
@@ -86,7 +86,7 @@ def _mistaken_updates(
 
 
 def _other_orders(seen: Observed, axes: Mapping[int, str]) -> Iterator[tuple[str, Iterable[Any]]]:
-    """Yield orders in which the shards of the parameters may be used, and the first losses.
+    """Yield orders in which the shards of the parameters may be used, each with its first loss.
 
     Shards are along the largest dimension that divides evenly, as in FSDP, or along the first.
     """
@@ -118,7 +118,7 @@ class _Omitting(ModelAxis):
 
 
 def _other_sums(seen: Observed, shards: int) -> Iterator[tuple[str, Iterable[Any]]]:
-    """Yield what tensor parallelism may do with partial sums, and each device's first loss."""
+    """Yield wrong reductions of tensor parallelism's partial sums, and each device's first loss."""
     problem, mesh = seen.problem, AbstractMesh((shards,), ("model",))
     if shards == 1 or problem.make_part is None or problem.state_names:
         return

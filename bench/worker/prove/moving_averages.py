@@ -19,13 +19,13 @@ AVERAGES: tuple[tuple[str, Callable[[float, int, int], float]], ...] = (
     ("averaged", lambda decay, age, now: decay**age * (1 if age == now else 1 - decay)),
     ("summed", lambda decay, age, _: decay**age),
 )
-"""Weights of what is `age` steps old in step `now`: of moving averages that begin with 0, are
-corrected for that or begin with the first value, and of momentum."""
+"""Weights, in step `now`, of a value that is `age` steps old: in moving averages that begin with 0,
+are corrected for that or begin with the first value, and in momentum."""
 START = 0.9
 
 
 def averaged_loss(seen: Observed) -> str:
-    """Name the moving average that the losses of right updates are; empty if they are none."""
+    """Name the moving average that the losses are, if the updates are right; else empty."""
     ours, right = seen.ours.losses, seen.truth.losses
     if not seen.ends_at(seen.truth):
         return ""
@@ -41,9 +41,9 @@ def averaged_loss(seen: Observed) -> str:
 
 
 def averaged_gradients(seen: Observed) -> str:
-    """Name the moving average of gradients that makes the steps; empty if none does.
+    """Name the moving average of gradients that reproduces the steps; empty if none does.
 
-    Later gradients depend a little on the decay, so that both are computed in turn.
+    Later gradients depend a little on the decay, so the two are computed in turn.
     """
     later, steps = vector(seen.ours.last, seen.ours.first) / -seen.rate, len(seen.batches)
     for what, weight in AVERAGES:
@@ -67,7 +67,7 @@ def averaged_gradients(seen: Observed) -> str:
 
 
 def weighted(seen: Observed, weights: Any, kept: list[Any]) -> Callable[..., Any]:
-    """Return what sums the gradients so far, which it keeps, by weights (steps, steps)."""
+    """Return a function that adds gradients to `kept` and sums these by weights (steps, steps)."""
 
     def gradients(*given: Any) -> Any:
         of_loss, grads = seen.gradients(*given)
@@ -79,7 +79,7 @@ def weighted(seen: Observed, weights: Any, kept: list[Any]) -> Callable[..., Any
 
 
 def _weights(of: Callable[[float, int, int], float], decay: float, steps: int) -> np.ndarray:
-    """Return the weight in each step of the value of each step, (steps, steps)."""
+    """Return the weights (steps, steps): for each step, those of every step's value."""
     of_steps = range(steps)
     return np.array(
         [[of(decay, now - at, now) if at <= now else 0 for at in of_steps] for now in of_steps]

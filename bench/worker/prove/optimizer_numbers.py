@@ -13,7 +13,7 @@ import jax
 from optax import GradientTransformation as Rule
 
 DIGITS = 1e-3
-"""Relative precision to which a number is told."""
+"""Relative precision to which a number is reported."""
 
 
 class HeldValue(NamedTuple):
@@ -24,19 +24,19 @@ class HeldValue(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What is held."""
+        """The held value."""
         place = self.place
         return place[self.name] if isinstance(place, dict) else place.cell_contents
 
     def put(self, value: Any) -> None:
-        """Replace it."""
+        """Replace the held value."""
         if isinstance(self.place, dict):
             self.place[self.name] = value
         else:
             self.place.cell_contents = value
 
     def describe(self, value: Any, where: str) -> str:
-        """Say which value it has, and which it should have."""
+        """Say that the step uses `value`, and which value it should use."""
         name, values = self.name, (value, self.value)
         if name == "step_size" and values[1] < 0:
             name, values = "learning rate", (-values[0], -values[1])
@@ -44,7 +44,7 @@ class HeldValue(NamedTuple):
 
 
 def few_digits(value: Any) -> str:
-    """Write a number with few digits; of a decay rate, the distance from 1 counts."""
+    """Write a number in the fewest digits that give it, and its distance from 1, to DIGITS."""
     if isinstance(value, bool):
         return str(value)
     least = DIGITS * min(abs(value), abs(1 - value) or 1.0)
@@ -77,7 +77,7 @@ def held_by(part: Any, seen: dict[int, Any]) -> Iterator[HeldValue]:
 
 
 def with_number(rule: Rule, held: HeldValue, value: Any) -> Rule:
-    """Return an optimizer whose functions find another number in its place while they run."""
+    """Return an optimizer whose functions find `value` in place of a held one while they run."""
 
     def changed(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
@@ -94,7 +94,7 @@ def with_number(rule: Rule, held: HeldValue, value: Any) -> Rule:
 
 
 def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], value: Any) -> Rule:
-    """Apply an optimizer, and to the parameters of these paths the one that is made of a value."""
+    """Return an optimizer: `make(value)` for the parameters of these paths, `right` for others."""
     other = make(value)
 
     def update(grads: Any, states: Any, params: Any = None) -> Any:

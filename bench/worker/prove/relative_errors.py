@@ -13,10 +13,10 @@ from bench.worker.prove.trajectory import LOSS, REST, Trajectory
 ROUNDINGS = 16
 FEW_ROUNDINGS = 4
 """Roundings that are allowed where ROUNDINGS of them exceed the wider tolerance, as in bfloat16:
-there, they would reach the size of an update, and a step without one would be right."""
+there, they would reach the size of an update, and a step that makes none would pass."""
 CHUNK = 1 << 18
-"""Elements that are subtracted at a time, so that the differences fit in a core's cache: to write
-those of a whole model to memory takes longer than to add up their squares."""
+"""Elements that are subtracted at a time, so that the differences fit in a core's cache: writing
+those of a whole model to memory takes longer than summing their squares."""
 
 
 def update_errors(
@@ -46,7 +46,7 @@ def update_errors(
 
 
 def allowed(rounding: float, wide: float) -> float:
-    """Return by how much a right step may be off, by the reference's rounding."""
+    """Return the largest error of a right step, by the reference's rounding and `wide`."""
     return min(ROUNDINGS * rounding, max(wide, FEW_ROUNDINGS * rounding))
 
 
@@ -77,7 +77,7 @@ def check_alike(ours: Flat, theirs: Flat) -> None:
 def _root_mean_square(
     trios: Iterable[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]],
 ) -> float:
-    """Root mean square of arrays, less others if given, where masks are true if given."""
+    """Root mean square of (array, subtrahend or None, mask or None) trios, over all elements."""
     total, size = 0.0, 0
     for ours, theirs, mask in trios:
         own = ours.ravel()
@@ -164,7 +164,7 @@ def close(ours: Any, theirs: Any, match: float) -> bool:
 
 
 def multiple_of(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the factor by which one vector is nearest to a multiple of the other."""
+    """Return the factor that brings vector `theirs` nearest to `ours`."""
     return float(ours @ theirs / (theirs @ theirs or 1.0))
 
 

@@ -1,7 +1,7 @@
 """The steps of a turn, repeated from the same state in spans as short as those of the checks.
 
-By the time between its calls, a step can tell a long span from a short one, and do less in it than
-in those that are checked. It then reaches another state than the same steps do in short spans.
+From the time between its calls, a step can tell a long span from a short one, and do less in long
+spans than in checked ones. It then reaches another state than as many steps in short spans.
 """
 
 import secrets
@@ -20,16 +20,16 @@ LONGEST = 3
 PAUSE_S = 1e-3
 """Seconds between short spans: as long as it takes to copy a small state for a check."""
 SHARE = 0.1
-"""Share of what a turn changes by which its repetition may differ: rounding is far below, and one
-of ten updates that are left out above."""
+"""Largest difference of a repetition, relative to the change that its turn makes: rounding is far
+below, and leaving out one of ten updates above."""
 
 
 def repetition(arm: Arm, steps: int, convict: Callable[[str], None]) -> CheckedSpan | None:
-    """Return a check of an arm's whole turn, of so many steps; None if it cannot be repeated.
+    """Return a check of an arm's whole turn of `steps` steps; None if it cannot be repeated.
 
     A step that changes its state in place may hold on to it, a foreign step's state is in another
-    process, and accelerators may lack the memory for a second state. What is wrong with the turn is
-    passed to `convict`.
+    process, and accelerators may lack the memory for a second state. `convict` is called with what
+    is wrong with the turn.
     """
     alone = jax.process_count() == 1 and jax.default_backend() == "cpu"
     is_here = arm.train_step is not None and not is_elsewhere(arm.train_step)

@@ -33,7 +33,7 @@ def find_drifts(arrays: dict[str, Any], masks: Flat | None = None) -> dict[str, 
 
     Args:
       arrays: arrays by name.
-      masks: by name, a bool per element that includes it in the sizes; all of arrays without one.
+      masks: by name, a bool per element, whether sizes include it; they include all without one.
     """
     own = [
         (name, str(shard.index), shard.device.id, digest_of(shard.data))

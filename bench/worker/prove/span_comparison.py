@@ -25,8 +25,8 @@ from bench.worker.prove.timed_reference import ReferenceSteps
 
 NAME = "in the rounds"
 LOST = 0.5
-"""Largest distance of moments from the right ones, relative to these. Rounding moves none
-so far."""
+"""Largest distance of moments from the right ones, relative to the largest right ones of their
+kind. Rounding moves none so far."""
 DRIFT = 1e-2
 """Largest distance of replicas that differ by rounding, relative to the change since the start."""
 
@@ -37,8 +37,8 @@ class Comparison:
     Where the reference does not move, the arm must not move either, and the moments of its
     optimizer, which may accumulate gradients for a later update, are compared instead.
 
-    `ends` are the right parameters after the span, if they are not those of `right`. Then, the
-    reference's own rounding is not measured and allowed for.
+    `ends` are the right parameters after the span, if not those of `right`. In that case, the
+    reference's own rounding is neither measured nor allowed for.
     """
 
     def __init__(self, span: SpanRecord, right: ReferenceSteps, ends: Flat | None = None) -> None:
@@ -78,7 +78,7 @@ class Comparison:
     def _errors(
         self, theirs: Flat, their_loss: float, ours: Flat, loss: float
     ) -> tuple[float, dict[str, float]]:
-        """Return the errors of a loss and of each parameter's update, less what is rounding."""
+        """Return the errors of a loss and of each parameter's update, beyond mere rounding."""
         # Near a minimum, losses and gradients are pure rounding.
         blur = FLOOR * self._kept.gate.timed_eps * abs(self._kept.gate.first_loss)
         masks = self._expected.mask if self._moving else None
@@ -93,7 +93,7 @@ class Comparison:
 
     @property
     def is_right(self) -> bool:
-        """Whether both are within their tolerances."""
+        """Whether the loss and all updates are within their tolerances."""
         return self._within(self.check["loss_tolerance"], self.check["update_tolerance"])
 
     @property
@@ -103,7 +103,7 @@ class Comparison:
         return self._within(loss + self._more[0], update + self._more[1])
 
     def why(self, of_state: str) -> str:
-        """Say what is wrong; `of_state` describes the model state, if that is."""
+        """Say what is wrong with the span; `of_state` describes the model state if it is wrong."""
         span, check = self._kept, self.check
         most = check["update_tolerance"]
         wrong = [path for path, error in self._updates.items() if error > most]
@@ -128,7 +128,7 @@ def nearby_check(span: SpanRecord, other: SpanRecord, right: ReferenceSteps) -> 
     """Compare a span with the reference's update from the start of another one.
 
     The starts may differ only by rounding. None if they differ more, or if the errors exceed the
-    tolerances: then only the reference's steps from the span's own start can tell.
+    tolerances: then only the reference's steps from the span's own start can decide.
     """
     if span.steps != other.steps or span.before.held.model_state:
         return None
@@ -154,7 +154,7 @@ def _beyond(error: float, floor: float) -> float:
 
 
 def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
-    """Compare the model state after a span with the reference's."""
+    """Describe how the model state after a span differs from the reference's; else empty."""
     states = span.before.held.model_state, span.after.held.model_state, right.states[-1]
     start, end, theirs = map(flat, states)
     most = span.gate.expected(AS_TIMED).state
@@ -166,9 +166,9 @@ def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
 
 
 def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
-    """Say which moments of the optimizer are far from those that the reference's steps leave.
+    """Name the optimizer's moments that are far from those that the reference's steps leave.
 
-    Far is relative to the largest of their kind: others may consist of nothing but rounding.
+    Distances are relative to the largest moments of a kind: others may be nothing but rounding.
     """
     ours, theirs = map(moments, (span.after.held.opt_state, right.opt_state))
     kinds = {path: path.partition("['")[0] for path in ours}  # such as `[0].mu`
@@ -185,7 +185,7 @@ def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
 
 
 def why_drifting(span: SpanRecord) -> str:
-    """Compare the drift of replicas with that before the span and with the update's size."""
+    """Describe replicas that drift more than the update and their drift before allow."""
     if not span.after.drifts:
         return ""
     start, end = flat(span.before.held.params), flat(span.after.held.params)

@@ -22,8 +22,8 @@ from bench.worker.prove.trajectory import apply_update, vector
 NEAR = 1e-2
 """Relative distance below which a mistake reproduces an observation."""
 NEARER = 0.1
-"""Largest ratio of a mistake's distance to the right update's, which may be small as well: near a
-minimum, using the previous step's gradients changes an update by only a percent."""
+"""Largest ratio of the distance to a mistake and that to the right update, which may be small too:
+near a minimum, using the previous step's gradients changes an update by only a percent."""
 FLOOR = 8
 """Roundings, of a loss, an update or parameters, by which a right step may always be off."""
 ABOUT = 0.1
@@ -33,7 +33,7 @@ GROWN = 10.0
 
 
 def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> str:
-    """Name the mistake that produces the update; empty if it is right or none does."""
+    """Name the mistake that explains the update; empty if it is right, or if none does."""
     start, end = flat(span.before.held.params), flat(span.after.held.params)
     update, whole = vector(end, start), vector(flat(right.params[-1]), start)
 
@@ -61,7 +61,7 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
 
 
 def unexplained(span: SpanRecord, right: ReferenceSteps) -> str:
-    """Describe an update that no known mistake makes, by how far the parameters have grown."""
+    """Describe an update that no known mistake explains, and how far the parameters have grown."""
     trees = span.gate.reference.start, span.after.held.params, right.params[-1]
     first, end, wanted = (vector(flat(params)) for params in trees)
     factor = max(0.0, multiple_of(end, wanted))
@@ -91,7 +91,7 @@ def why_not_finite(span: SpanRecord) -> str:
 
 
 def _made_anew(span: SpanRecord, makes: Callable[[Params], bool]) -> str:
-    """Test whether a step of a span begins with new moments; empty if none does."""
+    """Name the step of a span that begins with new moments; empty if none does."""
     optimizer, batch = span.gate.timed.optimizer, span.gate.timed_batches[0]
     at = readable(span.gate, span.before.held)
     for number in range(span.steps):
@@ -106,7 +106,7 @@ def _made_anew(span: SpanRecord, makes: Callable[[Params], bool]) -> str:
 
 
 def _delayed(span: SpanRecord) -> str:
-    """Test whether a wrong arm applies the previous step's gradients; empty if not."""
+    """Say that a wrong arm applies the previous step's gradients; empty if it does not."""
     if jax.process_count() > 1 or span.before.held.opt_state is None:
         return ""
     gate, reader, held = span.gate, span.reader, []
@@ -128,9 +128,9 @@ def _delayed(span: SpanRecord) -> str:
 
 
 def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
-    """Count the updates skipped between two states of an arm; 0 if that is not certain.
+    """Count the updates skipped between two states of an arm; 0 if their number is not certain.
 
-    It is if the arm is where the reference is after fewer steps, in both orders of summation.
+    It is certain if the reference is there after fewer steps, in both orders of summation.
     """
     batch, optimizer = gate.timed_batches[0], gate.timed.optimizer
     found = set()

@@ -28,7 +28,7 @@ class ArmSnapshot(NamedTuple):
 def read_moment(
     gate: Gate, reader: StateReader, state: Any, *, moments: bool = True
 ) -> ArmSnapshot:
-    """Copy a state to the host, with its optimizer's moments or not, and compare its replicas."""
+    """Copy a state to the host, with or without its optimizer's moments; compare its replicas."""
     params, model_state = jax.tree.map(private, reader.parts(state))
     mask = gate.expected(AS_TIMED).mask
     drifts = find_drifts(by_path(params) | state_by_path(model_state), mask)
@@ -36,7 +36,7 @@ def read_moment(
 
 
 class PendingSnapshot:
-    """A state in the rounds, read at once only if this calls no function of the file."""
+    """A state in the rounds, read at once if it is elsewhere or this calls no code of the file."""
 
     def __init__(self, gate: Gate, reader: StateReader, state: Any) -> None:
         self._read = partial(read_moment, gate, reader)
@@ -47,7 +47,7 @@ class PendingSnapshot:
             self.copy = StateCopy(state, reader.places)
 
     def moment(self, later: Any) -> ArmSnapshot:
-        """Return what was read; `later` is a later state of the arm."""
+        """Return the snapshot, read now if not yet; `later` is a later state of the arm."""
         if self._moment is None:
             self._moment = self._read(self.copy.restored(later))
         return self._moment
@@ -80,11 +80,11 @@ class SpanRecord:
         self.before, self.after = (taken.moment(self.arm.state) for taken in self.taken)
 
     def starts_like(self, other: SpanRecord) -> bool:
-        """Whether another span has as many steps, and equal states before them."""
+        """Whether another span has as many steps, and starts from an equal state."""
         return self.steps == other.steps and same(self.before.held, other.before.held)
 
     def ends_like(self, other: SpanRecord) -> bool:
-        """Whether another span has an equal loss, and equal states after it."""
+        """Whether another span has an equal loss, and ends in an equal state."""
         return self.loss == other.loss and same(self.after.held, other.after.held)
 
     def stepped(self, **how: Any) -> ReferenceSteps:

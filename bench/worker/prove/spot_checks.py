@@ -43,7 +43,7 @@ from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
-"""Largest share of an arm's time for the checks between the first and the last."""
+"""Largest share of the rounds' time for all checks; the first and the last are made regardless."""
 MOST = 4
 """Most checks of an arm in a launch."""
 SPANS = (2, 3)
@@ -69,7 +69,7 @@ class _WatchedArm:
 
 @dataclass
 class _ReferenceRun:
-    """What the reference has reached from the start of a span."""
+    """The reference's steps from the start of a span."""
 
     kept: SpanRecord
     right: ReferenceSteps
@@ -80,7 +80,7 @@ class _ReferenceRun:
 class SpotChecks:
     """Checks the arms of a block while they are timed; without a gate, it checks nothing.
 
-    `rounds` and `seconds` are as planned, and `approximate` are the arms with approximate steps.
+    `rounds` and `seconds` are those planned; `approximate` names the arms with approximate steps.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SpotChecks:
         )
         """Whether the optimizer has no state."""
         self._step_s = self._budget_s = 0.0
-        """Duration of a reference step, and most time for an arm's checks."""
+        """Duration of a reference step, and the most time for an arm's checks."""
         self._in_turn = 0
         """Steps of a turn."""
 
@@ -121,7 +121,7 @@ class SpotChecks:
         return DueUpdates(self.gate.timed.optimizer, self.gate.reference.start)
 
     def begin(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
-        """Read the arms' states before the first round, so that all that reads them is compiled."""
+        """Read the arms' states before the first round, so that programs for this are compiled."""
         began, most = time.monotonic(), max(1, min(FIRST_LOOK, self.rounds) - 2)
         for arm in arms if self._gate is not None else ():
             turn_of(arm.name)
@@ -137,7 +137,7 @@ class SpotChecks:
     def _left(
         self, step: int, held: HostState, start: tuple[int, HostState] | None = None
     ) -> LastCheck:
-        """Note a state after so many steps; `start` is an earlier one, with moments."""
+        """Record the state after `step` steps; `start` is an earlier one, with moments."""
         known = None if held.opt_state is None else scalars(held.opt_state)
         start = (step, held) if self._stateless else start
         return LastCheck(step, digest_of(held.params), known, start)
@@ -147,9 +147,9 @@ class SpotChecks:
         return steps * self._step_s <= self._budget_s / 4
 
     def checked_span(self, arm: Arm, number: int | None, in_turn: int) -> CheckedSpan | None:
-        """Return what is checked of an arm's turn of so many steps, if anything.
+        """Return the check of an arm's turn of `in_turn` steps; None if it is not checked.
 
-        The number is the round's, or None after the last.
+        `number` is that of the round, or None after the last.
         """
         watched = self._watched.get(arm.name)
         if watched is None or arm.name in self.reasons:
@@ -209,7 +209,7 @@ class SpotChecks:
         return repetition(arm, in_turn, convict)
 
     def finish(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
-        """Check the last spans, once more what they leave suspected, and that no work continues."""
+        """Check the last spans, and suspected arms again; then check that no work continues."""
         self.verify(turn_of)
         if self._gate is None:
             return
@@ -291,8 +291,8 @@ class SpotChecks:
     def _plan(self, cost_s: float) -> None:
         """Choose the rounds between the first and the last in which all arms are checked.
 
-        Their number follows from what a check of all arms costs. Two are adjacent if the reference
-        can repeat the few steps between them, or if no optimizer's counter tells of these.
+        Their number follows from the cost of checking all arms. Two are adjacent if the reference
+        can repeat the few steps between them, or if the optimizer has no state that counts these.
         """
         between = min(MOST, int(SHARE * self.seconds / cost_s), self.rounds) - 2
         if between > 0 and self.rounds > between:
@@ -347,7 +347,7 @@ class SpotChecks:
         return ""
 
     def _why_left_out(self, kept: SpanRecord, left: LastCheck) -> str:
-        """Judge the steps since the last check by the change of the parameters."""
+        """Describe updates skipped since the last check, as the parameters show; else empty."""
         steps, before = kept.first_step - 1 - left.step, kept.before.held
         if not steps:
             return ""

@@ -42,12 +42,12 @@ class StateReader:
     function of the file, which would tell the step that it is checked. Elsewhere it calls `params`
     on a copy of the state, after the round.
 
-    The optimizer's state is a run of leaves whose shapes and dtypes are those of a fresh optimizer
-    state for the parameters, which are the result of `held`, or else of `params`; the first of
-    those in whose paths most fields have its names. Moments are converted to the problem's layout
-    like parameters: they replace these in the state.
+    The optimizer's state is a run of leaves with the shapes and dtypes of a fresh optimizer state
+    for the parameters, which are the result of `held`, or else of `params`. Of several such runs,
+    it is the first of those whose paths share most field names with that state. To convert moments
+    to the problem's layout, they take the parameters' places in the state, which is then read.
 
-    A state that reading changes raises WrongStepError.
+    Raises WrongStepError if reading changes the state.
     """
 
     def __init__(self, train_step: TrainStep, problem: Problem, state: Any) -> None:
@@ -81,7 +81,7 @@ class StateReader:
         init = problem.optimizer.init
         self._optimizer: tuple[int, Any] | None = None
         """Index of the optimizer state's first leaf, and the state's tree structure over a list of
-        parameters, each in a dict under its path, because an optimizer may depend on that."""
+        parameters, each in a dict under its path, on which an optimizer may depend."""
         if len(self.held) < len(held):  # params are computed
             return
         shapes = jax.eval_shape(init, [{paths[at]: leaves[at]} for at in self.held])
@@ -117,7 +117,7 @@ class StateReader:
 
     @property
     def places(self) -> list[int] | None:
-        """Return the indices of the leaves that reading needs; None if that may be all."""
+        """Return the indices of the leaves that reading needs; None if it may need all."""
         if self._optimizer is None or self._parts.num_leaves > len(self.held):
             return None
         first, tree = self._optimizer
@@ -138,7 +138,7 @@ class StateReader:
         *,
         moments: bool = True,
     ) -> HostState:
-        """Copy a state, whose parts are given, to the host; a collective if they are sharded.
+        """Copy a state, given its parts, to the host; a collective if it is sharded over processes.
 
         Without `moments`, empty arrays take their place.
         """
@@ -194,7 +194,7 @@ class StateCopy:
         return all(other.kept[place][0] == self.kept[place][0] for place in chosen)
 
     def restored(self, later: Any = None) -> Any:
-        """Make a state of the copies, and of a later state's leaves where none were copied."""
+        """Make a state from the copies, and from a later state's leaves where none were copied."""
         leaves = jax.tree.leaves(later)
         places = range(self._tree.num_leaves)
         made = (self.kept[at][1]() if at in self.kept else leaves[at] for at in places)
@@ -240,7 +240,7 @@ def is_elsewhere(train_step: TrainStep) -> bool:
 def check_widths(problem: Problem, params: Params, state: Any) -> None:
     """Raise WrongStepError if a state holds parameters or moments in a narrower dtype than theirs.
 
-    It must have room for all of them in their own dtypes.
+    The state must have room for all parameters and moments in their own dtypes.
     """
     wanted = _floats((params, jax.eval_shape(problem.optimizer.init, params)))
     found = _floats(state)

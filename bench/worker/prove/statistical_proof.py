@@ -1,8 +1,8 @@
 """The proof of an approximate step: over several seeds, it must train as the reference does.
 
-docs/design/approximate-steps.md describes the proof. The mean shortfall must surely lie between
--MARGIN and MARGIN: both ends of its interval do, each with an error of 5 % (two one-sided tests;
-Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15 (1987), 657).
+docs/design/approximate-steps.md describes the proof. Both ends of the mean shortfall's 90 %
+interval must lie between -MARGIN and MARGIN: two one-sided tests of 5 % each (Schuirmann, Journal
+of Pharmacokinetics and Biopharmaceutics 15 (1987), 657).
 """
 
 from collections.abc import Callable, Sequence
@@ -41,11 +41,11 @@ ALONE = 2 * MARGIN
 QUANTILE = 2.132
 """95 % quantile of Student's t with SEEDS - 1 degrees of freedom."""
 PROBED = 8
-"""Fewest steps after which each part of the batch must have moved the parameters."""
+"""Fewest steps after which each part of the batch must have influenced the parameters."""
 INFLUENCE = 1e-3
-"""Smallest change of the parameters by other rows in a part of the batch, relative to their way."""
+"""Least effect of replacing the rows of a part, relative to the parameters' whole change."""
 DRIFT = 1e-2
-"""Largest difference between replicas, relative to the way of the parameters."""
+"""Largest difference between replicas, relative to the parameters' change over all steps."""
 
 
 NOTHING_TO_JUDGE_BY = (
@@ -99,7 +99,7 @@ class StatisticalProof:
         return replace(timed, start=start, batch=lambda n: timed.batch(seed * STEPS + n))
 
     def _reference_losses(self, seed: int) -> tuple[float, float]:
-        """Return the reference's mean loss on the last TAIL batches, untrained and as it trains."""
+        """Return the reference's mean loss on the last TAIL batches, before and during training."""
         problem, reference = self._problem(seed), self._gate.reference
         first = problem.start, problem.optimizer.init(problem.start), reference.start_state
         at, before, losses = first, [], []
@@ -129,7 +129,7 @@ class StatisticalProof:
     def _run(self, seed: int, build: Build, decrease: float) -> tuple[float, Any]:
         """Train a step; return its shortfall in units of a decrease in loss, and its last state.
 
-        Parameters or losses that are not what they have to be raise WrongStepError.
+        Raises WrongStepError if parameters or losses are not as they have to be.
         """
         problem = self._problem(seed)
         train_step = build(problem)
@@ -228,8 +228,8 @@ def with_part(batch: Any, other: Any, part: int, shards: int) -> np.ndarray:
 def why_not_training(kept: SpanRecord, left: LastCheck) -> str:
     """Check a span of one approximate step in the rounds; empty if nothing is wrong.
 
-    What can be held is that its parameters have moved since the last check, that its loss is that
-    of its parameters, and that this loss has not risen above that of the initial parameters.
+    Its parameters must have moved if the last check is STEPS or more steps ago, its loss must be
+    that of its parameters, and this loss must not have risen above that of the initial parameters.
     """
     gate, before, steps = kept.gate, kept.before.held, kept.first_step - 1 - left.step
     if steps >= STEPS and digest_of(before.params) == left.digest:

@@ -32,7 +32,7 @@ from bench.worker.prove.state_reader import StateCopy, is_elsewhere
 LOSS = "the loss"
 STATE = "the model state's "
 REST = "the state's "
-"""Name what drifts, before a path in the model state, or in the whole state."""
+"""Names of what drifts: the loss, and prefixes of paths in the model state and the rest."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Trajectory:
     """Dtype of the losses, float32 if they only have its digits; empty if they are no floats."""
 
     repeated: Trajectory | None = None
-    """The same, with the first step as it was when taken again."""
+    """The same with the results of the first step when it was taken again; None if it was not."""
 
     @property
     def loss_eps(self) -> float:
@@ -179,7 +179,7 @@ def is_part(tree: Any, state: Any) -> bool:
 def _drifts_of_rest(state: Any, known: Any, resolved: Flat) -> Iterator[tuple[str, Drift]]:
     """Compare the replicas of what a state holds beside the parameters and the model state.
 
-    The sizes are relative to each array's own, over elements whose gradient is resolved.
+    Sizes are relative to each array's own size, over elements whose gradient is resolved.
     """
     others = {id(leaf) for leaf in jax.tree.leaves(known)}
     arrays = {
@@ -254,7 +254,7 @@ def by_path(params: Params) -> dict[str, jax.Array]:
 
 
 def state_by_path(model_state: ModelState) -> dict[str, jax.Array]:
-    """Return the model state's arrays, of keys their words, by a path that says so."""
+    """Return the model state's arrays, of keys their words, by paths that begin with STATE."""
     return {f"{STATE}{path}": words(leaf) for path, leaf in by_path(model_state).items()}
 
 

@@ -54,10 +54,10 @@ def why_wrong(
     again: bool,
     build: Callable[[Problem], TrainStep] | None = None,
 ) -> str:
-    """Say what is wrong with a trajectory, of whose errors one is too large in its check.
+    """Say what is wrong with a trajectory that does not pass its check.
 
     `drift` and `wrong_state` describe replicas and model state, if these are wrong. With `again`,
-    the trajectory is on other batches. `build` makes such a step of another problem.
+    the trajectory is on other batches. `build` builds the file's step of another problem.
     """
     truth, mask = gate.expected(name, again=again)[:2]
     timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
@@ -141,7 +141,7 @@ def _change(
 ) -> str:
     """Say how the first update of parameters is wrong; empty if that is not known.
 
-    To within `match`, it is a multiple of the right one, or off by a multiple of the parameters.
+    It may be missing, to within `match` a multiple of the right one, or off by weight decay.
     """
     if not wrong:
         return ""
@@ -198,7 +198,7 @@ def _wrong_times(seen: Observed) -> list[str]:
 
 
 def _changing(seen: Observed, factors: list[float]) -> str:
-    """Name what makes updates with these factors, or averages gradients; empty if neither does."""
+    """Name the mistake behind updates with these factors; without factors, averaged gradients."""
     if not factors:
         return averaged_gradients(seen) if seen.match <= MATCH else ""
     if np.ptp(factors) <= 10 * seen.match:
@@ -210,10 +210,10 @@ def _changing(seen: Observed, factors: list[float]) -> str:
 
 
 def _other_gradients(seen: Observed) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield mistakes of steps whose first update is right or missing, and what they apply."""
+    """Yield mistakes of steps whose first update is right or missing, and their gradients."""
 
     def of_steps(*order: int) -> Callable[..., Any]:
-        """Apply in each step the gradients of this one; of -1, none."""
+        """Apply in each step the gradients of the step in `order`; none for -1."""
         return weighted(seen, [[at == own for at in range(len(order))] for own in order], [])
 
     def again(params: Any, now: Any, batch: Batch) -> Any:
@@ -252,7 +252,7 @@ def _other_gradients(seen: Observed) -> Iterator[tuple[str, Callable[..., Any]]]
 
 
 def _wrong_loss(seen: Observed) -> list[str]:
-    """Name the step or the steps whose loss is returned instead."""
+    """Name the steps or the parameters whose loss is returned instead; empty if not known."""
     ours, right, near = seen.ours.losses, seen.truth.losses, seen.is_near
     if near(ours, right):
         return []
@@ -273,7 +273,7 @@ def _wrong_loss(seen: Observed) -> list[str]:
 
 
 def _others(gate: Gate, seen: Observed) -> str:
-    """Name another optimizer or batch that makes an update under SGD; empty if none does."""
+    """Name an optimizer, inputs or misplaced shards that explain updates under SGD; else empty."""
     own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
     differs = not close(own, multiple_of(own, seen.right) * seen.right, 10 * DECAY)
     if differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY):
