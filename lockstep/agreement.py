@@ -135,8 +135,8 @@ class Agreement:
 
     def _wrong_loss(self, which: str, off: float) -> str:
         return (
-            f"the loss of {which} step differs from the reference's by {_share(off)} its size "
-            f"(allowed: {_share(self.loss_tolerance)} it)"
+            f"the loss of {which} step differs from the reference's by {_share(off)} "
+            f"(allowed: {_share(self.loss_tolerance)})"
         )
 
     def check_reference(self) -> None:
@@ -197,7 +197,7 @@ class Agreement:
             worst, *others = sorted(far, key=lambda path: -errors[path] / self.allowed[path])
             raise WrongStepError(
                 f"the update of state{worst} differs from the reference's by "
-                f"{_share(errors[worst])} its size (allowed: {_share(self.allowed[worst])} it)"
+                f"{_share(errors[worst], 'its size')} (allowed: {_share(self.allowed[worst])})"
                 + (f"; also wrong: {_some(others)}" if others else "")
             )
         if off > self.loss_tolerance:
@@ -232,10 +232,10 @@ def _equal(ours: Flat, theirs: Flat, path: str) -> bool:
     return bool(np.array_equal(ours[path], theirs[path]))
 
 
-def _share(share: float) -> str:
+def _share(share: float, of: str = "") -> str:
     if share > MANY:
-        return f"{share:.0e} times"
-    return f"{numbers.significant(100 * share, 2)} % of"
+        return f"{share:.0e} times{of and ' ' + of}"
+    return f"{numbers.significant(100 * share, 2)} %{of and ' of ' + of}"
 
 
 def _some(paths: list[str]) -> str:

@@ -102,7 +102,8 @@ class BlockRounds:
                 )  # fmt: skip
                 session.reasons |= session.found_after_rounds()
                 # A file's running thread would look like late work of every arm.
-                watched = [] if session.threads.busy else session.arms
+                is_busy = any(process_exchange.gather(bool(session.threads.busy)))
+                watched = [] if is_busy else session.arms
                 self.checks.finish(watched, self.begin_turn)
         except BaseException as error:
             session.put_back(self.turn)
@@ -226,10 +227,10 @@ class BlockRounds:
         busy = session.threads.reasons().keys()
         fair = (arm for arm in session.arms if busy <= {arm.name})
         reasons |= {arm.name: why for arm in fair if (why := arm.why_untrusted())}
+        for name, programs in compiled.items():
+            reasons.setdefault(name, f"compiled {count(programs, 'program')} while it was timed")
         if TWIN in reasons:
             reasons.setdefault(baseline, reasons[TWIN])
-        for name, programs in compiled.items():
-            reasons[name] = f"compiled {count(programs, 'program')} while it was timed"
         reasons = {n: why for own in process_exchange.gather(reasons) for n, why in own.items()}
         for name, reason in reasons.items():
             if name in self.names:

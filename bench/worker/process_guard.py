@@ -23,9 +23,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from importlib import import_module
-from operator import itemgetter
+from itertools import chain
+from operator import is_, itemgetter
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -84,7 +86,7 @@ class HeldFunctions:
 
     def _hold_codes(self, values: Iterable[Any]) -> None:
         functions = {id(f): f for f in values if isinstance(f, FunctionType)}
-        self._codes += [(f, f.__code__, f.__defaults__) for f in functions.values()]
+        self._codes += [(f, _parts(f), copy(f.__kwdefaults__)) for f in functions.values()]
 
     def put_back(self, *, codes: bool = True) -> dict[str, str]:
         """Undo all changes since the snapshot; return the file that defines each replacement.
@@ -106,12 +108,20 @@ class HeldFunctions:
                 place = f"{owner.__module__}." if isinstance(owner, type) else ""
                 replaced[f"{place}{owner.__name__}.{name}"] = _file_of(now.get(name))
                 setattr(owner, name, value)
-        for function, code, defaults in self._codes if codes else ():
-            if function.__code__ is not code or function.__defaults__ is not defaults:
+        for function, parts, named in self._codes if codes else ():
+            now = _parts(function)
+            if len(now) != len(parts) or not all(map(is_, now, parts)):
                 name = f"{function.__module__}.{function.__qualname__}"
                 replaced[name] = _file_of(function)
-                function.__code__, function.__defaults__ = code, defaults
+                function.__code__, function.__defaults__ = parts[:2]
+                function.__kwdefaults__ = copy(named)
         return replaced
+
+
+def _parts(function: FunctionType) -> list[Any]:
+    """Return a function's code and defaults, and the names and defaults of its keywords."""
+    named = (function.__kwdefaults__ or {}).items()
+    return [function.__code__, function.__defaults__, *chain.from_iterable(named)]
 
 
 def _owners() -> Iterator[ModuleType | type]:
@@ -293,7 +303,8 @@ class ProcessSettings:
                 self._entered[-1].__enter__()
         for name, (read, write) in _SETTINGS.items():
             if read() != self._settings[name]:
-                with suppress(OSError):  # such as a lower priority, which then holds for all arms
+                # A lower priority or limit may be final, and then holds for all arms.
+                with suppress(OSError, ValueError):
                     write(self._settings[name])
                 self._settings[name] = read()
                 changed.add(name)

@@ -233,7 +233,7 @@ def test_a_function_that_changes_in_the_rounds_gets_no_time(lazy):
     found = lockstep.compare(steps, SMALL, jnp.arange(4.0), rounds=8, seconds=0.02)
     right, wrong = found.verdicts.to_dict("records")
     assert (right["status"], wrong["status"]) == ("ok", "wrong")
-    assert wrong["reason"].startswith("after the rounds, ")
+    assert wrong["reason"].startswith("after the rounds: ")
     assert set(found.samples["arm"]) == {"right", "twin"}
 
 

@@ -51,7 +51,7 @@ def named(right, other, gradients=whole, start=None):
         draw_state=dict,
         functional=lambda: (start, lambda params, batch: loss_fn(params, batch)[0]),
     )
-    seen = Observed(problem, batches, 2, 0.0, ours, ours, whole, 1e-6)
+    seen = Observed(problem, batches, 2, 0.0, ours, ours, whole, 2, 1e-6)
     return OwnSteps(seen, None, TOLERANCE).why()
 
 
@@ -119,7 +119,7 @@ COUPLED = optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3))
         (
             clipped(0.1),
             each_clipped(0.1, optax.sgd(0.1)),
-            "each parameter's gradients are clipped by their own norm, not the global",
+            "each parameter's gradients are clipped by their own norm, not by the global norm",
         ),
         (in_steps(adamw()), in_steps(adamw(weight_decay=0.0)), "its weight_decay is 0 and should"),
         (in_steps(adamw()), in_steps(adamw(), 3), "its every_k_schedule is 3 and should be 2"),

@@ -818,7 +818,7 @@ def accumulated(parts):
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ([0, 1, 2], "the gradients are those of all 4 microbatches but number 3;"),
+        ([0, 1, 2], "the gradients are those of all 4 microbatches except 3;"),
         ([0, 1, 2, 0], "the microbatches are summed with the weights 0.5, 0.25, 0.25, 0"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_parameter_that_is_not_finite_is_named_even_beside_a_right_loss(gate_o
     gate = gate_of()
     change = partial(with_element, value=value)
     why, _ = checked(gate, changed(change)(gate.timed, mesh), gate.timed)
-    assert re.search(r"in round 1: \['.*'\] is nan or infinite in \d+ element", why), why
+    assert re.search(r"in round 1: \['.*'\] is NaN or infinite in \d+ element", why), why
 
 
 def test_a_loss_that_is_not_finite_is_named_where_the_optimizers_state_is_unknown(gate_of, mesh):

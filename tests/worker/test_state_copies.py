@@ -26,9 +26,7 @@ def test_a_state_outlives_its_donation_with_its_replicas_and_numbers():
         "calls": 3,
     }
     copied = StateCopy(state)
-    assert copied.equals(StateCopy(state))
     first = StateCopy(state, replicas=False).restored()
-    later = {name: leaf + 1 for name, leaf in state.items() if name != "key"}
     jax.tree.map(lambda x: x.delete() if isinstance(x, jax.Array) else None, state)
     made = copied.restored()
     assert [float(shard.data) for shard in made["replicas"].addressable_shards] == [0.0, 1.0]
@@ -39,7 +37,6 @@ def test_a_state_outlives_its_donation_with_its_replicas_and_numbers():
     assert made["anywhere"].committed is False
     assert made["host"].tolist() == [0.0, 0.0]
     assert made["calls"] == 3
-    assert not StateCopy(later, [0]).equals(StateCopy({"anywhere": jnp.ones(2)}, [0]))
 
 
 def test_leaves_that_were_not_copied_are_those_of_a_later_state():

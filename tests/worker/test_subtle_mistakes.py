@@ -471,7 +471,7 @@ MISTAKES = {
         made(grads=lambda grads, _: jax.tree.map(lambda x: x.clip(-1e-2, 1e-2), grads)),
         "each gradient is clipped to 0.01 by itself",
     ),
-    "L1": (made(grads=with_l1), "an L1 penalty is added to the loss: 0.001 times"),
+    "L1": (made(grads=with_l1), "an L1 penalty is added to the loss, with a factor of 0.001"),
     "largest": (
         sharded(lambda grads: jax.lax.pmax(grads, "data")),
         "each gradient is the largest of the shards', not their mean",
@@ -485,7 +485,7 @@ MISTAKES = {
             batch=lambda batch: jax.tree.map(lambda x: x[:6], batch),
             grads=lambda grads, _: jax.tree.map(lambda x: 0.75 * x, grads),
         ),
-        r"the gradients are those of all 8 rows but number 6, 7, times 0\.75;",
+        r"the gradients are those of all 8 rows except 6, 7, times 0\.75;",
     ),
     "first loss": (
         made(loss=first_loss, extra=lambda _: (jnp.zeros((), jnp.int32), jnp.zeros(()))),
@@ -543,7 +543,7 @@ MISTAKES = {
                 lambda x: x * jnp.minimum(1, 0.05 / jnp.linalg.norm(x)), grads
             )
         ),
-        "each parameter's gradients are clipped to a norm of 0.05 by themselves",
+        "each parameter's gradients are clipped separately to a norm of 0.05",
     ),
     "rounded inputs": (
         made(batch=lambda batch: (rounded(batch[0]), batch[1])),

@@ -215,7 +215,9 @@ class OwnSteps:
         if self.replay(self.seen.problem.optimizer, clipped_per_shard(self.seen, most))[0]:
             return "the gradients are clipped on each shard, before they are averaged"
         if self.replay(optax.chain(alone, without))[0]:
-            return "each parameter's gradients are clipped by their own norm, not the global"
+            return (
+                "each parameter's gradients are clipped by their own norm, not by the global norm"
+            )
         return ""
 
     def _masked_parameters(self, wrong: list[str]) -> Iterator[list[str]]:

@@ -46,7 +46,7 @@ wait long, but use a few milliseconds of CPU time at most."""
 
 REPEATS = 3
 SETTLE_S = 5.0
-ENDLESS = f", and go on for {SETTLE_S:g} s or more"
+ENDLESS = f", and still work {SETTLE_S:g} s later"
 GLANCE_S = (0.01, 0.02)
 """Seconds of the pause before a glance, and of the glance."""
 

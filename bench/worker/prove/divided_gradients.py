@@ -87,9 +87,9 @@ class DividedGradients:
                 return True
             if spare < 0 and devices < len(self._devices):
                 return False
-            # Activations shrink about as the rows do.
-            enough = self.division.parts * growing / spare if spare > 0 else np.inf
-            left = [parts for parts in left if parts >= enough] or left[-1:]
+            # Activations shrink about as the rows do. A compiler that refuses gives no numbers.
+            times = 2 if growing == np.inf else growing / spare if spare > 0 else np.inf
+            left = [parts for parts in left if parts >= times * self.division.parts] or left[-1:]
         return False
 
     def _compile(self, batch: Batch) -> tuple[float, float]:

@@ -61,6 +61,8 @@ class Observed:
     truth: Trajectory
     gradients: Callable[..., Any]
     """The reference's loss and gradients of a whole batch."""
+    devices: int
+    """Devices of the mesh."""
     match: float
     """Relative distance below which a mistake reproduces the steps. Above MATCH, only known
     mistakes are named."""
@@ -150,11 +152,11 @@ def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
     scales = [min(1.0, most / (float(np.linalg.norm(own)) or 1.0)) for own in apart]
     clipped = np.concatenate([a * b for a, b in zip(scales, apart, strict=True)])
     if min(scales) < 1 and seen.is_near(gradients, clipped):
-        yield f"each parameter's gradients are clipped to a norm of {most:.3g} by themselves"
+        yield f"each parameter's gradients are clipped separately to a norm of {most:.3g}"
     if seen.is_near(gradients, right.clip(-limit, limit)) and abs(right).min() < limit:
-        yield f"each gradient is clipped to {limit:.3g} by itself, not all by their norm"
+        yield f"each element of the gradients is clipped to {limit:.3g}, not all by their norm"
     if close(rest, size * np.sign(start), seen.match):
-        yield f"an L1 penalty is added to the loss: {size:.3g} times the parameters' sizes"
+        yield f"an L1 penalty is added to the loss, with a factor of {size:.3g}"
     if seen.is_near(gradients, own.max(axis=0)):
         yield "each gradient is the largest of the shards', not their mean"
     for name in ("bfloat16", "float16"):
@@ -222,7 +224,7 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
         unused, total = np.setdiff1d(range(len(updates)), used), weights[used].sum()
         which = f"{parts} {some([*map(str, used)])} of {len(updates)} alone"
         if len(unused) < len(used):
-            which = f"all {len(updates)} {parts} but number {some([*map(str, unused)])}"
+            which = f"all {len(updates)} {parts} except {some([*map(str, unused)])}"
         times = "" if abs(total - 1) <= least else f", times {total:.3g}"
         return f"the gradients are those of {which}{times}"
     norms, most = weights * np.linalg.norm(updates, axis=1), 1 / len(updates)
@@ -237,7 +239,7 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
 
 def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     """Return the likely reasons for a constant factor."""
-    microbatches, devices = seen.problem.microbatches, jax.device_count()
+    microbatches, devices = seen.problem.microbatches, seen.devices
     rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
     tokens = seen.problem.sequence.length if seen.problem.sequence else 1
     reasons = {
@@ -322,7 +324,7 @@ def _other_steps(problem: Problem, shards: int) -> dict[str, StateLossFn]:
     """Return mistakes that change a first step, each with the loss function that it computes."""
     of_all, local = (replace(problem, statistics=each) for each in (SYNCHRONIZED, LOCAL))
     if problem.statistics == LOCAL:
-        why = "the statistics are those of the global batch, and the workload declares local ones"
+        why = "the statistics are those of the global batch, but the workload declares local ones"
         return {why: whole_batch_loss(of_all, shards)}
     same = "every shard draws the same random numbers: the masks of dropout repeat over the shards"
     alone = "every shard is normalized by its own statistics: they are not synchronized"

@@ -135,12 +135,10 @@ def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
         return ""
     still = [path for path in wrong if np.array_equal(ours[path], start[path])]
     if draws := [path for path in still if theirs[path].dtype.kind != "f"]:
-        return (
-            f"the model state's {some(draws)} does not change: every step draws the same random "
-            "numbers"
-        )
+        why = "every step draws the same random numbers"
+        return f"the model state's {unchanged(draws)}: {why}"
     if still:
-        return f"the model state's {some(still)} does not change: statistics are not updated"
+        return f"the model state's {unchanged(still)}: statistics are not updated"
     exact = [path for path in wrong if theirs[path].dtype.kind != "f"]
     if exact:
         path = exact[0]
@@ -156,6 +154,11 @@ def some(paths: list[str]) -> str:
     """List the first few of some paths."""
     more = f" (and {len(paths) - FEW} more)" if len(paths) > FEW else ""
     return f"{', '.join(paths[:FEW])}{more}"
+
+
+def unchanged(paths: list[str]) -> str:
+    """Say that what these paths name does not change."""
+    return f"{some(paths)} {'does' if len(paths) == 1 else 'do'} not change"
 
 
 def close(ours: Any, theirs: Any, match: float) -> bool:
@@ -201,10 +204,11 @@ def drift_beyond_rounding(
     """
     if not ours.drifts:
         return ""
-    update = distance(truth.first, truth.start)
+    # A schedule may begin at 0.
+    update = distance(truth.first, truth.start) or distance(truth.last, truth.start) or 1.0
     limits = {"loss": check["loss_tolerance"], "update": check["update_tolerance"]}
     if alone:
-        limits = {"loss": alone, "update": alone * max(1.0, length(truth.first) / (update or 1.0))}
+        limits = {"loss": alone, "update": alone * max(1.0, length(truth.first) / update)}
     for name, (where, size) in ours.drifts:
         if name.startswith(REST):
             if not size <= rest:

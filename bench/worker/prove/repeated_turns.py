@@ -70,6 +70,6 @@ def why_other(arm: Arm, start: StateCopy, steps: int) -> str:
     if not off > ROUNDINGS * distance(again, repeated()):
         return ""  # its repetitions differ as well, for instance near a minimum
     return (
-        "taken again from the same state, in short spans, they reach another one: the step does "
+        "repeated from the same state in short spans, they end in a different state: the step does "
         "less in the long spans that are timed"
     )

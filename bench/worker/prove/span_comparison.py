@@ -107,8 +107,7 @@ class Comparison:
         span, check = self._kept, self.check
         most = check["update_tolerance"]
         wrong = [path for path, error in self._updates.items() if error > most]
-        drifts = span.after.drifts.values()
-        reasons = [drift.where for drift in drifts if not drift.size <= self._floor][:1]
+        reasons = []
         if self._strays:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
@@ -180,7 +179,7 @@ def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
     if far:
         other = moments(span.stepped(apart=True).opt_state)
         far = [path for path in far if off[path] > ROUNDINGS * rms(other[path] - theirs[path])]
-    why = "are not what the steps make of them: they were lost, or made anew"
+    why = "do not follow from the steps: they were lost or reinitialized"
     return f"the optimizer's {', '.join(far[:FEW])} {why}" if far else ""
 
 

@@ -13,7 +13,7 @@ from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.relative_errors import close, multiple_of, rms
+from bench.worker.prove.relative_errors import close, multiple_of, rms, unchanged
 from bench.worker.prove.span_records import SpanRecord, readable
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
@@ -45,9 +45,9 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
         return "the parameters do not change" if wrong else ""
     for number, params in enumerate(right.params[:-1], start=1):
         if makes(params):
-            return f"{span.steps - number} of {count(span.steps, 'update')} were skipped"
+            return f"the step skips {span.steps - number} of {count(span.steps, 'update')}"
     if still:
-        return f"{', '.join(still[:FEW])} does not change"
+        return unchanged(still)
     parts = span.gate.reference.parts
     for some in subsets(parts):
         if makes(span.stepped(only=some).params[-1]):
@@ -86,7 +86,7 @@ def why_not_finite(span: SpanRecord) -> str:
         for path, leaf in leaves_by_path(tree).items():
             if (wrong := not_finite(leaf, before.get(path, 0.0))).any():
                 number = count(int(wrong.sum()), "element")
-                found.append(f"{path} is nan or infinite in {number}")
+                found.append(f"{path} is NaN or infinite in {number}")
     return "; ".join(found[:FEW])
 
 

@@ -297,7 +297,8 @@ class SpotChecks:
         between = min(MOST, int(SHARE * self.seconds / cost_s), self.rounds) - 2
         if between > 0 and self.rounds > between:
             due = sorted(self.chance.sample(range(1, self.rounds), between))
-            if self._stateless or self._can_repeat(self._in_turn):
+            is_cheap = self._stateless or self._can_repeat(self._in_turn)
+            if process_exchange.from_main(is_cheap):
                 due[1:] = [number + 1 for number in due[:-1]]
             for watched in self._watched.values():
                 watched.due += due
@@ -353,14 +354,14 @@ class SpotChecks:
             return ""
         if digest_of(before.params) == left.digest:
             if _moves(before.params, kept.after.held.params) and self._due.moves(left, steps):
-                why = "before: the step skips updates when it thinks nobody is checking"
+                why = "before: the step skips updates when it is not checked"
                 return f"the parameters do not change in the {count(steps, 'step')} {why}"
             return ""
         if left.start is None or not self._can_repeat(steps):
             return ""
         steps = kept.first_step - 1 - left.start[0]
         missing = left_out(self.gate, left.start[1], before, steps)
-        why = "before are missing: the step skips updates when it thinks nobody is checking"
+        why = "before are missing: the step skips updates when it is not checked"
         return f"{missing} of the {count(steps, 'update')} {why}" if missing else ""
 
     def _why_wrong_without_state(self, kept: SpanRecord) -> str:

@@ -186,39 +186,33 @@ class StateCopy:
         leaves, self._tree = flattened
         chosen = range(len(leaves)) if places is None else places
         self.kept = {place: _kept(leaves[place], replicas=replicas) for place in chosen}
-        """For each leaf, the checksums of its shards, and a function that makes it again."""
-
-    def equals(self, other: StateCopy, places: Iterable[int] | None = None) -> bool:
-        """Whether all leaves of this copy, or those of `places`, are in the other, and equal."""
-        chosen = self.kept if places is None else places
-        return all(other.kept[place][0] == self.kept[place][0] for place in chosen)
+        """For each leaf that is copied, a function that makes it again."""
 
     def restored(self, later: Any = None) -> Any:
         """Make a state from the copies, and from a later state's leaves where none were copied."""
         leaves = jax.tree.leaves(later)
         places = range(self._tree.num_leaves)
-        made = (self.kept[at][1]() if at in self.kept else leaves[at] for at in places)
+        made = (self.kept[at]() if at in self.kept else leaves[at] for at in places)
         return jax.tree.unflatten(self._tree, made)
 
 
-def _kept(leaf: Any, *, replicas: bool) -> tuple[list[int], Callable[[], Any]]:
+def _kept(leaf: Any, *, replicas: bool) -> Callable[[], Any]:
     """Copy a leaf, for `StateCopy.kept`."""
     own = private(leaf) if hasattr(leaf, "shape") else leaf
     if not isinstance(own, jax.Array):
-        return [digest_of(np.asarray(own))], lambda: own
+        return lambda: own
     kind = jax.random.key_impl(own) if is_key(own) else None
     numbers = words(own)
     shape, sharding, is_committed = numbers.shape, numbers.sharding, leaf.committed
     known: dict[int, np.ndarray] = {}  # equal replicas share memory
     first: dict[str, int] = {}
-    digests, pieces = [], []
+    pieces = []
     for shard in numbers.addressable_shards:
         digest = None if replicas else first.get(str(shard.index))
         if digest is None:
             values = np.asarray(shard.data)
             digest = first[str(shard.index)] = digest_of(values)
             known.setdefault(digest, values)
-        digests.append(digest)
         pieces.append((known[digest], shard.data.sharding))
 
     def make() -> Any:
@@ -229,7 +223,7 @@ def _kept(leaf: Any, *, replicas: bool) -> tuple[list[int], Callable[[], Any]]:
             array = jax.device_put(pieces[0][0])
         return array if kind is None else jax.random.wrap_key_data(array, impl=kind)
 
-    return digests, make
+    return make
 
 
 def is_elsewhere(train_step: TrainStep) -> bool:

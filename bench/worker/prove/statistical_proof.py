@@ -49,7 +49,7 @@ DRIFT = 1e-2
 
 
 NOTHING_TO_JUDGE_BY = (
-    f"it is approximate, and the loss of the reference does not surely fall in {STEPS} steps, so "
+    f"it is approximate, and the reference's loss does not reliably fall in {STEPS} steps, so "
     "there is nothing to judge it by"
 )
 

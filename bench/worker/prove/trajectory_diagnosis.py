@@ -66,7 +66,8 @@ def why_wrong(
     problem = under_sgd(gate.problems[SGD], rate) if under else gate.problems[OWN]
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
     gradients = gate.loss_and_gradients
-    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, match)
+    devices = gate.mesh.size
+    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, devices, match)
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [drift] if drift else []
@@ -119,7 +120,7 @@ def _unsteady(gate: Gate, build: Callable[[Problem], TrainStep]) -> str:
             listed = ", ".join(f"{loss:.4g}" for loss in losses)
             return (
                 f"the losses of the same batch at the same parameters are {listed}: the step draws "
-                "random numbers, as dropout does, or depends on its number"
+                "random numbers, as dropout does, or depends on the number of the step"
             )
     return ""
 
@@ -129,7 +130,9 @@ def _general_diagnosis(name: str, *, right_start: bool) -> str:
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
     if name == OWN:
-        later = "its first step is right, a later one is not, and no change of one number makes it"
+        later = (
+            "its first step is right, a later one is not, and no change of one number explains it"
+        )
         return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
     if right_start:
         return "the first step is right, but a later one is not"
