@@ -29,7 +29,7 @@ from bench.contract.placement import (
     unknown_axes,
 )
 
-approximate = "each device takes 4 steps on its own shards between two averages of the parameters"
+approximate = "each device takes 4 steps on its own shards between averagings of the parameters"
 
 H = 4
 """Inner steps between two outer steps."""

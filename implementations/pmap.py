@@ -18,7 +18,6 @@ from bench.contract import Batch, Problem, TrainStep
 from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
-    reduce_gradient_tree,
     unknown_axes,
 )
 
@@ -39,7 +38,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         params, opt_state, model_state = state
         value_and_grad = problem.over_microbatches(jax.value_and_grad(loss_fn, has_aux=True))
         (loss, model_state), grads = value_and_grad(params, model_state, batch)
-        loss, grads = reduce_gradient_tree((loss, grads), "mean", "data")
+        loss, grads = jax.lax.pmean((loss, grads), "data")
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state, model_state), loss
 

@@ -24,7 +24,7 @@ STATISTICS = ("local",)
 
 def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
     if mesh.is_multi_process:
-        return "one Python loop drives all devices, and these belong to several processes"
+        return "one Python loop drives all devices, but these belong to several processes"
     return unknown_axes(mesh, "data")
 
 

@@ -23,7 +23,6 @@ from bench.contract.placement import (
     create_data_parallel_sharding,
     place_batch_on_shards,
     place_model_state_on_shards,
-    reduce_gradient_tree,
     unknown_axes,
 )
 
@@ -52,7 +51,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         own_params = jax.lax.pcast(params, "data", to="varying")
         value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss, has_aux=True))
         (loss, model_state), grads = value_and_grad(own_params, model_state, batch)
-        loss, grads = reduce_gradient_tree((loss, grads), "sum", "data")
+        loss, grads = jax.lax.psum((loss, grads), "data")
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state, model_state), loss
 

@@ -109,7 +109,7 @@ class Race:
             pytest.fail(f"the new step {how}: {new['reason']}", pytrace=False)
         low, high = new["verdict_low"], new["verdict_high"]
         sure = "too few rounds for an interval"
-        if math.isfinite(high):
+        if high < math.inf:
             sure = f"surely {low:.3g} to {high:.3g} times the old step's time"
         sure += f"; at most {limit:g} is allowed"
         if low > limit:

@@ -135,7 +135,7 @@ def _case(name: str, cells: Mapping[str, Row], block: Comparison | None, share: 
     opponents, alpha = {arm: base_of(arm)}, share * block.alpha
     figures = block.margin, block.process, block.programs
     claim = compare(block.rounds, opponents, alpha, *figures)[arm]
-    apart = "they did not fit into memory together, and were measured one after the other"
+    apart = "they ran in processes of their own, one after the other"
     reason = "" if claim.ratio.paired else apart
     return Case(name, claim.verdict.word, reason, head, base, claim)
 

@@ -84,7 +84,7 @@ def referee(context: typer.Context) -> None:
         with refusing(NotStoredError, OSError), storing(path.parent), termination_as_interrupt():
             code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)
     except KeyboardInterrupt:
-        typer.echo("interrupted; these attempts are recorded as inconclusive", err=True)
+        typer.echo("interrupted; attempts that have begun are recorded as inconclusive", err=True)
         code = INTERRUPTED
     raise typer.Exit(code)
 

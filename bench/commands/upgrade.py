@@ -8,6 +8,7 @@ import typer
 
 from bench.commands import run
 from bench.commands.exits import OptionParser, refuse
+from bench.measure.version_environments import SHOWN
 from bench.records.paths import as_typed
 
 SETTINGS = run.SETTINGS
@@ -34,7 +35,8 @@ def upgrade(context: typer.Context) -> None:
     if "to" not in named and not parsed.bisect:
         words.insert(0, f"--base-revision={named['from']}")
         raise typer.Exit(run.run_pytest(words, "regress_plugin"))
-    package, _, first = named["from"].partition("==")
+    asked, _, first = named["from"].partition("==")
+    package = asked.partition("[")[0]  # without extras
     here = make_environment(named["to"]) if "to" in named else None
 
     def gate(version: str) -> int:
@@ -46,10 +48,12 @@ def upgrade(context: typer.Context) -> None:
         raise typer.Exit(gate(named["from"]))
     if not first:
         refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
-    last = here.versions[package] if here else _present(package)
+    last = here.versions.get(package, "") if here else _present(package)
+    if not last:
+        refuse(f"--bisect with --to: {package} is none of {', '.join(SHOWN)}")
     typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
     releases = first, *releases_between(package, first, last), last
-    code, answer = bisect([f"{package}=={one}" for one in releases], gate)
+    code, answer = bisect([f"{asked}=={one}" for one in releases], gate)
     typer.echo(answer)
     raise typer.Exit(code)
 

@@ -178,7 +178,7 @@ def why_not_divided(
     if length % (ways * pieces):
         return f"{length} tokens do not divide evenly into {ways * pieces} parts"
     if divide_heads and heads % ways:
-        return f"{heads} heads do not divide evenly by context={ways}"
+        return f"{heads} heads are not divisible by context={ways}"
     return None
 
 

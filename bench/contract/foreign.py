@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4"}
-DTYPES |= {"U32": "<u4", "U8": "|u1"}
+DTYPES |= {"I16": "<i2", "I8": "|i1", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1"}
 now = time.perf_counter_ns  # bound before a step is loaded, which may replace the clock
 
 

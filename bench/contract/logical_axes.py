@@ -90,7 +90,9 @@ def undivided(problem: Problem, rules: Rules, mesh: Mesh | AbstractMesh, *must: 
         axis = axis_of[name]
         parts = mesh.shape.get(axis, 1)
         if size % parts:
-            return f"{size} {name} do not divide evenly by {axis}={parts}"
+            return (
+                f"the dimension `{name}` has size {size}, which is not divisible by {axis}={parts}"
+            )
     return None
 
 

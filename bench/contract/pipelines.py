@@ -40,7 +40,7 @@ def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None
     if problem.make_stages is None:
         return "the model is not a chain of equal blocks"
     if problem.stacked:
-        return "a pipeline stacks the blocks of each stage for a loop of its own"
+        return "a pipeline already loops over each stage's blocks, so it takes no stacked layers"
     if mesh.shape.get("model", 1) > 1:
         reason = undivided(problem, TENSOR_PARALLEL, mesh, "mlp", "heads")
     reason = reason or why_not_in_shards(problem, mesh, "model")
@@ -53,11 +53,10 @@ def _why_not_even(problem: Problem, mesh: Mesh, blocks: int, chunks: int) -> str
         runs = f"{stages} stages" + (f" of {chunks} runs of blocks each" if chunks > 1 else "")
         return f"{blocks} blocks do not divide evenly into {runs}"
     if count < stages:
-        return (
-            f"{stages} stages need at least {stages} microbatches to be busy, and there are {count}"
-        )
+        few = f"but there are only {count}" if count > 1 else "but there is only 1"
+        return f"{stages} stages need at least {stages} microbatches to be busy, {few}"
     if count % stages:
-        return f"{count} microbatches do not divide evenly by {stages} stages"
+        return f"{count} microbatches are not divisible by {stages} stages"
     shard = problem.batch_size // mesh.shape["data"]
     if shard % count:
         return f"a device's batch of {shard} does not divide evenly into {count} microbatches"

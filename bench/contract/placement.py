@@ -33,7 +33,7 @@ def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     other = [name for name, size in mesh.shape.items() if size > 1 and name not in known]
     if not other:
         return None
-    return f"distributes only over {' and '.join(known)}, and this mesh has {', '.join(other)}"
+    return f"distributes only over {' and '.join(known)}, but this mesh also has {', '.join(other)}"
 
 
 def why_not_in_shards(problem: Problem, mesh: Mesh, *axes: str) -> str | None:
@@ -310,17 +310,6 @@ def keep_no_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
     return primitive.name not in {"all_gather", "convert_element_type", "transpose", "reshape"}
 
 
-def reduce_gradient_tree(tree: Any, reduce_type: ReduceType, axis_name: str) -> Any:
-    """Reduce a tree over an axis by one psum or pmean, whose all-reduces XLA can combine.
-
-    ValueError if `reduce_type` is neither "mean" nor "sum".
-    """
-    reductions = {"mean": jax.lax.pmean, "sum": jax.lax.psum}
-    if reduce_type not in reductions:
-        raise ValueError(f"reduce_type is {reduce_type!r}; it is 'mean' or 'sum'")
-    return reductions[reduce_type](tree, axis_name)
-
-
 def reduce_gradients_across_devices(
     gradients: Any, reduce_type: ReduceType = "mean", axis_name: str = "data"
 ) -> Any:
@@ -332,12 +321,15 @@ def reduce_gradients_across_devices(
     that are sums already are only divided, for a mean. ValueError if `reduce_type` is neither
     "mean" nor "sum".
     """
+    reductions = {"mean": jax.lax.pmean, "sum": jax.lax.psum}
+    if reduce_type not in reductions:
+        raise ValueError(f"reduce_type is {reduce_type!r}; it is 'mean' or 'sum'")
     checked = axis_name in varying_axes(jax.lax.axis_index(axis_name))
 
     def unless_summed(leaf: jax.Array) -> jax.Array | None:
         return None if checked and axis_name not in varying_axes(leaf) else leaf
 
     own = jax.tree.map(unless_summed, gradients)
-    reduced = reduce_gradient_tree(own, reduce_type, axis_name)
+    reduced = reductions[reduce_type](own, axis_name)
     divisor = jax.lax.axis_size(axis_name) if reduce_type == "mean" else 1
     return jax.tree.map(lambda x, done: x / divisor if done is None else done, gradients, reduced)

@@ -13,6 +13,7 @@ from bench.measure.processes.guarded import ChildError, ask
 from bench.plan.matrix import Plan, make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
+from bench.plan.presets import CLASSES
 from bench.records.arms import TWIN
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
@@ -177,6 +178,8 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         step = StepOptions.parse(text)
     except ValueError as error:
         raise BadInput([str(error)]) from error
+    if implementation in CLASSES:
+        raise BadInput([f"{name!r} names a class of implementations: name one of them"])
     if step.variant:
         raise BadInput([f"{name!r}: a variant does not change the sharding; leave it out"])
     return Options(

@@ -90,10 +90,10 @@ class Engine:
             if measures:
                 self._lock(self.directory)
             run = store.load(self.directory)
-            if measures and plan.margin != margin_of(run.manifest):
-                self._write_margin(run)
             run_folder.refuse_other_machine(run, catalogue)
             run_folder.refuse_other_sources(run, plan.cells, self._contents)
+            if measures and plan.margin != margin_of(run.manifest):
+                self._write_margin(run)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
         elif options.run is not None and (
@@ -103,7 +103,7 @@ class Engine:
 
     def kept(self, block: Block, arms: Sequence[str]) -> int:
         """Count the arms whose proof and programs a first launch would find in the user's cache."""
-        if self.options.cold or self.bases is not None:
+        if self.options.cold or self.bases is not None or self.catalogue["processes"] > 1:
             return 0
         keys = proof_cache.entry_keys(self._contents, block, arms)
         return sum(user_cache.has(proof_cache.entry_name(keys[name])) for name in arms)

@@ -75,16 +75,15 @@ def read_limits(root: Path) -> Limits:
             return (root / path).read_text(encoding="utf-8").strip()
         return ""
 
-    group = "sys/fs/cgroup"
-    own = text("proc/self/cgroup").rpartition("::")[2].strip("/")
-    names = ("cpu.max", "memory.max")
-    cpu, memory = (text(f"{group}/{own}/{name}") or text(f"{group}/{name}") for name in names)
-    quota, _, period = cpu.partition(" ")
+    own = Path("sys/fs/cgroup", text("proc/self/cgroup").rpartition("::")[2].strip("/"))
+    groups = (own, *own.parents[:-2])  # each of which may set a limit
+    cores = [f"{text(f'{group}/cpu.max')} ".split(" ")[:2] for group in groups]
+    sizes = [text(f"{group}/memory.max") for group in groups]
     profiling = text("proc/driver/nvidia/params").partition("RmProfilingAdminOnly:")[2].split()
     return Limits(
         governor=text(f"{CPUS.relative_to('/')}/cpu0/cpufreq/scaling_governor"),
-        group_cores=int(quota) / int(period) if quota.isdigit() else None,
-        group_bytes=int(memory) if memory.isdigit() else None,
+        group_cores=min((int(n) / int(of) for n, of in cores if n.isdigit()), default=None),
+        group_bytes=min((int(size) for size in sizes if size.isdigit()), default=None),
         available_bytes=psutil.virtual_memory().available,
         profiling_for_all=profiling[0] == "0" if profiling else None,
     )
@@ -142,7 +141,7 @@ def _why_no_gpu(machine: Machine) -> str:
     variables, newest = machine["variables"], machine["gpus"]["cuda"]
     if variables.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides them; unset it"
-    if variables.get("JAX_PLATFORMS", "cuda") not in ("", "cuda", "gpu"):
+    if not {"", "cuda", "gpu"} & {*variables.get("JAX_PLATFORMS", "").split(",")}:
         return f"JAX_PLATFORMS is {variables['JAX_PLATFORMS']}; unset it"
     found = [name for name in machine["versions"] if name.startswith("jax-cuda")]
     if not found:

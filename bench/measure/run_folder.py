@@ -182,7 +182,9 @@ def refuse_other_sources(run: store.Run, cells: Iterable[Cell], contents: Conten
 
 def _portable(word: str) -> str:
     """Shorten an absolute path in an argument, so that it shows none of the user's folders."""
-    option, equals, value = word.rpartition("=")
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    if not Path(value).is_absolute():  # as in `x=XLA_FLAGS=--xla_dump_to=/folder`
+        option, equals, value = word.rpartition("=")
     if Path(value).is_absolute():
         here = Path(value).is_relative_to(Path.cwd())
         value = str(Path(value).relative_to(Path.cwd())) if here else Path(value).name

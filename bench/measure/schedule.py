@@ -123,9 +123,10 @@ class Schedule:
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
             state.ceilings = row["ceilings"] or state.ceilings
+            own = sum(row["seconds"].values())
+            state.seconds = own + state.seconds * (row["launch"] in state.launches)
             state.launches.add(row["launch"])
-            state.seconds = sum(row["seconds"].values())
-            self._stored_s += state.seconds
+            self._stored_s += own
 
     @property
     def passes(self) -> int:
@@ -137,9 +138,9 @@ class Schedule:
         """Seconds of the budget that stored launches have left; None without a budget."""
         return None if self.plan.budget_s is None else self.plan.budget_s - self._stored_s
 
-    def missing_launches(self, block: Block, arms: Sequence[str]) -> int:
-        """Count the passes that are not stored for all of these arms."""
-        return sum(bool(self._open(block, arms, n + 1)) for n in range(self.passes))
+    def missing_launches(self, block: Block, arms: Sequence[str]) -> list[int]:
+        """List the passes, numbered from 0, that are not stored for all of these arms."""
+        return [number for number in range(self.passes) if self._open(block, arms, number + 1)]
 
     def launches(
         self, selected: Mapping[Block, Sequence[str]]

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from bench.measure.catalogue import Reasons
 from bench.measure.hosts import Hosts, Order
 from bench.measure.processes.group import FORGED, Group
 from bench.measure.suspicious_times import ROUNDS, compared, reasons_against, suspicious_winner
@@ -48,8 +49,7 @@ class Settings:
     silence_s: float = SILENCE_S
     variants: Mapping[str, Variant] = field(default_factory=dict)
     hosts: Hosts = field(default_factory=Hosts)
-    unsupported: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
+    unsupported: Reasons = field(default_factory=dict)
     program_cache: str | None = None
     """Compilation cache that the launches of a block share. Blocks do not share one, because that
     would shorten later blocks' compile times."""
@@ -276,7 +276,7 @@ class _BlockRun:
         while pending:
             worker = _Worker(self, pending)
             report = worker.report
-            if report.status != "ok" and report.phase == "ceilings":
+            if report.status != "ok" and report.phase == "ceilings" and not self.without_ceilings:
                 self.without_ceilings = True
                 continue
             failed = {name: row for name, row in report.cells.items() if row["status"] != "ok"}

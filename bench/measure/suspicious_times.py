@@ -66,8 +66,8 @@ def reasons_against(
     spans_s = sum(map(_spans_s, samples))
     if block["processes"] == 1 and spans_s > rounds_s + LATE_S:
         reason = (
-            f"the launch's spans add up to {numbers.si(spans_s, 's')}, and only "
-            f"{numbers.si(rounds_s, 's')} passed outside of its process"
+            f"the launch's spans add up to {numbers.si(spans_s, 's')}, but only "
+            f"{numbers.si(rounds_s, 's')} passed by the supervisor's clock"
         )
         return dict.fromkeys(cells, reason)
     found = _why_gaps_are_long(samples, cells)

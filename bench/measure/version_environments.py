@@ -5,7 +5,6 @@ the user's cache. Its folder is named after all resolved versions, so that a dif
 another day makes a new environment. The arms are the bases of a gate, or variants.
 """
 
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -15,8 +14,10 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from platformdirs import user_cache_path
@@ -38,9 +39,6 @@ from bench.records.temporary_folders import temporary_folder
 TIMEOUT_S = 1200.0
 SHOWN = ("jax", "jaxlib", "flax", "optax")
 """Packages whose versions distinguish environments."""
-
-_READY = "ready"
-"""A file that marks a complete environment."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,12 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
         versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
         own_root = b"" if CHECKOUT else bytes(ROOT)
-        parts = digest(done.stdout.encode() + content + own_root)
+        parts = digest(b"moved" + done.stdout.encode() + content + own_root)
         name = f"jax-{known['jax']}-python-{version}-{parts}"
         folder = user_cache_path("lockstep-environments") / name
         own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-        if install and not (folder / _READY).exists():
-            _install(folder, python, own, done.stdout)
+        if install and not folder.exists():
+            _install(folder, python, done.stdout)
         return Environment(own, versions)
     refusals = "; ".join(f"Python {' and '.join(on)}: {reason}" for reason, on in reasons.items())
     raise BadInput([f"uv cannot install {requirement} with the project's dependencies. {refusals}"])
@@ -122,28 +120,37 @@ def _compiled(wanted: str, python: str, *more: str) -> subprocess.CompletedProce
     return _uv("pip", "compile", "-", "--python", python, *plain, *more, text=wanted)
 
 
-def _install(folder: Path, python: str, own: Path, requirements: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted installation
-    for words, text in (
-        (("venv", "--quiet", "--python", python, str(folder)), ""),
-        (("pip", "install", "--quiet", "--python", str(own), "-r", "-"), requirements),
-    ):
-        done = _uv(*words, text=text)
-        if done.returncode:
-            raise BadInput([f"uv cannot make {folder}: {readable(' '.join(done.stderr.split()))}"])
-    if not CHECKOUT:  # workers find an installed Lockstep last, after the environment's packages
-        for packages in folder.rglob("site-packages"):
-            (packages / "lockstep.pth").write_text(f"{ROOT}\n")
-    (folder / _READY).touch()
+def _install(folder: Path, python: str, requirements: str) -> None:
+    """Make an environment, and move it to its folder once it is complete."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent) as parent:
+        made = Path(parent) / "environment"
+        for words, text in (
+            (("venv", "--quiet", "--python", python, str(made)), ""),
+            (("pip", "install", "--quiet", "--python", str(made), "-r", "-"), requirements),
+        ):
+            done = _uv(*words, text=text)
+            if done.returncode:
+                why = readable(" ".join(done.stderr.split()))
+                raise BadInput([f"uv cannot make {folder}: {why}"])
+        if not CHECKOUT:  # workers find an installed Lockstep last, after other packages
+            for packages in made.rglob("site-packages"):
+                (packages / "lockstep.pth").write_text(f"{ROOT}\n")
+        with suppress(OSError):  # another process has made it in the meantime
+            made.rename(folder)
 
 
 def _uv(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
     environment.pop("VIRTUAL_ENV", None)
-    return subprocess.run(  # noqa: S603
-        ["uv", *words],  # noqa: S607 (the uv on the path is wanted)
-        input=text, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+    try:
+        return subprocess.run(  # noqa: S603
+            ["uv", *words],  # noqa: S607 (the uv on the path is wanted)
+            input=text, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BadInput([f"`uv {words[0]}` did not end within {TIMEOUT_S / 60:.0f} min"]) from None
 
 
 def _pythons() -> dict[str, str]:
@@ -232,7 +239,7 @@ class VersionBases(Bases):
 
     environment: Environment = field(kw_only=True)
 
-    @contextlib.contextmanager
+    @contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
         """Write a foreign file for each implementation while the context is open."""
         with temporary_folder() as folder:

@@ -55,7 +55,7 @@ def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[fl
 def _noise(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]:
     workloads = {(block.workload, block.size) for block in plan.blocks}
     for run in runs_here(catalogue, reports):
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError, ValueError):
             rows = ((launch, launch.head["blocks"][0]) for launch in run.launches)
             alike = [one for one, row in rows if (row["workload"], row["size"]) in workloads]
             if found := [noise for launch in alike if (noise := _of_launch(launch.samples))]:

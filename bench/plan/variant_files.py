@@ -65,8 +65,8 @@ def chosen(
     others = {name: one.platforms - {platform} for name, one in found.items()}
     if names := [name for name in others if others[name]]:
         faults.append(
-            f"{', '.join(names)} set flags of {', '.join(sorted(set().union(*others.values())))}, "
-            f"which do nothing on {platform}; allowed are flags of {platform} (as those of "
-            f"--variant @{platform}) and of no platform"
+            f"{', '.join(names)}: flags of {', '.join(sorted(set().union(*others.values())))} do "
+            f"nothing on {platform}; use those of {platform}, as --variant @{platform} does, or of "
+            "no platform"
         )
     return [*found.values()], faults

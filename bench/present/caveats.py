@@ -161,7 +161,7 @@ def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
     if effects:
         size, by, where = max(effects, key=itemgetter(0))
         count = numbers.count(len({block.name for _, _, block in effects}), "block")
-        said["The order of turns shows"] = (
+        said["The order of turns matters"] = (
             f"In {count}, the time of a turn depends on its place in the round or on what ran "
             f"before it by more than the margin; most on its {by} in {where.name}, by "
             f"{numbers.percent(size)}. Every arm has every place and predecessor about equally "
@@ -174,8 +174,9 @@ def _of_cells(said: dict[str, str], cells: pd.DataFrame) -> None:
         return
     if alone := int(((cells["status"] == "ok") & ~cells["interleaved"]).sum()):
         said["Measured in a separate process"] = (
-            f"{numbers.count(alone, 'cell')} did not fit beside the others and ran in a process of "
-            "its own. The ratio has no interval: the host may have changed in between."
+            f"{numbers.count(alone, 'cell')} ran in a process without the others: they did not fit "
+            "together, or one may have disturbed another. The ratio has no interval: the host may "
+            "have changed in between."
         )
     if earlier := {*cells["proved_in"].dropna(), *cells["compiled_in"].dropna()}:
         said["Proved or compiled earlier"] = (

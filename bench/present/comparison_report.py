@@ -294,7 +294,7 @@ def tally(compared: RunComparison) -> str:
         parts = [f"{count} only in {run}" for run, count in only.items()]
         sentences.append(f"{listing(parts)}.")
     if compared.untimed:
-        sentences.append(f"{compared.untimed} without a time in either.")
+        sentences.append(f"{numbers.count(compared.untimed, 'cell')} without a time in either run.")
     return " ".join(sentences)
 
 

@@ -57,7 +57,8 @@ def _board(board: Board) -> str:
 
     joined = f"{board['links']} NVLinks" if board["links"] else f"PCIe {board['pcie'] or MISSING}"
     ecc = {None: "ECC unknown", True: "ECC on", False: "ECC off"}[board["ecc"]]
-    users = "users unknown" if board["processes"] is None else f"{board['processes']} users"
+    used = board["processes"]
+    users = "processes unknown" if used is None else count(used, "process", "processes")
     return "; ".join(
         (
             board["name"],

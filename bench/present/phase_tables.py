@@ -83,9 +83,9 @@ def input_sentences(rows: Rows) -> Iterator[str]:
             verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
             wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
             yield (
-                f"Input {way}: {ends([row['ratio'] for row in measured])} of the step time on a "
-                f"resident batch ({verdicts}); a step waits {wait} for it, the median of "
-                f"{numbers.count(len(measured), 'cell')}."
+                f"Input {way}: a step takes {ends([row['ratio'] for row in measured])} times as "
+                f"long as on a resident batch ({verdicts}), and waits {wait} for its input, the "
+                f"median of {numbers.count(len(measured), 'cell')}."
             )
 
 
@@ -184,7 +184,7 @@ def checkpoint_sentences(rows: Rows) -> list[str]:
     said = [f"Checkpoints: {', '.join(parts)}."] if parts else []
     if failed := [row for row in rows if row["reason"]]:
         cells = numbers.count(len(failed), "cell")
-        said.append(f"There is no checkpoint of {cells}: {failed[0]['reason']}")
+        said.append(f"There is no checkpoint of {cells}, the first because: {failed[0]['reason']}.")
     return said
 
 

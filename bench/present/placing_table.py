@@ -33,9 +33,9 @@ LINE, PER_COLUMN = 44, 9
 """Characters per line of the picture's text: beside the blocks, and at least for each block."""
 
 CAPTION = (
-    "Medians. Below each mesh: the fastest step time. The stronger the blue, the farther behind. "
-    "Solid outline: the fastest estimate; dashed: may be equally fast. Worst and geometric mean "
-    "cover the blocks shared with others."
+    "Medians over rounds. Below each mesh: the fastest step time. The stronger the blue, the "
+    "farther behind. Solid outline: the fastest estimate; dashed: may be equally fast. Worst and "
+    "geometric mean cover the situations shared with others."
 )
 
 APART = " Approximate steps are ranked separately, and set beside the fastest exact one."

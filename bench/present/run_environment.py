@@ -120,8 +120,8 @@ def energy(found: Tables) -> str:
         cells = found.cells[(found.cells["status"] == "ok") & found.cells["block"].isin(metered)]
         if missing := int(cells["joules_per_step"].isna().sum()):
             parts.append(
-                f"unknown for {numbers.count(missing, 'cell')}, whose turns are too short for "
-                "that: more --seconds make them longer"
+                f"unknown for {numbers.count(missing, 'cell')}, whose turns are too short to "
+                "meter: a larger --seconds makes them longer"
             )
     if reasons:
         parts.append(f"{'elsewhere ' if known else ''}unknown: {'; '.join(reasons)}")

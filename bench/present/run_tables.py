@@ -106,9 +106,9 @@ def largest(rows: Sequence[MaxBatchRow]) -> Table:
                detail=where_known("next_bytes", numbers.bytes_)),
     ]  # fmt: skip
     fact = (
-        "What a device would hold is predicted by compiling the step with one batch after another, "
-        "to a sixteenth. The largest within the limit was then run for a few steps, which proves "
-        "that it fits and nothing else."
+        "What a device would hold is predicted by compiling the step at a series of batch sizes, "
+        "to within a sixteenth. The largest that should fit was then run for a few steps, which "
+        "proves only that it fits."
     )
     return Table("Largest batch that fits", columns, rows, [fact], name="max_batch")
 

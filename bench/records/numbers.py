@@ -91,7 +91,7 @@ def scientific(value: float | None) -> str:
 
 def ratio(value: float) -> str:
     """Format a ratio to a thousandth, `1.253`, which interleaved rounds can resolve."""
-    return f"{value:.3f}" if value < 10 else significant(value)  # noqa: PLR2004
+    return f"{value:.3f}" if value < 9.9995 else significant(value)  # noqa: PLR2004 - 10.0, rounded
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -26,11 +26,11 @@ from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.checkpoints import save_and_restore_cells
 from bench.worker.phases.training import train_cells
 from bench.worker.problems import drawn, load_workload, make_mesh, make_problem
+from bench.worker.process_exchange import EndedError
 from bench.worker.process_guard import HeldFunctions, ProcessSettings
 from bench.worker.prove.arm_checks import ENDLESS
 from bench.worker.prove.divided_gradients import float64_batch
 from bench.worker.prove.failures import (
-    EndedError,
     UnsupportedError,
     approximation,
     failure,

@@ -20,8 +20,9 @@ from bench.worker.ablated_arms import ablated_arm
 from bench.worker.block_session import BlockSession
 from bench.worker.foreign.foreign_module import ForeignStep
 from bench.worker.phases.input_feed import FedArm, fed_arm, longest
+from bench.worker.process_exchange import EndedError
 from bench.worker.prove.arm_checks import check_completion, diverged, is_late, why_diverged
-from bench.worker.prove.failures import EndedError, UnsupportedError, failure, in_all_processes
+from bench.worker.prove.failures import UnsupportedError, failure, in_all_processes
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.prove.trajectory import build_step

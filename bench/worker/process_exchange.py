@@ -6,18 +6,30 @@ Every process must take part in the same exchanges in the same order.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from bench.records.messages import Place
+from bench.records.statuses import Status
 
 T = TypeVar("T")
+ENDED = "ended in all processes"
+"""Key of what a process sends in place of its value if it has failed; no name has spaces."""
 
 _NEVER_S = 7 * 86400
 _exchange: Callable[[Any], list[Any]] | None = None
+
+
+class EndedError(Exception):
+    """An action failed in at least one process of the launch, so no process may use its result."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status: Status = status
+        self.reason = reason
 
 
 def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
@@ -51,8 +63,21 @@ def is_main() -> bool:
 
 
 def gather(value: T) -> list[T]:
-    """Return the values of all processes, by rank; they must be serializable as JSON."""
-    return [value] if _exchange is None else _exchange(value)
+    """Return the values of all processes, by rank; they must be serializable as JSON.
+
+    Raises EndedError, in all processes, if one of them called `end_all` instead.
+    """
+    values = [value] if _exchange is None else _exchange(value)
+    for each in values:
+        if isinstance(each, dict) and ENDED in each:
+            raise EndedError(*each[ENDED])
+    return values
+
+
+def end_all(status: Status, reason: str) -> NoReturn:
+    """Raise EndedError in all processes, at their next exchange."""
+    gather({ENDED: [status, reason]})
+    raise AssertionError("gather raises EndedError")
 
 
 def from_main(value: T) -> T:

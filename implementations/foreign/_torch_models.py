@@ -26,16 +26,16 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 def why_unsupported(problem: Any) -> str | None:
     """Return why no step of torch_*.py can run the problem; None if one can."""
     if other := [axis for axis, size in problem.mesh.items() if axis != "data" and size > 1]:
-        return f"it shards only the batch, and this mesh has {', '.join(other)}"
+        return f"it shards only the batch, but this mesh also has {', '.join(other)}"
     if problem.model not in MODELS or problem.platform not in PLATFORMS:
         known = f"{', '.join(MODELS)} on CPUs and GPUs"
         return f"it runs {known}, not {problem.model} on {problem.platform}"
     if problem.compute not in DTYPES:
-        return f"{problem.compute} needs loss scaling"
+        return f"{problem.compute} would need loss scaling, which it does not have"
     if getattr(problem, "remat", "") not in ("", "full"):
-        return f"its checkpoints recompute whole blocks, and remat={problem.remat} does not"
+        return f"it can recompute only whole blocks (remat=full), not remat={problem.remat}"
     if getattr(problem, "scan_layers", False):
-        return "its layers are modules of their own, and PyTorch does not loop over stacked ones"
+        return "its layers are separate modules; PyTorch has no loop over stacked layers"
     return None
 
 
@@ -51,13 +51,15 @@ def device_of(problem: Any) -> torch.device:
 class MLP(nn.Module):
     """Linear layers with ReLU between them."""
 
-    def __init__(self, widths: list[int]) -> None:
+    def __init__(self, widths: list[int], remat: str) -> None:
         super().__init__()
+        self.remat = remat
         self.layers = nn.ModuleList(nn.Linear(wide, out) for wide, out in pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
-            x = F.relu(layer(x))
+            block = nn.Sequential(layer, nn.ReLU())
+            x = checkpoint(block, x, use_reentrant=False) if self.remat else block(x)
         return self.layers[-1](x)
 
 
@@ -122,7 +124,7 @@ def make_model(problem: Any) -> nn.Module:
     elif problem.model == "mlp":
         numbers = {int(name.split("/")[1]): name for name in shapes if name.endswith("kernel")}
         kernels = [shapes[name] for _, name in sorted(numbers.items())]
-        model = MLP([kernels[0][0], *(outputs for _, outputs in kernels)])
+        model = MLP([kernels[0][0], *(outputs for _, outputs in kernels)], problem.remat)
     else:
         model = GPT2(problem.sizes, shapes["tokens/table/embedding"][0], problem.remat)
     dtype = next(iter(problem.params.values())).dtype.name

@@ -183,7 +183,7 @@ def test_names_with_equals_signs_are_selected(front: Front) -> None:
 def test_nothing_selected(front: Front) -> None:
     done = front("run", *SMALL, "-k", "nobody")
     assert done.code == 5
-    assert "none of the 6 cells is selected; a name is mlp-base/data=1/" in done.out
+    assert "none of the 6 cells is selected; names are like mlp-base/data=1/" in done.out
     assert front("run", *SMALL, "-k", "nobody", "--dry-run").out == done.out, "no time is told"
     assert not (front.folder / "reports").exists()
 
@@ -601,7 +601,7 @@ def test_dry_run_measures_nothing(front: Front) -> None:
 def test_a_batch_that_meshes_cannot_divide_is_told_to_be_another(front: Front) -> None:
     done = front("run", *SMALL, "--meshes", "data=3", "--dry-run")
     assert "mlp-base/data=3/b258/fp32  about" in done.out
-    assert "mlp-base: every mesh divides a batch of 258, but not of 256" in done.out
+    assert "mlp-base: the batch is 258, because some mesh does not divide the usual 256" in done.out
 
 
 def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done]) -> None:

@@ -34,7 +34,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         catalogue={"platform": "cpu", "implementations": []},
         unsupported=why,
         kept=lambda _block, _arms: 0,
-        schedule=SimpleNamespace(missing_launches=lambda *_: 1),
+        schedule=SimpleNamespace(missing_launches=lambda *_: [0]),
     )
     estimates = run_estimates.RunEstimates(engine)
     console = Console(file=io.StringIO(), width=100)
@@ -64,7 +64,7 @@ def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it
             unsupported={block.name: why},
             directory=None,
             plan=None,
-            schedule=SimpleNamespace(missing_launches=lambda *_: 1),
+            schedule=SimpleNamespace(missing_launches=lambda *_: [0]),
         ),
     )
     run_plugin.Front._report_impossible_blocks(front)

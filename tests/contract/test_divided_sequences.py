@@ -34,7 +34,7 @@ def test_every_token_is_on_one_device(part, first):
     ("implementation", "mesh", "reason"),
     [
         (context_ulysses, "data=2,context=4", None),
-        (context_ulysses, "data=1,context=8", "4 heads do not divide evenly by context=8"),
+        (context_ulysses, "data=1,context=8", "4 heads are not divisible by context=8"),
         (context_ring, "data=1,context=8", "24 tokens do not divide evenly into 16 parts"),
         (context_ring, "context=4", "needs the axis data"),
         (context_ring, "data=1,context=2,model=2", "this mesh has model"),

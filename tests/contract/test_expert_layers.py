@@ -84,4 +84,4 @@ def test_what_has_no_experts_says_so(implementation):
 def test_experts_that_do_not_divide_say_so():
     mesh = make_mesh(MeshShape.parse("data=1,expert=3"))
     reason = expert_all_to_all.why_unsupported(moe.problem(moe.SIZES["tiny"](), 9, "fp32"), mesh)
-    assert reason == "8 expert do not divide evenly by expert=3"
+    assert reason == "the dimension `expert` has size 8, which is not divisible by expert=3"

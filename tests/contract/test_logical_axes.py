@@ -65,7 +65,10 @@ def test_names_must_fit_the_parameters():
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32"), "2 heads do not divide evenly by model=8"),
+        (
+            gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32"),
+            "size 2, which is not divisible by model=8",
+        ),
         (linear.problem(linear.SIZES["tiny"](), 8, "fp32"), "no dimension named mlp or heads"),
         (mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), None),
     ],

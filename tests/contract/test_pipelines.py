@@ -43,7 +43,7 @@ def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
         ("data=2,pipe=2", 2, 8, 1, None),
         ("data=2,model=2,pipe=2", 4, 8, 2, None),
         ("data=2", 2, 8, 1, "needs the axis pipe, which this mesh lacks"),
-        ("data=1,fsdp=2,pipe=2", 2, 8, 1, "and this mesh has fsdp"),
+        ("data=1,fsdp=2,pipe=2", 2, 8, 1, "but this mesh also has fsdp"),
         ("data=1,pipe=8", 8, 8, 1, "4 blocks do not divide evenly into 8 stages"),
         (
             "data=1,pipe=4",
@@ -57,9 +57,9 @@ def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
             2,
             8,
             1,
-            "4 stages need at least 4 microbatches to be busy, and there are 2",
+            "4 stages need at least 4 microbatches to be busy, but there are only 2",
         ),
-        ("data=1,pipe=2", 3, 9, 1, "3 microbatches do not divide evenly by 2 stages"),
+        ("data=1,pipe=2", 3, 9, 1, "3 microbatches are not divisible by 2 stages"),
         (
             "data=2,pipe=2",
             8,
@@ -67,7 +67,7 @@ def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
             1,
             "a device's batch of 4 does not divide evenly into 8 microbatches",
         ),
-        ("data=1,model=4,pipe=2", 2, 8, 1, "2 heads do not divide evenly by model=4"),
+        ("data=1,model=4,pipe=2", 2, 8, 1, "`heads` has size 2, which is not divisible by model=4"),
     ],
 )
 def test_what_cannot_be_a_pipeline_says_why(mesh, microbatches, batch, chunks, reason):
@@ -82,7 +82,7 @@ def test_a_model_that_is_no_chain_says_so():
     assert why_no_pipeline(problem, mesh) == "the model is not a chain of equal blocks"
     scanned = gpt2.problem(gpt2.SIZES["deep"](), 8, "fp32", scan_layers=True)
     assert why_no_pipeline(replace(scanned, microbatches=2), mesh) == (
-        "a pipeline stacks the blocks of each stage for a loop of its own"
+        "a pipeline already loops over each stage's blocks, so it takes no stacked layers"
     )
 
 

@@ -203,7 +203,7 @@ def test_it_fits_a_screen(examine):
     assert len(text.splitlines()) <= 40
     assert "2 x NVIDIA H100 80GB HBM3, 76.0" in text
     assert "345 of 1980 MHz; 70 of 700 W; 31 °C" in text
-    assert "18 NVLinks; 0 users" in text
+    assert "18 NVLinks; 0 processes" in text
     assert "- GPU 1: persistence mode is off" in text
 
 

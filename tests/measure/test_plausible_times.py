@@ -107,7 +107,7 @@ def test_all_spans_fit_what_passed_outside():
     assert refused(rows, rounds_s=1.01 * spans_s - LATE_S) == {}
     found = refused(rows, rounds_s=0.99 * spans_s - LATE_S)
     assert set(found) == {"a", "b", "c"}
-    assert "passed outside of its process" in found["a"]
+    assert "passed by the supervisor's clock" in found["a"]
 
 
 STEP_S = SPAN_S / 10

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bench.records.mesh import MeshShape
 from bench.worker import process_exchange
 from bench.worker.problems import make_mesh
-from bench.worker.prove.failures import EndedError
+from bench.worker.process_exchange import EndedError
 from bench.worker.read.programs import live_programs
 from bench.worker.time import ceilings
 from bench.worker.time.ceilings import measure_ceilings

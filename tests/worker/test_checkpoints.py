@@ -260,7 +260,7 @@ def test_an_array_is_held_to_its_own_sharding_beside_a_larger_one(
         assert found["seen_bytes"] == found["largest_bytes"] == 64 * 4 * 4 // 4
     else:
         what = re.escape(f"{dtype}{[*shape]}")
-        with pytest.raises(WrongStepError, match=rf"array, {what}, and may hold {bound}\sB of it"):
+        with pytest.raises(WrongStepError, match=rf"of {what}, but may hold only {bound}\sB"):
             measure()
 
 
@@ -357,7 +357,7 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
         "block training for 50.0\N{NARROW NO-BREAK SPACE}ms, restores take "
         "110\N{NARROW NO-BREAK SPACE}ms."
     )
-    assert said[1] == "There is no checkpoint of 1 cell: no room"
+    assert said[1] == "There is no checkpoint of 1 cell, the first because: no room."
     caveat = caveats.caveats(content, store.read_manifest(directory))["Without a checkpoint"]
     assert caveat.startswith("There are no figures of checkpoints for 1 cell")
     assert "/pmap: no room" in caveat

@@ -352,7 +352,7 @@ def test_more_cores_than_its_share_are_found(arm, monkeypatch):
     monkeypatch.setattr(foreign_arm, "IDLE_SHARE", 1e9)
     for _ in range(3):
         greedy.run(2)
-    assert "cores, and its share is 1" in greedy.why_untrusted()
+    assert "cores, but its share is 1" in greedy.why_untrusted()
 
 
 @pytest.mark.parametrize(("told_ms", "lies"), [(2, True), (20, False)])

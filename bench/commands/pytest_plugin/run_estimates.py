@@ -46,7 +46,7 @@ class RunEstimates:
         return {
             block: [
                 sum(self.launch(block, arms, launch).values())
-                for launch in range(self._engine.schedule.missing_launches(block, arms))
+                for launch in self._engine.schedule.missing_launches(block, arms)
                 if self.running(block, arms)
             ]
             for block, arms in selected.items()
@@ -73,7 +73,8 @@ def print_plan(
     for name, batch in sorted({(f"{b.workload}-{b.size}", b.batch) for b in selected}):
         usual = default_batch(name)
         if usual % shards and batch == math.ceil(usual / shards) * shards:
-            lines.append((f"{name}: every mesh divides a batch of {batch}, but not of {usual}", ""))
+            why = f"some mesh does not divide the usual {usual}"
+            lines.append((f"{name}: the batch is {batch}, because {why}", ""))
     more = {
         "and each with input ": plan.worker["inputs"],
         "and each ablated: ": plan.worker["ablations"],

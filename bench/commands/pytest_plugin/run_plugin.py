@@ -155,7 +155,7 @@ class Front:
             self._selected.setdefault(cell.block, []).extend(arms)
         if not session.items:
             example = next(iter(self._cells), "none")
-            self._say(f"none of the {len(self._cells)} cells is selected; a name is {example}")
+            self._say(f"none of the {len(self._cells)} cells is selected; names are like {example}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool | None:
@@ -254,7 +254,7 @@ class Front:
                 traceback.print_exc()
                 raise RunEnd(f"Lockstep itself failed: {error}", FAILED) from error
         if name not in self._rows:
-            pytest.skip("not measured: enough cells had failed before")
+            pytest.skip("not measured: the run stopped after as many failures as are allowed")
         return self._rows[name]
 
     def step_seconds(self, name: str) -> list[float]:

@@ -13,6 +13,7 @@ from typing import cast
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import ask
 from bench.plan.distributed_config import DistributedConfig
+from bench.plan.option_values import BadInput
 from bench.records.messages import Rendezvous
 
 RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
@@ -62,8 +63,11 @@ def membership(how: str) -> Membership:
 def _read(path: Path) -> DistributedConfig:
     try:
         config = DistributedConfig.from_toml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ClusterError(f"--distributed: cannot read {path}: {error.strerror}") from error
+    except BadInput as error:
+        raise BadInput([f"--distributed {path}: {fault}" for fault in error.faults]) from error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", "it is not UTF-8")
+        raise ClusterError(f"--distributed: cannot read {path}: {why}") from error
     ranks = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK") if name in os.environ}
     if not ranks:
         return config

@@ -161,7 +161,7 @@ class Group(contextlib.ExitStack):
         """Return the end of the launch if a process that has closed its output ends it."""
         code = self.processes[rank].code(_LEAVE_S)
         if code is None:
-            return self._abort(rank, f"did not end within {_LEAVE_S:g} s")
+            return self._abort(rank, f"closed its output but did not end within {_LEAVE_S:g} s")
         if rank == 0 and code == 0:
             for process in self.processes:
                 process.code(_LEAVE_S)

@@ -58,10 +58,10 @@ def describe_shortage(pressure: Path = PRESSURE) -> str:
     """Describe a shortage of memory; empty if there is none."""
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     found = re.search(r"^some .*avg60=([\d.]+)", _text(pressure), re.MULTILINE)
-    stalled = float(found[1]) if found else 0.0
+    stalled = round(float(found[1])) if found else 0
     if memory.available >= SHORT * memory.total and stalled < STALLED:
         return ""
-    waited = f", and processes waited for it {stalled:.0f} % of the last minute" if stalled else ""
+    waited = f", and processes waited for it {stalled} % of the last minute" if stalled else ""
     return (
         f"memory was short: {numbers.si(memory.available, 'B')} of "
         f"{numbers.si(memory.total, 'B')} were available, {numbers.si(swap.used, 'B')} were "

@@ -64,7 +64,7 @@ function drawChooser() {
 function useOf(cells, limit, where) {
   const fits = cells.filter(({ memory_bytes: size }) => !limit || (known(size) && size <= limit));
   const left = cells.length - fits.length;
-  const without = left ? ` ${left} of ${cells.length} need more memory, or have no figure of it.` : "";
+  const without = left ? ` ${left} of ${cells.length} need more memory, or their memory is unknown.` : "";
   if (!fits.length) return element("p", `Nothing fits${where}.${without}`);
   const best = usable(fits);
   const named = best.slice(0, MOST_USED);

@@ -63,7 +63,8 @@ function drawCells() {
   const supported = sorted.filter((cell) => cell.status !== "unsupported");
   const every = unfolded || table.filters.status === "unsupported" || !supported.length;
   const rows = every ? sorted : supported;
-  const more = button(`Show ${CELLS.length - rows.length} unsupported cells too`, () => {
+  const hidden = CELLS.length - rows.length;
+  const more = button(`Show ${hidden} unsupported ${hidden > 1 ? "cells" : "cell"} too`, () => {
     unfolded = true;
     drawCells();
   });

@@ -119,7 +119,6 @@ def overhead() -> dict[str, Any]:
         "kind": "overhead",
         "call_ns": call_ns(arms[0]),
         "throughput_ns": median(turn["throughput_ns"] / turn["steps"] for turn in turns),
-        "latency_ns": median(turn["latency_ns"] / turn["latency_steps"] for turn in turns),
         "untimed_ns": 1e9 * (wall_s - inside_s) / len(turns) / steps,
     }
 

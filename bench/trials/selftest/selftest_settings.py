@@ -82,7 +82,7 @@ Row: TypeAlias = dict[str, Any]
 own: a trial of Lockstep, whose samples are in SAMPLES: its `number`, its `wall_s`, and `inside_s`,
   the seconds within timed or wash-out steps.
 overhead: the cost of the clock, with a step that does nothing, in nanoseconds per step: `call_ns`
-  without any clock, `throughput_ns`, `latency_ns`, and `untimed_ns` between the spans.
+  without any clock, `throughput_ns`, and `untimed_ns` between the spans.
 peer: a trial of a tool: `peer`, `program` (SPIN, or a block), `slowdown`, `number`, the measuring
   time that it was given (`seconds`) and used (`measured_s`), whether it calls the program `slower`
   (null if it finds no difference), and `error`, empty unless it failed.

@@ -24,6 +24,7 @@ from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.prove.failures import WrongStepError, approximation, name_and_text
+from bench.worker.read.device_memory import memory_count
 
 _encode = json.JSONEncoder().encode
 """Bound before any file is imported, because a file could replace the functions of `json`."""
@@ -41,7 +42,7 @@ def catalogue(
         platform=device.platform,
         device_kind=device.device_kind,
         device_count=1 if device.platform == "cpu" else jax.device_count(),
-        device_memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
+        device_memory_bytes=memory_count(device, "bytes_limit"),
         usable_cores=usable_cores(),
         processes=1,
         versions={"python": platform.python_version()} | installed(packages),
@@ -108,12 +109,14 @@ def workload_entry(entry: messages.FileEntry, module: Any) -> messages.WorkloadE
     if not isinstance(module.SIZES, Mapping):
         found["error"] = "SIZES is not a dict of functions that return a configuration"
         return found
-    found["sizes"], found["default"] = list(module.SIZES), str(module.DEFAULT_SIZE)
+    found["sizes"], found["default"] = [*map(str, module.SIZES)], str(module.DEFAULT_SIZE)
     if strange := [size for size in module.SIZES if not re.fullmatch(r"[\w.-]+", str(size))]:
         found["error"] = f"SIZES: {strange[0]!r} is not made of letters, digits, _, - and ."
-    elif found["default"] not in module.SIZES:
-        sizes = ", ".join(module.SIZES)
+    elif module.DEFAULT_SIZE not in module.SIZES:
+        sizes = ", ".join(found["sizes"])
         found["error"] = f"DEFAULT_SIZE is {found['default']!r}, which is none of {sizes}"
+    elif not callable(module.problem) or {*map(type, module.SIZES)} != {str}:
+        found["error"] = "problem must be a function, and the names in SIZES must be text"
     else:
         found["scans"] = "scan_layers" in signature(module.problem).parameters
     return found

@@ -19,7 +19,7 @@ from bench.worker.file_loader import implementation_files, load, workload_files
 from bench.worker.problems import load_cell, load_workload, make_mesh, make_problem
 from bench.worker.prove.failures import UnsupportedError, WrongStepError, failure, why_unsupported
 from bench.worker.prove.trajectory import build_step, state_and_loss
-from bench.worker.read.device_memory import inspection
+from bench.worker.read.device_memory import inspection, memory_count
 
 STEPS = 3
 """More than one, because the first step's memory may differ: its state is not a step's result."""
@@ -80,9 +80,8 @@ def fit(request: CellRequest) -> Fit:
         status, reason = failure(error)
         return Fit(status=status, reason=reason, peak_bytes=None)
     # The peak since the process began, unless a device does not count it.
-    stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    peaks = [own["peak_bytes_in_use"] for own in stats if "peak_bytes_in_use" in own]
-    peak = max(map(int, peaks)) if len(peaks) == len(stats) else None
+    peaks = [memory_count(device, "peak_bytes_in_use") for device in jax.local_devices()]
+    peak = None if None in peaks else max(filter(None, peaks), default=0)
     return Fit(status="ok", reason="", peak_bytes=peak)
 
 

@@ -14,6 +14,7 @@ from bench.records.nvml import UnknownError
 from bench.records.printable import shortened
 from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
+from bench.worker.read.device_memory import memory_count
 from bench.worker.time import energy_counters
 
 SIZE = 512
@@ -30,7 +31,7 @@ def describe_devices() -> JaxDevices:
     return JaxDevices(
         platform=device.platform,
         kinds=[one.device_kind for one in jax.devices()],
-        memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
+        memory_bytes=memory_count(device, "bytes_limit"),
         backend=" ".join(str(device.client.platform_version).split()),
         missing={name: why_missing(trial, device.platform) for name, trial in trials.items()},
     )
@@ -52,7 +53,8 @@ def fuse_attention(platform: str) -> str:
     query = jnp.ones((1, 1024, 1, 64), jnp.bfloat16)
     attend = divided_sequences.kernels(query).get(name)
     if attend is None:
-        return f"jax finds no {kernel} for this device" if kernel else "it has no kernel on CPUs"
+        one_chip = ", which is used only where jax has a single chip" if platform == "tpu" else ""
+        return f"jax finds no {kernel or 'kernel'} for this device{one_chip}"
     jax.block_until_ready(jax.jit(jax.grad(lambda x: attend(x, x, x).sum()))(query))
     return ""
 

@@ -90,10 +90,11 @@ class Children:
                 if not isinstance(error, FileNotFoundError):
                     raise
                 raise UnsupportedError(f"it needs {command[0]}, which is not installed") from error
+            self._processes.append(process)
             if processes > 1 and hasattr(os, "SCHED_BATCH"):
                 # Keeps a process that part of a message wakes from preempting the others.
-                os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
-            self._processes.append(process)
+                with contextlib.suppress(OSError):
+                    os.sched_setscheduler(process.pid, os.SCHED_BATCH, os.sched_param(0))
             reader = threading.Thread(target=self._read_stderr, args=(rank,), daemon=True)
             reader.start()
             self._readers.append(reader)
@@ -113,7 +114,11 @@ class Children:
         with contextlib.ExitStack() as folder:
             if arrays is not None:
                 path = folder.enter_context(temporary_folder(shared=True)) / "arrays"
-                write_arrays(path, arrays)
+                try:
+                    write_arrays(path, arrays)
+                except KeyError as error:
+                    why = f"arrays of {error} cannot be passed to its processes"
+                    raise UnsupportedError(why) from error
                 more["arrays"] = str(path)
             ((_, answers),) = self.exchange([[{"ask": ask, **more}]] * len(self))
             return answers

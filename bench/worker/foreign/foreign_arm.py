@@ -186,7 +186,7 @@ class ForeignArm(Arm):
             return f"its threads used {used} of a core while other arms were timed"
         if busy_cpu_s > cores * busy_s + EXCESS_S:
             used = f"it used {busy_cpu_s / busy_s:.1f} cores"
-            return f"{used}, and its share is {self.cores}: one for each device"
+            return f"{used}, but its share is {self.cores}: one for each device"
         if busy_cpu_s > cores * told_s + EXCESS_S:
             return f"{too_short}{told_s:.2g} s for {busy_cpu_s:.2g} s of CPU time"
         return ""

@@ -174,7 +174,7 @@ class ForeignModule(ModuleType):
     def why_unsupported(self, problem: Problem, mesh: Mesh) -> str | None:
         """Return the reason that the processes give; None if they support the problem."""
         if mesh.is_multi_process:
-            return "its processes are started by one worker, and the mesh belongs to several"
+            return "its processes are started by one worker, but the mesh belongs to several"
         if "model" not in problem.outline and JAX_CHILD not in self.FOREIGN.get("command", ()):
             return "the workload has no outline for other frameworks"
         try:

@@ -25,8 +25,8 @@ from bench.records.rows import Checkpoint, RestoredCheckpoint, SavedCheckpoint
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.phases import saved_state
+from bench.worker.process_exchange import EndedError
 from bench.worker.prove.failures import (
-    EndedError,
     UnsupportedError,
     WrongStepError,
     in_all_processes,
@@ -97,6 +97,8 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
             checkpoint = in_all_processes(measure)
         except EndedError as error:  # the cell's times stay valid
             checkpoint = no_checkpoint(error.reason)
+            if process_exchange.is_main():
+                shutil.rmtree(folder, ignore_errors=True)
         session.cells[arm.name]["checkpoint"] = checkpoint
 
 
@@ -114,7 +116,7 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
     free = min(process_exchange.gather(shutil.disk_usage(folder).free))
     if free < ROOM * size:
         raise UnsupportedError(
-            f"its files may need {bytes_(ROOM * size)}, and {bytes_(free)} are free on the disk"
+            f"its files may need {bytes_(ROOM * size)}, but only {bytes_(free)} is free on the disk"
         )
     with closing(Orbax(folder)) as orbax:
         clear(orbax.save(saved_state.arrays(arm.state)))
@@ -221,8 +223,8 @@ def measure_restores(
     for array, size in everyones:
         if size > (bound := bounds.get(array, largest)):
             raise WrongStepError(
-                f"restored on {name}, a device held {bytes_(size)} of one array, "
-                f"{array}, and may hold {bytes_(bound)} of it"
+                f"restored on {name}, a device held {bytes_(size)} of {array}, "
+                f"but may hold only {bytes_(bound)}"
             )
     return RestoredCheckpoint(
         mesh=name,

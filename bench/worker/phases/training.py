@@ -87,10 +87,10 @@ def trained(
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
     `progress` gets the number of each step before it begins. The curve ends at an infinite or NaN
-    loss, and is empty after a failure. No step begins after `limit_s` seconds; a limit is for
+    loss, or at a failure. No step begins after `limit_s` seconds; a limit is for
     programs without collectives only, because processes would disagree.
     """
-    until, losses = time.monotonic() + limit_s, []
+    until, losses, reason = time.monotonic() + limit_s, [], ""
     try:
         train_step = build()
         state = train_step.state
@@ -102,11 +102,11 @@ def trained(
             losses.append(float(loss))
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
         traceback.print_exc()
-        return Curve([], ": ".join(failure(error)))
+        reason = ": ".join(failure(error))
     for number, value in enumerate(losses):
         if not math.isfinite(value):
             return Curve(losses[:number], f"the loss of step {number + 1} is {value}")
-    return Curve(losses, f"ended after {ENOUGH_S:g} s" if len(losses) < steps else "")
+    return Curve(losses, reason or (f"ended after {ENOUGH_S:g} s" if len(losses) < steps else ""))
 
 
 def references(

@@ -49,15 +49,6 @@ class ChildError(Exception):
     status: Status = "crashed"
 
 
-class EndedError(Exception):
-    """An action failed in at least one process of the launch, so no process may use its result."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status: Status = status
-        self.reason = reason
-
-
 def in_all_processes(
     action: Callable[[], T], on_failure: Callable[[Status, str], None] = lambda *_: None
 ) -> T:
@@ -71,15 +62,16 @@ def in_all_processes(
     Raises:
       EndedError: in all processes, if the action failed in any; with the first failure's reason.
     """
-    result, failed = None, None
     try:
         result = action()
+    except process_exchange.EndedError:
+        raise  # an exchange within the action has ended it in all processes
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
-        failed = failure(error)
-        on_failure(*failed)
-    for status_and_reason in filter(None, process_exchange.gather(failed)):
-        raise EndedError(*status_and_reason)
-    return result  # type: ignore[return-value]
+        status, reason = failure(error)
+        on_failure(status, reason)
+        process_exchange.end_all(status, reason)
+    process_exchange.gather(None)
+    return result
 
 
 def own_copy(problem: Problem) -> Problem:

@@ -85,7 +85,7 @@ def device_memory(devices: Sequence[Any]) -> int:
     with its own devices.
     """
     neighbours = process_exchange.gather(host_id()).count(host_id())
-    limit = _count(devices[0], "bytes_limit")
+    limit = memory_count(devices[0], "bytes_limit")
     shared = psutil.virtual_memory().available // (neighbours * len(devices))
     return min(process_exchange.gather(shared if limit is None else limit))
 
@@ -107,13 +107,15 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     backend does not count. A thread polls the bytes in use, because the backends' own peak cannot
     be reset after the proof in float64; what is held for less than LOOK_EVERY_S may be missed.
     """
-    at_rest = [_count(device, "bytes_in_use") for device in devices]
+    at_rest = [memory_count(device, "bytes_in_use") for device in devices]
     if any(size is None for size in at_rest):
         return None
     most = np.array(at_rest)
 
     def look() -> None:
-        np.maximum(most, [_count(device, "bytes_in_use") or 0 for device in devices], out=most)
+        np.maximum(
+            most, [memory_count(device, "bytes_in_use") or 0 for device in devices], out=most
+        )
 
     with polling(look, LOOK_EVERY_S):
         arm.run(LOOKED_AT_STEPS)
@@ -122,7 +124,8 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     return int((most - at_rest + held).max())
 
 
-def _count(device: Any, name: str) -> int | None:
+def memory_count(device: Any, name: str) -> int | None:
+    """Return a count of bytes on a device; None if its backend has none of this name."""
     try:
         value = (device.memory_stats() or {}).get(name)
     except jax.errors.JaxRuntimeError:  # unimplemented by this backend

@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 from io import BytesIO
 from typing import Any
 
-_CALLED = re.compile(r"\b(?:to_apply|calls|body|condition)=%([\w.-]+)")
+_CALLED = re.compile(r"\b(?:to_apply|calls|body|condition|select|scatter)=%([\w.-]+)")
 _BRANCHES = re.compile(
     r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.-]+))"
 )

@@ -31,7 +31,8 @@ from bench.records.collective_kinds import bus_factor
 from bench.records.host import cache_bytes
 from bench.records.rows import Ceilings
 from bench.worker import process_exchange
-from bench.worker.prove.failures import EndedError, in_all_processes
+from bench.worker.process_exchange import EndedError
+from bench.worker.prove.failures import in_all_processes
 from bench.worker.read.device_memory import device_memory
 
 REPETITION_S = 0.02
@@ -46,7 +47,7 @@ CALL_S = 0.005
 
 SHARE_OF_MEMORY = 1 / 16
 """Largest share to use of a device's memory, or of a host's available memory."""
-IN_CACHE = 4
+CACHE_MULTIPLE = 4
 """Bytes of an array that exceeds the last-level caches, as a multiple of theirs."""
 ACCELERATORS_ARRAY = 1 << 30
 """Bytes of the array on a device with unknown caches: many times the cache of any device."""
@@ -99,7 +100,7 @@ def sizes(own: Mesh) -> tuple[int, int]:
     def here() -> tuple[int, int]:
         memory, array = device_memory(list(own.devices)), ACCELERATORS_ARRAY
         if own.devices[0].platform == "cpu":
-            array = IN_CACHE * cache_bytes(own.size) // own.size
+            array = CACHE_MULTIPLE * cache_bytes(own.size) // own.size
         return memory, array
 
     (memory, array), _ = everywhere(here)

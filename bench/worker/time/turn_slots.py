@@ -71,9 +71,11 @@ class HostWatch(ExitStack):
         """Return the activity since the last call, or since this watch was created."""
         last, self._last = self._last, _reading(self._more_cpu_s)
         wall_s, busy_s, steal_s, own_s = (self._last - last).tolist()
-        for file in self._frequencies:
-            file.seek(0)
-        khz = [float(file.read()) for file in self._frequencies]
+        khz: list[float] = []
+        with suppress(OSError, ValueError):  # such as of a core that is offline by now
+            for file in self._frequencies:
+                file.seek(0)
+                khz.append(float(file.read()))
         return HostSlot(
             cores_s=round(wall_s * self._cores, 6),
             steal_s=round(steal_s, 6),

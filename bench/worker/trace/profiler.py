@@ -24,7 +24,8 @@ from bench.records.step_programs import compressed
 from bench.records.trace_rows import TraceRow
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
-from bench.worker.prove.failures import EndedError, in_all_processes
+from bench.worker.process_exchange import EndedError
+from bench.worker.prove.failures import in_all_processes
 from bench.worker.prove.gate import Gate
 from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs

@@ -82,6 +82,6 @@ GROUPS.heatmap = (target) => {
     choices(selector("Figure", "metric", options, "heatmap", key)),
     chart,
     note,
-    never.length ? nothing(`Without a time everywhere: ${never.join(", ")}.`) : "",
+    never.length ? nothing(`Without any time here: ${never.join(", ")}.`) : "",
   ];
 };
