@@ -327,6 +327,15 @@ def test_a_quotient_of_ratios_has_both_errors() -> None:
     assert quotient(replace(one, error=None), other).interval() is None
 
 
+def test_the_noise_of_rounds_is_not_shared_by_a_quotients_ratios() -> None:
+    """Only the spread between processes is assumed for both."""
+    noisy = [estimate([np.random.default_rng(seed).normal(0, 0.1, 8)]) for seed in (1, 2)]
+    quiet = [estimate([np.random.default_rng(seed).normal(0, 1e-5, 8)]) for seed in (1, 2)]
+    assert min(one.freedom for one in noisy) < quotient(*noisy).freedom
+    assert quotient(*noisy).freedom == pytest.approx(quotient(*noisy, shared=0).freedom, rel=0.05)
+    assert quotient(*quiet).freedom == pytest.approx(PROCESS.freedom, rel=0.01)
+
+
 @pytest.mark.parametrize("world", ["quiet", "dependent, heavy tails"])
 def test_quotients_of_equal_ratios_cover_one(world: str) -> None:
     rng = np.random.default_rng(len(world))

@@ -129,6 +129,11 @@ def test_arms_may_have_opponents_of_their_own() -> None:
     assert (found["slow"].verdict.low, found["slow"].verdict.high) == strict
 
 
+def test_no_launches_decide_an_equal_ratio_without_a_margin() -> None:
+    equal = ratio(1.0)
+    assert launches_to_decide(equal, decide(equal, 0.01, margin=0.0), margin=0.0) == math.inf
+
+
 def test_no_error_left_makes_no_verdict() -> None:
     rounds = rounds_of(base=1.0, x=1.008, y=1.0)
     wide, narrow = (

@@ -68,6 +68,12 @@ def test_the_gate_gets_the_options_and_gives_its_code_and_summary(tmp_path, code
     assert not (tmp_path / "never").exists()
 
 
+def test_the_gate_takes_no_options_too(tmp_path) -> None:
+    assert run_script(tmp_path, "Gate", BASE="main", OPTIONS="", CODE="0") == 0
+    words = (tmp_path / "called").read_text().split("\n")
+    assert words == [*("-m", "bench", "regress", "main", "--run", "lockstep-gate")]
+
+
 def test_a_comment_is_posted_where_there_is_a_summary(tmp_path) -> None:
     assert run_script(tmp_path, "Comment", NUMBER="7", CODE="0") == 0
     assert not (tmp_path / "called").exists()

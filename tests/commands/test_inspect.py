@@ -86,6 +86,7 @@ def test_what_is_unsupported_says_why():
         ("nonsense", "'nonsense' is not a cell; cells are named like gpt2-nano/"),
         ("mlp-tiny/data=2/b8/fp32,fast/jit_spmd", "'fast' is unknown; write PRECISION"),
         ("mlp-tiny/data=2/b8/fp32,variant=x/jit_spmd", "a variant does not change the sharding"),
+        ("mlp-tiny/data=2/b8/fp32/exact", "names a class of implementations: name one of them"),
         ("mlp-tiny/date=2/b8/fp32/jit_spmd", "unknown axis 'date'"),
         ("mpl-tiny/data=2/b8/fp32/jit_spmd", "the cell's workload: unknown 'mpl-tiny'; did you "),
         ("mlp-tiny/data=2/b8/fp32/jit_spdm", "the cell's implementation: unknown 'jit_spdm'; did "),

@@ -721,6 +721,15 @@ def test_a_resumed_run_keeps_its_selection_unless_another_is_given(front: Front)
         ("data=1", launch, ["pmap"]) for launch in (0, 1)
     ]
     assert "mlp-base/data=2" in front("run", "--resume", "r", "-k", "data=2", "--dry-run").out
+    manifest = front.folder / "reports/r/manifest.json"
+    there = manifest.read_text()
+    manifest.write_text(there.replace('"flax": "', '"flax": "0.0.'))
+    elsewhere = manifest.read_text()
+    done = front("run", "--resume", "r", "--margin", "50", "--launches", "3")
+    assert done.code == 4, done
+    assert "rows of different machines or versions" in done.err
+    assert manifest.read_text() == elsewhere, "a run that is refused stays as it is"
+    manifest.write_text(there)
     done = front("run", "--resume", "r", "-k", "nobody")
     assert done.code == 5, done
     assert "none of the 6 cells is selected" in done.out

@@ -53,6 +53,16 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     ]
 
 
+def test_a_resumed_run_is_estimated_by_the_launches_that_are_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_estimates, "REPORTS", tmp_path)
+    block = Block("mlp", "base", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
+    schedule = SimpleNamespace(missing_launches=lambda *_: [1, 3])
+    engine = SimpleNamespace(unsupported={}, schedule=schedule, catalogue={"platform": "cpu"})
+    estimates = run_estimates.RunEstimates(engine)
+    monkeypatch.setattr(estimates, "launch", lambda *launch: {"rounds": 10.0 + launch[-1]})
+    assert estimates.missing({block: ["a"]}) == {block: [11.0, 13.0]}
+
+
 def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it():
     block = Block("mlp", "base", MeshShape.parse("pipe=2"), 8, StepOptions.parse("fp32"))
     why = {"a": "needs the axis model", "b": "knows only data", "c": "knows only data"}

@@ -55,6 +55,10 @@ def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
         (("--from",), "--from: expected one argument"),
         (("--from", "jax==0.4.1"), "uv cannot install jax==0.4.1 with"),
         (("--from", "jax>=0.11", "--bisect"), "has to be one version"),
+        (
+            ("--from=numpy==2.1", "--to=jax==0.11.0", "--bisect"),
+            "--bisect with --to: numpy is none of jax, jaxlib, flax, optax",
+        ),
     ],
 )
 def test_what_is_no_version_or_cannot_be_had_is_bad_input(

@@ -41,6 +41,18 @@ def problem_of(case, precision):
     return with_options(problem, options)
 
 
+@needs_torch
+@pytest.mark.parametrize(("remat", "times"), [("", 1), ("full", 2)])
+def test_hidden_layers_are_computed_again_if_asked(remat, times):
+    torch = importlib.import_module("torch")
+    torch_models = importlib.import_module("implementations.foreign._torch_models")
+    model = torch_models.MLP([4, 3, 2], remat)
+    calls = []
+    model.layers[0].register_forward_hook(lambda *_: calls.append(None))
+    model(torch.ones(2, 4)).sum().backward()
+    assert len(calls) == times
+
+
 @pytest.fixture(params=NAMES)
 def module(request):
     yield (found := load(implementation_files([])[request.param]))

@@ -15,7 +15,9 @@ import pytest
 import lockstep
 from bench.records.paths import REPORTS
 from bench.worker.prove.carried_state import flat
+from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, failure
+from lockstep import agreement as agreement_module
 from lockstep.agreement import Agreement, copied, trace
 
 OPTIMIZER = optax.adam(1e-2)
@@ -194,6 +196,17 @@ def test_a_leaf_that_rounding_alone_decides_may_differ():
     agreement = Agreement(step, state, batch, "fp32")
     assert agreement.allowed["['w']"] == agreement.update_tolerance
     assert agreement.allowed["['zero']"] > agreement.update_tolerance
+
+
+@pytest.mark.parametrize(("make", "precision"), [(np.asarray, "fp32"), (np.float64, "fp64")])
+def test_a_numpy_state_is_rounded_as_well_and_in_its_own_dtype(make, precision):
+    """Terms that nearly cancel depend on the order of summation."""
+    with jax.enable_x64(precision == "fp64"):
+        start = {"c": make(np.float32([3.0, 1.0, 0.7]))}
+        moved = agreement_module._rounded(start, rounding(precision, "cpu"))
+    assert moved["c"].dtype == start["c"].dtype
+    assert not np.array_equal(moved["c"], start["c"])
+    np.testing.assert_allclose(moved["c"], start["c"], rtol=2 * rounding(precision, "cpu"))
 
 
 def test_functions_in_a_state_stay_as_they_are():

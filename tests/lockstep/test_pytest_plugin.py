@@ -83,6 +83,10 @@ def test_it_works_in_somebodys_test(pytester):
             wrong = jax.jit(lambda s, b: (s, s.sum()))
             race(wrong, jax.jit(step), jnp.ones(4), jnp.asarray(0.9)).assert_not_slower(by=9)
 
+        def test_that_fails_before_its_assertion(race):
+            race(step, step, jnp.ones(4), jnp.asarray(0.9))
+            raise RuntimeError("something else")
+
         def test_without_an_assertion(race):
             race(step, step, jnp.ones(4), jnp.asarray(0.9))
 
@@ -92,7 +96,7 @@ def test_it_works_in_somebodys_test(pytester):
         """
     )
     result = pytester.runpytest("-p", "lockstep.pytest_plugin", "--strict-markers")
-    result.assert_outcomes(failed=1, passed=1, errors=2)
+    result.assert_outcomes(failed=2, passed=1, errors=2)
     result.stdout.fnmatch_lines(
         [
             "*a race was not run: call its assert_not_slower()*",

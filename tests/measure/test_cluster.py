@@ -27,6 +27,7 @@ from bench.measure.processes import group
 from bench.measure.processes.group import free_port
 from bench.measure.supervisor import Settings, run_block
 from bench.plan.distributed_config import DistributedConfig
+from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
@@ -348,6 +349,19 @@ def test_ranks_by_a_file_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("RANK", str(rank))
         found = membership.membership(str(ROOT / "examples" / "distributed.toml")).config
         assert (found.rank, found.world_size, found.master_port) == (rank, 2, 29500)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "launch.toml"
+    for content, fault in ((b"\xff", "it is not UTF-8"), (None, "No such file or directory")):
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(ClusterError, match=f"--distributed: cannot read {file}: {fault}"):
+            membership.membership(str(file))
+    file.write_text("rank 0")
+    with pytest.raises(BadInput, match=f"--distributed {file}: this is not TOML: "):
+        membership.membership(str(file))
 
 
 def test_one_process_is_no_run_of_several(monkeypatch: pytest.MonkeyPatch) -> None:

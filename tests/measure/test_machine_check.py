@@ -193,6 +193,14 @@ def test_limits_of_the_group_are_read_or_unknown(tmp_path):
     (group / "memory.max").write_text(f"{4 * GIB}\n")
     found = machine_check.read_limits(tmp_path)
     assert (found["group_cores"], found["group_bytes"]) == (None, 4 * GIB)
+    for folder, cores, size in (("slice", "150000", f"{GIB}"), ("slice/job", "max", "max")):
+        (group / folder).mkdir()
+        (group / folder / "cpu.max").write_text(f"{cores} 100000\n")
+        (group / folder / "memory.max").write_text(f"{size}\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/slice/job\n")
+    found = machine_check.read_limits(tmp_path)
+    assert (found["group_cores"], found["group_bytes"]) == (1.5, GIB), "those of an outer group"
 
 
 def test_it_fits_a_screen(examine):
@@ -268,7 +276,10 @@ def test_fused_attention_is_tried(monkeypatch, kernel, expected):
     monkeypatch.setattr(divided_sequences, "kernels", lambda _: {"cuda": kernel})
     trial = machine_devices.fuse_attention
     assert machine_devices.why_missing(trial, "gpu") == expected
-    assert trial("tpu") == "jax finds no splash attention for this device"
+    assert trial("tpu") == (
+        "jax finds no splash attention for this device, which is used only where jax has a single "
+        "chip"
+    )
 
 
 def test_the_command_prints_what_is_here():

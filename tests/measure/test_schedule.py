@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -146,6 +147,17 @@ def test_arms_with_one_program_are_measured_once() -> None:
     _, claims = looks.finish(rows(0, 16, truth), 0)
     assert claims["pmap"].verdict.word == "same"
     assert made.blocks[made.plan.blocks[0].name].programs == programs, "for later launches"
+
+
+def test_a_launch_takes_the_time_of_all_its_attempts() -> None:
+    """A cell that ran alone makes an attempt of its own."""
+    made = schedule(budget="600")
+    block = {"block": "b", "looks": [], "ceilings": None}
+    attempts = [(0, 5.0), (0, 2.0), (1, 4.0), (1, 3.0), (1, 1.0)]
+    blocks = [{**block, "launch": n, "seconds": {"measure": s - 1, "gate": 1}} for n, s in attempts]
+    made.resume(SimpleNamespace(sample_rows=list, cell_rows=[], block_rows=blocks))
+    assert made.blocks["b"].seconds == 8.0
+    assert made.budget_left_s == 600 - 15
 
 
 def test_all_is_over_when_nothing_is_open() -> None:

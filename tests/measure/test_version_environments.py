@@ -94,6 +94,28 @@ def test_an_interrupted_environment_is_made_again(calls, monkeypatch):
     assert make_environment("jax==0.11.0").python.parent.is_dir()
 
 
+def test_an_environment_that_another_process_makes_at_the_same_time_is_used(calls, monkeypatch):
+    made = []
+
+    def another(*words, text=""):
+        if words[:2] == ("pip", "install") and not made:
+            made.append(None)
+            made.append(make_environment("jax==0.11.0"))
+        return uv(*words, text=text)
+
+    uv = version_environments._uv
+    monkeypatch.setattr(version_environments, "_uv", another)
+    assert make_environment("jax==0.11.0") == made[1]
+    folder = made[1].python.parents[1]
+    assert [*folder.parent.iterdir()] == [folder], "nothing half-made is left"
+
+
+def test_an_installation_that_takes_too_long_is_a_reason(calls, monkeypatch):
+    monkeypatch.setattr(version_environments, "TIMEOUT_S", 0.0)
+    with pytest.raises(BadInput, match=r"`uv [a-z]+` did not end within 0 min"):
+        make_environment("jax==0.11.0")
+
+
 def test_releases_between_two_are_listed(calls):
     assert releases_between("jax", "0.10.2", "0.12.0") == ["0.11.0", "0.11.1"]
 

@@ -370,7 +370,7 @@ def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch)
         shown = projections.MOST * there
         assert [one["spec"]["hconcat"] for one in data["predicted"]] == [[n] for n in range(shown)]
         assert ("Predicted, not measured" in html) is there
-        assert ("1 more are on the page of predicted curves" in html) is there
+        assert ("The page of predicted curves has 1 more" in html) is there
         image = r"![Predicted: curves &lt;on&gt; chip 1](projection/plots/on-chip-1.svg)"
         assert (image in markdown) is there
 
@@ -384,6 +384,11 @@ def test_a_plan_has_all_meshes(chips, powers) -> None:
     found = list(mesh_ranking.meshes(chips))
     assert len(set(map(str, found))) == len(found) == shapes
     assert {mesh.size for mesh in found} == {chips}
+
+
+def test_meshes_of_many_chips_are_found_by_their_factors() -> None:
+    """Of all products of divisors, 33 million, only these fit."""
+    assert sum(1 for _ in mesh_ranking.meshes(840)) == math.comb(8, 3) * 6**3
 
 
 def planned(memory: dict[str, float], chips: int = 4) -> mesh_ranking.Plan:

@@ -215,10 +215,10 @@ def test_launches_under_load_end_and_keep_only_runs_with_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = [
-        {"block": "a", "implementation": "x", "status": "ok", "reason": ""},
+        {"block": "a", "implementation": "x", "status": "ok", "reason": "", "attempt": "1"},
         {"block": "a", "implementation": "y", "status": "unsupported", "reason": ""},
     ]
-    wrong = {"block": "b", "implementation": "x", "status": "wrong", "reason": "why"}
+    wrong = {**rows[0], "block": "b", "status": "wrong", "reason": "why"}
     asked = []
 
     def measure(words: list[str], *_: object, cwd: Path) -> Answer:

@@ -62,6 +62,19 @@ def distance(ours: Any, theirs: Any) -> float:
     return max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in pairs) / largest
 
 
+def test_a_compiler_that_refuses_gets_twice_the_parts(monkeypatch, divided):
+    """One that plans memory, as on TPUs, does not say how much is missing."""
+    usual, tried = DividedGradients._compile, []
+
+    def compile_(self, batch):
+        tried.append(self.division.parts)
+        return usual(self, batch) if self.division.parts >= 3 else (0.0, np.inf)
+
+    monkeypatch.setattr(DividedGradients, "_compile", compile_)
+    assert divided(LARGE).division == (1, 4)
+    assert tried == [1, 2, 4]
+
+
 def test_a_batch_is_computed_in_as_many_parts_as_fit(problem, divided):
     whole = divided(LARGE)
     assert whole.division == (1, 1)

@@ -593,6 +593,7 @@ def test_files_without_traits_are_not_foreign(tmp_path):
 
 def test_arrays_are_written_as_safetensors(tmp_path):
     arrays = {"a/b": np.arange(6.0).reshape(2, 3).T, "c": np.int32(7), "d": np.zeros(0, "f")}
+    arrays |= {"mask": np.array([True, False]), "pixels": np.array([-1, 2], np.int8)}
     write_arrays(tmp_path / "x", arrays)
     read = read_arrays(tmp_path / "x")
     jax.tree.map(np.testing.assert_array_equal, arrays, read)

@@ -24,7 +24,8 @@ from flax import nnx
 import implementations
 from bench.worker import file_loader
 from bench.worker.process_guard import HeldFunctions
-from bench.worker.prove import spot_checks
+from bench.worker.prove import gate, spot_checks
+from bench.worker.prove.gate import Gate
 from bench.worker.time import clock
 
 
@@ -81,6 +82,15 @@ def test_code_that_is_replaced_in_place_is_put_back(functions, monkeypatch):
     monkeypatch.setattr(clock.latency_steps, "__code__", replacement.__code__)
     assert functions.put_back() == {"bench.worker.time.clock.latency_steps": __file__}
     assert clock.latency_steps(8) == 2
+
+
+def test_the_defaults_of_keywords_are_put_back(functions, monkeypatch):
+    defaults = Gate.check.__kwdefaults__
+    right = dict(defaults)
+    monkeypatch.setitem(defaults, "wide", True)
+    assert functions.put_back() == {"bench.worker.prove.gate.Gate.check": gate.__file__}
+    assert Gate.check.__kwdefaults__ == right
+    assert functions.put_back() == {}
 
 
 def test_what_a_problem_holds_is_put_back(problem):

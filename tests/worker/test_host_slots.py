@@ -35,6 +35,8 @@ def test_differences_are_taken_between_turns(tmp_path, monkeypatch):
         assert slot["mhz"] == 2500
         again = watch.slot()
         assert (again["cores_s"], again["steal_s"], again["foreign_s"]) == (0, 0, 0)
+        (tmp_path / "cpu0/cpufreq/scaling_cur_freq").write_text("<unknown>\n")
+        assert watch.slot()["mhz"] is None
 
 
 def test_what_the_system_does_not_count_is_not_there(tmp_path, monkeypatch):

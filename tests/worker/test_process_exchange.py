@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from bench.measure.supervisor import Settings, run_block
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
+from bench.worker import process_exchange
+from bench.worker.prove.failures import WrongStepError, in_all_processes
 from tests.fakes.settings import worker_settings
 
 ALIKE = {
@@ -153,3 +156,34 @@ def test_implementations_are_right_over_two_processes(mesh: str, workload: str, 
     assert {status for status, _ in ended.values()} == {"ok", "unsupported"}, ended
     assert sum(status == "ok" for status, _ in ended.values()) >= right, ended
     assert ended["python_loop"][0] == "unsupported"
+
+
+def test_a_failure_before_an_exchange_ends_it_in_all_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others, which are within the same action, must not take it for a value."""
+    sent = []
+
+    def exchange(value: Any) -> list[Any]:
+        sent.append(value)
+        return [value, {process_exchange.ENDED: ["oom", "no room on rank 1"]}]
+
+    monkeypatch.setattr(process_exchange, "_exchange", exchange)
+    with pytest.raises(process_exchange.EndedError, match="no room on rank 1") as ended:
+        in_all_processes(lambda: process_exchange.gather("an arrival"))
+    assert ended.value.status == "oom"
+    assert sent == ["an arrival"], "and no further exchange, which the others do not take part in"
+
+
+def test_the_process_that_fails_says_so_in_place_of_its_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_exchange, "_exchange", lambda value: ["an arrival", value])
+    failed = []
+
+    def action() -> None:
+        raise WrongStepError("why")
+
+    with pytest.raises(process_exchange.EndedError, match="why"):
+        in_all_processes(action, lambda *why: failed.append(why))
+    assert failed == [("wrong", "why")]

@@ -166,12 +166,13 @@ def test_the_cores_of_all_threads_are_put_back():
     other.join()
 
 
-def test_a_lower_priority_is_blamed_once_where_it_cannot_be_put_back(monkeypatch):
-    """Only root may raise a priority."""
+@pytest.mark.parametrize("error", [PermissionError, ValueError])
+def test_a_lower_priority_is_blamed_once_where_it_cannot_be_put_back(monkeypatch, error):
+    """Only root may raise a priority, and no limit exceeds its hard limit (a ValueError)."""
     now = [0]
 
     def raising(*_):
-        raise PermissionError
+        raise error
 
     monkeypatch.setitem(process_guard._SETTINGS, "os.setpriority", (lambda: now[0], raising))
     settings = ProcessSettings()

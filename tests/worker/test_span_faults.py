@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract.workloads import mlp
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.gate import ExpectedTrajectory, Gate
-from bench.worker.prove.relative_errors import allowed, drift_beyond_rounding, named_state
+from bench.worker.prove.relative_errors import allowed, distance, drift_beyond_rounding, named_state
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.span_comparison import Comparison, why_drifting
 from bench.worker.prove.span_records import ArmSnapshot, SpanRecord
@@ -300,3 +300,16 @@ def test_replicas_may_differ_by_rounding(update, before, most):
         kept = span(*held, drifts={"['kernel']": Drift("replicas drift", share * most)})
         kept.before = ArmSnapshot(held[0], {"['kernel']": Drift("", before)})
         assert (why_drifting(kept) == "") == right
+
+
+def test_replicas_may_drift_by_rounding_where_a_schedule_begins_at_0():
+    """The first update is then 0, and sizes are relative to the whole change."""
+    truth = FakeGate().expected(AS_TIMED).truth
+    still = replace(truth, first=truth.start)
+    change = distance(truth.last, truth.start)
+    check = ProofCheck(
+        name=AS_TIMED, loss_error=0, loss_tolerance=1.0, update_error=0, update_tolerance=1e-3
+    )
+    for size, reason in ((1e-4 * change, ""), (1e-2 * change, "kernel differs")):
+        ours = replace(still, drifts=(("kernel", Drift("kernel differs", size)),))
+        assert drift_beyond_rounding(ours, check, still, 0.0, 0.0) == reason

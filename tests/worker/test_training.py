@@ -136,6 +136,16 @@ def test_what_is_raised_is_the_reason(error, reason):
     assert curve.reason.startswith(reason)
 
 
+def test_what_was_trained_before_a_failure_is_kept():
+    def batch(number):
+        if number == 2:
+            raise RuntimeError("no such batch")
+
+    curve = trained(lambda: stepping([2, 1, 1]), batch, 3, lambda _: None)
+    assert curve.losses == [2.0, 1.0]
+    assert curve.reason.startswith("crashed: RuntimeError: no such batch")
+
+
 def test_what_takes_too_long_ends_early():
     curve = trained(lambda: stepping([2, 1]), lambda _: None, 2, lambda _: None, limit_s=-1)
     assert curve == ([], f"ended after {training.ENOUGH_S:g} s")

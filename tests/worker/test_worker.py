@@ -659,6 +659,10 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     (tmp_path / "noisy.py").write_text("import os\nos.write(1, b'{\\xff}\\n[1]\\n')\n")
     (tmp_path / "json.py").write_text("raise RuntimeError('named like a\x1b[2J library')\n")
     (tmp_path / "sizes.py").write_text("SIZES = {'a\x1b[2J': 1}\nDEFAULT_SIZE = problem = ''\n")
+    (tmp_path / "counted.py").write_text(
+        "SIZES, DEFAULT_SIZE = {124: 1}, 124\ndef problem(): ...\n"
+    )
+    (tmp_path / "none.py").write_text("SIZES, DEFAULT_SIZE = {'a': 1}, 'a'\nproblem = None\n")
     (tmp_path / "half.py").write_text('"""Half."""\ndef build(problem, mesh): ...\n')
     (tmp_path / "vague.py").write_text(f"{RIGHT}approximate = True\n")
     request = {
@@ -666,7 +670,7 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
             str(tmp_path / f"{name}.py")
             for name in ("bad", "exits", "json", "half", "deadly", "noisy", "vague")
         ],
-        "workload_paths": [str(tmp_path / "sizes.py")],
+        "workload_paths": [str(tmp_path / f"{name}.py") for name in ("sizes", "counted", "none")],
         "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
     }
     done = subprocess.run(
@@ -696,6 +700,8 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     assert list(implementations["torch_eager"]["foreign"]) == ["torch"]
     workloads = {entry["name"]: entry for entry in answer["workloads"]}
     assert workloads["sizes"]["error"].startswith(r"SIZES: 'a\x1b[2J' is not made of letters")
+    for name in ("counted", "none"):
+        assert "problem must be a function, and the names in SIZES" in workloads[name]["error"]
     assert workloads["gpt2"]["sizes"] == ["tiny", "nano", "nano-512", "nano-2048", "deep", "124m"]
     assert workloads["gpt2"]["default"] == "nano"
     scanned = {name for name, entry in workloads.items() if entry["scans"]}
