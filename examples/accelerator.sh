@@ -4,8 +4,8 @@
 #   examples/accelerator.sh                # gpt2-124m in bf16, on one device and on all
 #   SIZE=tiny examples/accelerator.sh      # the same on any machine, in minutes
 #
-# It needs no network. Cut off, it goes on when it is started again with the same RUN: proofs,
-# programs and blocks that are stored are not made again. Arguments go to `python -m bench run`.
+# It needs no network. If interrupted, it continues when it is started again with the same RUN, and
+# repeats no stored proofs, programs and blocks. Arguments go to `python -m bench run`.
 #
 #   RUN              name of the run (default: accelerator-SIZE)
 #   IMPLEMENTATIONS  the first is the baseline

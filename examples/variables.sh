@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run whose processes are told by variables who they are, as many launchers do.
+# A run whose processes learn their ranks from variables, as under many launchers.
 #
 # Two processes on this host, or WORLD_SIZE:
 #

@@ -14,5 +14,5 @@ def regress(context: typer.Context) -> None:
     run.answer_help(context)
     revision, *options = context.args or [""]
     if not revision or revision.startswith("-"):
-        refuse(f"name the revision to compare with first, as in: {as_typed('regress')} main")
+        refuse(f"the first argument is the revision to compare with: {as_typed('regress')} main")
     raise typer.Exit(run.run_pytest([f"--base-revision={revision}", *options], "regress_plugin"))

@@ -12,7 +12,7 @@ from bench.commands.exits import exit_codes, refuse, termination_as_interrupt
 from bench.measure.processes.guard import Guard
 from bench.records.paths import PROFILES, as_typed
 
-SETTINGS = {"epilog": exit_codes({0: "TensorBoard was ended", 1: "TensorBoard failed"})}
+SETTINGS = {"epilog": exit_codes({0: "TensorBoard was stopped", 1: "TensorBoard failed"})}
 
 
 def tensorboard(

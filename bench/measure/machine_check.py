@@ -12,6 +12,7 @@ from typing import Any, cast
 import psutil
 
 from bench.analyse import peaks
+from bench.measure.catalogue import TIMEOUT_S
 from bench.measure.environment import child_environment, recorded_variables
 from bench.measure.processes.guarded import ask
 from bench.records import nvml
@@ -21,8 +22,6 @@ from bench.records.messages import PACKAGES
 from bench.records.numbers import bytes_, count
 
 COMMAND = (sys.executable, "-m", "bench.worker.answer.machine_devices")
-TIMEOUT_S = 300.0
-"""Time limit that allows for the first initialization of an accelerator."""
 
 SHOWN = (
     *("jax", "jaxlib", "flax", "optax", "nvidia-ml-py", "libtpu"),

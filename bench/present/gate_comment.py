@@ -7,7 +7,6 @@ code spans, in which GitHub renders no links, mentions or markup.
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from markupsafe import Markup
 from rich.console import Console
@@ -17,7 +16,7 @@ from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.verdicts import ALPHA, margin_of
 from bench.present import bounds, program_sentences, sentences, terminal
 from bench.present.columns import Column, Figure, Table, ratio_figure
-from bench.present.rendering import environment
+from bench.present.markdown import macros
 from bench.present.run_environment import chips
 from bench.records import numbers, printable
 from bench.records.paths import PROGRAM
@@ -133,8 +132,7 @@ def _table(cases: Sequence[Case], name: Callable[[str], str]) -> Table:
 
 def _lines(cases: Sequence[Case]) -> Iterator[str]:
     shown = _table(cases, code)
-    macros: Any = environment(markdown=True).get_template("macros.md.j2").module
-    yield macros.table(shown)
+    yield macros().table(shown)
     for remark in shown.remarks:
         yield f"- {remark}"
 

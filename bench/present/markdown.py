@@ -167,7 +167,7 @@ def _general(
         run_tables.largest(largest),
         cell_columns.energy([cell for cell in cells.values() if cell["subject"] == subject]),
     ]
-    verdicts = _macros().verdicts(map(sentences.Summary, blocks), sentences.listing)
+    verdicts = macros().verdicts(map(sentences.Summary, blocks), sentences.listing)
     return [Markup(verdicts), *(_section(table) for table in tables if table)]  # noqa: S704 (is escaped)
 
 
@@ -188,9 +188,10 @@ def _of_block(
 
 
 def _section(table: Table) -> Markup:
-    return Markup(_macros().section(table))  # noqa: S704 (is escaped)
+    return Markup(macros().section(table))  # noqa: S704 (is escaped)
 
 
 @cache
-def _macros() -> Any:
+def macros() -> Any:
+    """Return the macros of Markdown texts."""
     return environment(markdown=True).get_template("macros.md.j2").module

@@ -222,8 +222,8 @@ def test_new_and_removed_implementations_are_listed(gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name the revision to compare with first"),
-        (("--meshes", "data=1"), "name the revision to compare with first"),
+        ((), "the first argument is the revision to compare with"),
+        (("--meshes", "data=1"), "the first argument is the revision to compare with"),
         (("no-such",), "'no-such' is not a revision of"),
         (("main", "--allow-undecided", "-1"), "--allow-undecided: '-1' is not a whole number"),
         (("main", "--resume", "r"), "--resume: a gate cannot be resumed"),
