@@ -885,13 +885,19 @@ def test_every_table_can_be_downloaded(open_page, tmp_path: Path) -> None:
         heading, first, *_ = csv.reader(file)
     assert heading[:3] == ["Workload", "Mesh, batch", "Fastest or possibly as fast"]
     assert first[:2] == ["linear-base, fp32", "data=1, batch 64"]
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download as CSV: Time behind the fastest").first.click()
+    assert download.value.suggested_filename == "Time-behind-the-fastest.csv"
+    subjects, heading, *rows = csv.reader(download.value.path().read_text().splitlines())
+    assert {len(row) for row in (subjects, heading, *rows)} == {len(heading)}
+    assert subjects[:2] == ["", "linear-base, fp32"]
 
 
 def test_text_of_a_download_runs_no_formula(blank: Page, tmp_path: Path) -> None:
     quoted = blank.evaluate(
         f"""() => {{ {_read("format.js")} {_read("dom.js")} {_read("table.js")}
         const columns = ["a", "b", "c"].map(key => ({{key, title: key}}));
-        const rows = [{{a: "=1+1", b: -2, c: 'x"y'}}];
+        const rows = [{{a: "=1+1", b: -2, c: 'x"y'}}, {{a: "+4.2 %", b: "-1", c: "+1+1"}}];
         const made = makeTable({{title: "t", name: "n", rows, columns}});
         document.body.append(made); made.id = "made"; }}"""
     )
@@ -900,7 +906,7 @@ def test_text_of_a_download_runs_no_formula(blank: Page, tmp_path: Path) -> None
         blank.locator("#made").get_by_role("button", name="Download").click()
     path = tmp_path / "n.csv"
     download.value.save_as(path)
-    assert path.read_text().splitlines() == ["a,b,c", '\'=1+1,-2,"x""y"']
+    assert path.read_text().splitlines() == ["a,b,c", '\'=1+1,-2,"x""y"', "+4.2 %,-1,'+1+1"]
 
 
 def _read(name: str) -> str:

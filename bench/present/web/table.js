@@ -187,8 +187,8 @@ function offerDownload(button) {
 function downloadCsv(name, rows) {
   const quoted = (value) => {
     let text = known(value) ? String(value) : "";
-    // A spreadsheet would evaluate a text that looks like a formula.
-    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    // A spreadsheet would evaluate a text that looks like a formula, which `+4 %` is not.
+    if (typeof value === "string" && /^[=+\-@\t\r](?![\d.]+ ?%?$)/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const text = rows.map((row) => `${row.map(quoted).join(",")}\n`).join("");
