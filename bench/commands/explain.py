@@ -65,7 +65,7 @@ def explain(
             explanation.show_parts(console, (a, b), tables, traces)
             return
         if compiled and not traced:
-            typer.echo("Traces would show how long each operation takes: see --profile.")
+            typer.echo("Traces would show how long each operation takes; --profile records them.")
             return
         found, path = explain_cells(a, b, stored, tables)
     explanation.show(console, found, every=every)

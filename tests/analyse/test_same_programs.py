@@ -183,4 +183,4 @@ def test_explain_tells_how_programs_relate(
     assert "other.py:7" in different
     assert "jit_spmd.py:7" in different
     assert "update.py:42" not in different
-    assert "record them with --profile" in different
+    assert "--profile records them" in different

@@ -37,7 +37,7 @@ def test_every_token_is_on_one_device(part, first):
         (context_ulysses, "data=1,context=8", "4 heads are not divisible by context=8"),
         (context_ring, "data=1,context=8", "24 tokens do not divide evenly into 16 parts"),
         (context_ring, "context=4", "needs the axis data"),
-        (context_ring, "data=1,context=2,model=2", "this mesh has model"),
+        (context_ring, "data=1,context=2,model=2", "this mesh also has model"),
     ],
 )
 def test_what_cannot_be_divided_says_why(implementation, mesh, reason):

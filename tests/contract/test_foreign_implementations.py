@@ -102,7 +102,7 @@ def test_what_it_cannot_do_is_unsupported(module):
     problem = problem_of("mlp", "fp16")
     assert "loss scaling" in module.why_unsupported(problem, make_mesh(MeshShape.parse("data=1")))
     problem, mesh = problem_of("mlp", "fp32"), make_mesh(MeshShape.parse("data=1,model=2"))
-    assert "this mesh has model" in module.why_unsupported(problem, mesh)
+    assert "this mesh also has model" in module.why_unsupported(problem, mesh)
     mesh, config = make_mesh(MeshShape.parse("data=1")), gpt2.SIZES["tiny"]()
     for options in ({"remat": "dots"}, {"scan_layers": True}):
         assert module.why_unsupported(gpt2.problem(config, 8, "fp32", **options), mesh)

@@ -388,7 +388,7 @@ def test_says_why_it_cannot_use_a_mesh_it_does_not_know(name):
     reason = IMPLEMENTATIONS[name].why_unsupported(problem, mesh)
     assert reason is not None
     unknown = "fsdp" if kind_of(name) == "pipeline" else "pipe"
-    assert f"this mesh has {unknown}" in reason
+    assert f"this mesh also has {unknown}" in reason
 
 
 @pytest.mark.parametrize("name", sorted(KINDS["other libraries"]))

@@ -1313,7 +1313,7 @@ def test_a_run_without_recorded_steps_says_how_to_record_one(
     opened = Opened(browser.new_page(), write_page(directory))
     assert opened.page.locator("#chooser").is_hidden(), "one block leaves nothing to choose"
     assert "--profile stores one" in opened.text("step")
-    assert "older than this picture" in opened.text("arrays")
+    assert "This run has no layouts" in opened.text("arrays")
     opened.page.close()
     assert opened.faults == []
 

@@ -158,7 +158,7 @@ def test_a_repetition_takes_as_long_as_its_slowest_process(monkeypatch):
 
 
 def test_what_fails_in_one_process_fails_in_all(monkeypatch):
-    failed = ("crashed", "no room on rank 1")
+    failed = {process_exchange.ENDED: ["crashed", "no room on rank 1"]}
     monkeypatch.setattr(process_exchange, "_exchange", lambda own: [own, failed])
     with pytest.raises(EndedError, match="no room on rank 1"):
         ceilings.everywhere(lambda: "here")

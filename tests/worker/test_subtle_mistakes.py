@@ -469,7 +469,7 @@ MISTAKES = {
     "bfloat16": (made(grads=rounded_to("bfloat16")), "the gradients are rounded to bfloat16"),
     "each clipped": (
         made(grads=lambda grads, _: jax.tree.map(lambda x: x.clip(-1e-2, 1e-2), grads)),
-        "each gradient is clipped to 0.01 by itself",
+        "each element of the gradients is clipped to 0.01",
     ),
     "L1": (made(grads=with_l1), "an L1 penalty is added to the loss, with a factor of 0.001"),
     "largest": (

@@ -297,8 +297,7 @@ class SpotChecks:
         between = min(MOST, int(SHARE * self.seconds / cost_s), self.rounds) - 2
         if between > 0 and self.rounds > between:
             due = sorted(self.chance.sample(range(1, self.rounds), between))
-            is_cheap = self._stateless or self._can_repeat(self._in_turn)
-            if process_exchange.from_main(is_cheap):
+            if process_exchange.from_main(self._stateless or self._can_repeat(self._in_turn)):
                 due[1:] = [number + 1 for number in due[:-1]]
             for watched in self._watched.values():
                 watched.due += due
