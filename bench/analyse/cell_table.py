@@ -76,10 +76,10 @@ def build(run: Run) -> Tables:
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.of(of_block[name]) for name in blocks}
     devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
-    apart = {
-        name: with_twin((c["implementation"] for c in cells_of[name] if c["foreign"]), baseline)
-        for name, baseline in ((name, attempts[0]["baseline"]) for name, attempts in blocks.items())
+    foreign = {
+        name: [c["implementation"] for c in own if c["foreign"]] for name, own in cells_of.items()
     }
+    apart = {name: with_twin(foreign[name], rows[0]["baseline"]) for name, rows in blocks.items()}
     timed = ((devices[name], arranged[name], apart[name]) for name in blocks)
     process = by_devices(timed, run.manifest["config"].get("process_spread"))
     comparisons = []

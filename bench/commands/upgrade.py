@@ -8,7 +8,6 @@ import typer
 
 from bench.commands import run
 from bench.commands.exits import OptionParser, refuse
-from bench.measure.version_environments import SHOWN
 from bench.records.paths import as_typed
 
 SETTINGS = run.SETTINGS
@@ -17,7 +16,7 @@ SETTINGS = run.SETTINGS
 def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
     from bench.measure.processes.guard import Guard
-    from bench.measure.version_environments import make_environment, releases_between
+    from bench.measure.version_environments import SHOWN, make_environment, releases_between
     from bench.records.variants import is_requirement
 
     run.answer_help(context)

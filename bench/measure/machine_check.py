@@ -75,7 +75,7 @@ def read_limits(root: Path) -> Limits:
         return ""
 
     own = Path("sys/fs/cgroup", text("proc/self/cgroup").rpartition("::")[2].strip("/"))
-    groups = (own, *own.parents[:-2])  # each of which may set a limit
+    groups = (own, *own.parents[:-3])  # each of which may set a limit
     cores = [f"{text(f'{group}/cpu.max')} ".split(" ")[:2] for group in groups]
     sizes = [text(f"{group}/memory.max") for group in groups]
     profiling = text("proc/driver/nvidia/params").partition("RmProfilingAdminOnly:")[2].split()

@@ -202,8 +202,9 @@ class Schedule:
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
         state = self.blocks[block.name]
-        counted = [s for s in samples if implementation_of(s["arm"]) not in state.failed]
-        rounds, programs = Rounds.of(pd.DataFrame(counted)), state.programs
+        failed, programs = state.failed, state.programs
+        counted = [row for row in samples if implementation_of(row["arm"]) not in failed]
+        rounds = Rounds.of(pd.DataFrame(counted))
         named = [name for name in self.plan.implementations if name in rounds.arms]
         apart = with_twin(self.apart, self._baseline(named or [TWIN]))
         state.series = log_ratios(rounds, apart)

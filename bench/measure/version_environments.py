@@ -81,6 +81,7 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
         versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
         own_root = b"" if CHECKOUT else bytes(ROOT)
+        # Earlier versions made environments in place, where an interrupted one may still be.
         parts = digest(b"moved" + done.stdout.encode() + content + own_root)
         name = f"jax-{known['jax']}-python-{version}-{parts}"
         folder = user_cache_path("lockstep-environments") / name
