@@ -108,7 +108,7 @@ def compare(
         function is, rather than when the verdicts are decided.
       rounds: turns of every function, on average. Functions that are decided leave theirs to the
         others.
-      seconds: planned duration of these rounds; slow steps take longer, at least one a turn.
+      seconds: planned duration of these rounds; slow steps take longer, at least two a turn.
       name: name of the comparison, used in the names of cells.
       seed: seed of the order of turns.
 

@@ -33,8 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Note whether a test has raised an exception."""
-    if call.when == "call":
-        item.stash[RAISED] = call.excinfo is not None
+    if call.excinfo is not None:
+        item.stash[RAISED] = True
 
 
 @pytest.fixture

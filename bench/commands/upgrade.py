@@ -36,6 +36,8 @@ def upgrade(context: typer.Context) -> None:
         raise typer.Exit(run.run_pytest(words, "regress_plugin"))
     asked, _, first = named["from"].partition("==")
     package = asked.partition("[")[0]  # without extras
+    if parsed.bisect and "to" in named and package not in SHOWN:
+        refuse(f"--bisect with --to: {package} is none of {', '.join(SHOWN)}")
     here = make_environment(named["to"]) if "to" in named else None
 
     def gate(version: str) -> int:
@@ -47,9 +49,7 @@ def upgrade(context: typer.Context) -> None:
         raise typer.Exit(gate(named["from"]))
     if not first:
         refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
-    last = here.versions.get(package, "") if here else _present(package)
-    if not last:
-        refuse(f"--bisect with --to: {package} is none of {', '.join(SHOWN)}")
+    last = here.versions[package] if here else _present(package)
     typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
     releases = first, *releases_between(package, first, last), last
     code, answer = bisect([f"{asked}=={one}" for one in releases], gate)

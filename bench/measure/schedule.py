@@ -139,8 +139,10 @@ class Schedule:
         return None if self.plan.budget_s is None else self.plan.budget_s - self._stored_s
 
     def missing_launches(self, block: Block, arms: Sequence[str]) -> list[int]:
-        """List the passes, numbered from 0, that are not stored for all of these arms."""
-        return [number for number in range(self.passes) if self._open(block, arms, number + 1)]
+        """List the numbers, from 0, of the launches that complete the passes for these arms."""
+        count = sum(bool(self._open(block, arms, n + 1)) for n in range(self.passes))
+        stored = self.blocks[block.name].launches
+        return [n for n in range(count + len(stored)) if n not in stored][:count]
 
     def launches(
         self, selected: Mapping[Block, Sequence[str]]

@@ -14,10 +14,9 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from platformdirs import user_cache_path
@@ -39,6 +38,9 @@ from bench.records.temporary_folders import temporary_folder
 TIMEOUT_S = 1200.0
 SHOWN = ("jax", "jaxlib", "flax", "optax")
 """Packages whose versions distinguish environments."""
+
+_READY = "ready"
+"""A file that marks a complete environment."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,14 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
         versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
         own_root = b"" if CHECKOUT else bytes(ROOT)
-        # Earlier versions made environments in place, where an interrupted one may still be.
-        parts = digest(b"moved" + done.stdout.encode() + content + own_root)
+        parts = digest(done.stdout.encode() + content + own_root)
         name = f"jax-{known['jax']}-python-{version}-{parts}"
         folder = user_cache_path("lockstep-environments") / name
         own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-        if install and not folder.exists():
-            _install(folder, python, done.stdout)
+        if install and not (folder / _READY).exists():
+            with files.locked(folder.with_name(f"{name}.lock")):
+                if not (folder / _READY).exists():  # another process may have made it meanwhile
+                    _install(folder, python, own, done.stdout)
         return Environment(own, versions)
     refusals = "; ".join(f"Python {' and '.join(on)}: {reason}" for reason, on in reasons.items())
     raise BadInput([f"uv cannot install {requirement} with the project's dependencies. {refusals}"])
@@ -121,24 +124,19 @@ def _compiled(wanted: str, python: str, *more: str) -> subprocess.CompletedProce
     return _uv("pip", "compile", "-", "--python", python, *plain, *more, text=wanted)
 
 
-def _install(folder: Path, python: str, requirements: str) -> None:
-    """Make an environment, and move it to its folder once it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent) as parent:
-        made = Path(parent) / "environment"
-        for words, text in (
-            (("venv", "--quiet", "--python", python, str(made)), ""),
-            (("pip", "install", "--quiet", "--python", str(made), "-r", "-"), requirements),
-        ):
-            done = _uv(*words, text=text)
-            if done.returncode:
-                why = readable(" ".join(done.stderr.split()))
-                raise BadInput([f"uv cannot make {folder}: {why}"])
-        if not CHECKOUT:  # workers find an installed Lockstep last, after other packages
-            for packages in made.rglob("site-packages"):
-                (packages / "lockstep.pth").write_text(f"{ROOT}\n")
-        with suppress(OSError):  # another process has made it in the meantime
-            made.rename(folder)
+def _install(folder: Path, python: str, own: Path, requirements: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted installation
+    for words, text in (
+        (("venv", "--quiet", "--python", python, str(folder)), ""),
+        (("pip", "install", "--quiet", "--python", str(own), "-r", "-"), requirements),
+    ):
+        done = _uv(*words, text=text)
+        if done.returncode:
+            raise BadInput([f"uv cannot make {folder}: {readable(' '.join(done.stderr.split()))}"])
+    if not CHECKOUT:  # workers find an installed Lockstep last, after the environment's packages
+        for packages in folder.rglob("site-packages"):
+            (packages / "lockstep.pth").write_text(f"{ROOT}\n")
+    (folder / _READY).touch()
 
 
 def _uv(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:

@@ -167,7 +167,7 @@ def losses(trainings: Sequence[Training]) -> Table:
         Column("reason", "Ended early", value=lambda row: row[1].reason or None, long=True,
                optional=True),
     ]  # fmt: skip
-    steps = numbers.count(max((training.steps for training in trainings), default=0), "step")
+    steps = numbers.count(max((len(curve.differences) for _, curve in rows), default=0), "step")
     tolerances = [numbers.scientific(training.reference.tolerance) for training in trainings]
     fact = (
         f"Over {steps} from the same parameters on the same data: the difference from the loss of "

@@ -112,6 +112,16 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
         raise NotStoredError(f"cannot write into {folder}: {error.strerror}; {advice}") from error
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock in a context, by a file that is made; wait while another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def lock(path: Path) -> str:
     """Lock a file until this process ends, however it ends: the kernel releases the lock.
 

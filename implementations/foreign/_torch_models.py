@@ -58,9 +58,16 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
-            block = nn.Sequential(layer, nn.ReLU())
-            x = checkpoint(block, x, use_reentrant=False) if self.remat else block(x)
+            if self.remat:
+                x = checkpoint(activated, layer, x, use_reentrant=False)
+            else:
+                x = activated(layer, x)
         return self.layers[-1](x)
+
+
+def activated(layer: nn.Module, x: Tensor) -> Tensor:
+    """Apply a layer and ReLU."""
+    return F.relu(layer(x))
 
 
 class Attention(nn.Module):

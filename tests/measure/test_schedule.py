@@ -160,6 +160,17 @@ def test_a_launch_takes_the_time_of_all_its_attempts() -> None:
     assert made.budget_left_s == 600 - 15
 
 
+def test_a_damaged_launch_is_the_one_that_is_missing() -> None:
+    made = schedule()
+    block = made.plan.blocks[0]
+    state = made.blocks[block.name]
+    state.launches = {1, 2}
+    state.cells = [
+        {"implementation": name, "status": "ok", "launch": n} for name in NAMES for n in (1, 2)
+    ]
+    assert made.missing_launches(block, NAMES) == [0]
+
+
 def test_all_is_over_when_nothing_is_open() -> None:
     made = schedule()
     looks = LaunchLooks(made, made.plan.blocks[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,20 +95,23 @@ def test_an_interrupted_environment_is_made_again(calls, monkeypatch):
     assert make_environment("jax==0.11.0").python.parent.is_dir()
 
 
-def test_an_environment_that_another_process_makes_at_the_same_time_is_used(calls, monkeypatch):
-    made = []
+def test_an_environment_that_another_process_is_making_is_waited_for(calls):
+    """Two threads, because a lock is that of an open file."""
+    with ThreadPoolExecutor() as threads:
+        made = [*threads.map(make_environment, 3 * ["jax==0.11.0"])]
+    assert made == 3 * made[:1]
+    assert sum(call.startswith("venv") for call in calls()) == 1
 
-    def another(*words, text=""):
-        if words[:2] == ("pip", "install") and not made:
-            made.append(None)
-            made.append(make_environment("jax==0.11.0"))
-        return uv(*words, text=text)
 
-    uv = version_environments._uv
-    monkeypatch.setattr(version_environments, "_uv", another)
-    assert make_environment("jax==0.11.0") == made[1]
-    folder = made[1].python.parents[1]
-    assert [*folder.parent.iterdir()] == [folder], "nothing half-made is left"
+def test_a_plan_leaves_the_environment_to_the_run(calls):
+    """Files of arms are kept in its folder, which then exists before it."""
+    options = {"workloads": ("mlp",), "meshes": ("data=1",), "variant": ("old=jax==0.11.0",)}
+    asked = catalogue()
+    for entry in asked["implementations"]:
+        entry["path"] = str(ROOT / "implementations" / "pmap.py")
+    for install in (False, True):
+        with_versions(make_plan(Options(**options), asked), asked, install=install)
+    assert sum(call.startswith("venv") for call in calls()) == 1
 
 
 def test_an_installation_that_takes_too_long_is_a_reason(calls, monkeypatch):

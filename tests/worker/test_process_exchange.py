@@ -175,6 +175,24 @@ def test_a_failure_before_an_exchange_ends_it_in_all_processes(
     assert sent == ["an arrival"], "and no further exchange, which the others do not take part in"
 
 
+def test_what_is_raised_while_an_exchange_ends_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = {process_exchange.ENDED: ["oom", "no room on rank 1"]}
+    sent = []
+    monkeypatch.setattr(process_exchange, "_exchange", lambda own: sent.append(own) or [own, ended])
+
+    def action() -> None:
+        try:
+            process_exchange.gather("an arrival")
+        finally:
+            raise WrongStepError("the file replaces the clock")
+
+    with pytest.raises(process_exchange.EndedError, match="no room on rank 1"):
+        in_all_processes(action)
+    assert sent == ["an arrival"]
+
+
 def test_the_process_that_fails_says_so_in_place_of_its_value(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -112,10 +112,10 @@ def workload_entry(entry: messages.FileEntry, module: Any) -> messages.WorkloadE
     found["sizes"], found["default"] = [*map(str, module.SIZES)], str(module.DEFAULT_SIZE)
     if strange := [size for size in module.SIZES if not re.fullmatch(r"[\w.-]+", str(size))]:
         found["error"] = f"SIZES: {strange[0]!r} is not made of letters, digits, _, - and ."
-    elif module.DEFAULT_SIZE not in module.SIZES:
+    elif found["default"] not in found["sizes"]:
         sizes = ", ".join(found["sizes"])
         found["error"] = f"DEFAULT_SIZE is {found['default']!r}, which is none of {sizes}"
-    elif not callable(module.problem) or {*map(type, module.SIZES)} != {str}:
+    elif not callable(module.problem) or not all(isinstance(n, str) for n in module.SIZES):
         found["error"] = "problem must be a function, and the names in SIZES must be text"
     else:
         found["scans"] = "scan_layers" in signature(module.problem).parameters

@@ -53,8 +53,9 @@ def fuse_attention(platform: str) -> str:
     query = jnp.ones((1, 1024, 1, 64), jnp.bfloat16)
     attend = divided_sequences.kernels(query).get(name)
     if attend is None:
-        one_chip = ", which is used only where jax has a single chip" if platform == "tpu" else ""
-        return f"jax finds no {kernel or 'kernel'} for this device{one_chip}"
+        if platform == "tpu":
+            return f"{kernel} is used only where jax has a single chip"
+        return f"jax finds no {kernel or 'kernel'} for this device"
     jax.block_until_ready(jax.jit(jax.grad(lambda x: attend(x, x, x).sum()))(query))
     return ""
 

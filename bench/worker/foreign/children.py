@@ -117,7 +117,7 @@ class Children:
                 try:
                     write_arrays(path, arrays)
                 except KeyError as error:
-                    why = f"arrays of {error} cannot be passed to its processes"
+                    why = f"arrays of {error.args[0]} cannot be passed to its processes"
                     raise UnsupportedError(why) from error
                 more["arrays"] = str(path)
             ((_, answers),) = self.exchange([[{"ask": ask, **more}]] * len(self))

@@ -64,9 +64,12 @@ def in_all_processes(
     """
     try:
         result = action()
-    except process_exchange.EndedError:
-        raise  # an exchange within the action has ended it in all processes
     except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
+        ended: BaseException | None = error
+        while ended is not None and not isinstance(ended, process_exchange.EndedError):
+            ended = ended.__context__
+        if ended is not None:  # an exchange within the action has ended it in all processes
+            raise ended  # noqa: B904 - whatever was raised while it passed
         status, reason = failure(error)
         on_failure(status, reason)
         process_exchange.end_all(status, reason)

@@ -239,7 +239,7 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
 
 def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     """Return the likely reasons for a constant factor."""
-    microbatches, devices = seen.problem.microbatches, seen.devices
+    microbatches, devices, everything = seen.problem.microbatches, seen.devices, jax.device_count()
     rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
     tokens = seen.problem.sequence.length if seen.problem.sequence else 1
     reasons = {
@@ -252,6 +252,10 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
         "summed over the tokens of a sequence and not divided": (tokens, tokens),
         "summed over all tokens and not divided": (tokens, tokens * seen.problem.batch_size),
         "divided by the number of all devices, not of the shards": (devices, shards / devices),
+        "divided by the number of devices beyond the mesh as well": (
+            everything if everything != devices else 1,
+            shards / everything,
+        ),
     }
     likely = [
         reason

@@ -145,7 +145,7 @@ def named_state(ours: Flat, theirs: Flat, start: Flat, allowed: float) -> str:
         return f"the model state's {path} is {ours[path]} and should be {theirs[path]}"
     worst = max(wrong, key=lambda path: errors[path])
     return (
-        f"the model state's {some(wrong)} is wrong, by up to {errors[worst]:.1e} of its change, "
+        f"the model state is wrong in {some(wrong)}, by up to {errors[worst]:.1e} of its change, "
         f"more than the allowed {allowed:.1e}"
     )
 
