@@ -198,7 +198,7 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
     if not known:
         return ""
     largest, curve, where = max(known, key=lambda each: each[0])
-    steps = max(len(curve.differences) for _, curve, _ in known)
+    steps = max(len(one.differences) for training in trainings for one in training.curves)
     text = (
         f"Loss curves of {numbers.count(steps, 'step')} differ from the reference's by at most "
         f"{numbers.scientific(largest)} ({curve.arm} in {where.block.name}"

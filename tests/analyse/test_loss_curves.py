@@ -84,6 +84,10 @@ def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run,
     exact = replace(one.yardsticks[1], losses=one.yardsticks[1].losses[:3])
     cut_off = replace(one, yardsticks=[one.yardsticks[0], exact])
     assert phase_tables.loss_sentence([cut_off]).endswith("in float64 (of 3 steps).")
+    short = [replace(each, differences=each.differences[:2]) for each in one.curves]
+    assert phase_tables.loss_sentence([replace(one, curves=short)]).startswith(
+        "Loss curves of 2 steps differ from the reference's by at most"
+    ), "as many as are compared, if the reference has failed"
 
 
 def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
