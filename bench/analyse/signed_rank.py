@@ -40,10 +40,9 @@ def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, N
 
 
 @cache
-def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of all pairs of values, each with itself included."""
-    one, other = np.triu_indices(count)
-    return one, other
+def pairs(count: int, apart: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of all pairs of values at least this far apart: at 0, also with itself."""
+    return np.triu_indices(count, apart)
 
 
 def shift(
@@ -53,7 +52,7 @@ def shift(
 
     The interval has the error alpha. Its ends are infinite where n is too small: see `fewest`.
     """
-    one, other = _pairs(differences.shape[-1])
+    one, other = pairs(differences.shape[-1])
     averages = (differences[..., one] + differences[..., other]) / 2
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
     below, above = (count - 1) // 2, count // 2
@@ -100,10 +99,8 @@ def _null_distribution(count: int) -> NDArray[np.float64]:
     """Return P(T = t) for t from 0 to n (n + 1) / 2, for independent, equally likely signs."""
     chances = np.ones(1)
     for rank in range(1, count + 1):
-        positive = np.zeros(len(chances) + rank)
-        positive[: len(chances)] += chances / 2
-        positive[rank:] += chances / 2
-        chances = positive
+        without = np.zeros(rank)
+        chances = (np.append(chances, without) + np.append(without, chances)) / 2
     return chances
 
 
