@@ -5,7 +5,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.signed_rank import batches, nan_quantiles
+from bench.analyse.signed_rank import batches, nan_quantiles, pairs
 
 SURE = 0.001
 """P-value below which an effect is taken to be real; it is strict because many are tested."""
@@ -73,7 +72,7 @@ def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
     autocorrelation of the detrended values.
     """
     count = values.shape[-1]
-    earlier, later = _pairs(count)
+    earlier, later = pairs(count, apart=1)
     differences = values[..., later] - values[..., earlier]
     slope = np.median(differences / (later - earlier), axis=-1)
     total = np.sign(differences).sum(axis=-1)
@@ -102,11 +101,6 @@ def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
     first = np.minimum(correlations[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
     factor: NDArray[np.float64] = np.maximum(weighted, (1 + first) / (1 - first))
     return np.maximum(factor, 1.0)
-
-
-@cache
-def _pairs(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.triu_indices(count, 1)
 
 
 def order_effects(rounds: Rounds) -> dict[str, Effect]:

@@ -5,7 +5,6 @@ of rounds in a single process reveals their effect. The spread grows with the nu
 whose threads may be placed in more ways, so it is estimated for each number by itself.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.signed_rank import estimated
 from bench.records.arms import TWIN, is_ablated
+from bench.records.grouping import grouped
 
 Series = Sequence[NDArray[np.float64]]
 
@@ -165,9 +165,7 @@ def by_devices(
     `blocks` has each block's number of devices, its rounds, and its arms with processes of their
     own, which the result leaves empty. Blocks that were timed in several launches show the spread.
     """
-    shown = defaultdict[int, list[tuple[list[Series], list[Series]]]](list)
-    for devices, rounds, own in blocks:
-        shown[devices].append(log_ratios(rounds, own))
+    shown = grouped((devices, log_ratios(rounds, own)) for devices, rounds, own in blocks)
     return {count: known(earlier, count).updated(own) for count, own in shown.items()}
 
 

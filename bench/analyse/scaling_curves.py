@@ -76,12 +76,9 @@ class Scaling:
 
         (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
         """
-        names = ("devices", "communication_s")
-        devices, seconds = (self.points[name].to_numpy(float) for name in names)
-        known = np.unique(devices[seconds > 0])
-        least = [seconds[(devices == count) & (seconds > 0)].min() for count in known]
-        bound = np.column_stack([known, least])
-        return bound if len(bound) > 1 else bound[:0]
+        known = self.points[self.points["communication_s"] > 0]
+        least = known.groupby("devices")["communication_s"].min().reset_index().to_numpy(float)
+        return least if len(least) > 1 else least[:0]
 
     @cached_property
     def oversubscribed_from(self) -> float | None:

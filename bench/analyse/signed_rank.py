@@ -21,9 +21,6 @@ _ALPHA = 0.05
 _BATCH = 4_000_000
 """Twice the number of pairs of values that are held in memory at a time."""
 
-_SORTED = 2000
-"""Number of values below which numpy sorts no slower than it finds four order statistics."""
-
 _MOST_EXACT = 256
 """The most differences for which the null distribution is computed exactly. Above that, the normal
 approximation is used; its interval is some 1 % wider at 1e-5."""
@@ -40,10 +37,9 @@ def batches(lengths: Sequence[int] | NDArray[np.int64]) -> Iterator[tuple[int, N
 
 
 @cache
-def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of all pairs of values, each with itself included."""
-    one, other = np.triu_indices(count)
-    return one, other
+def pairs(count: int, apart: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of all pairs of values at least this far apart: at 0, also with itself."""
+    return np.triu_indices(count, apart)
 
 
 def shift(
@@ -53,16 +49,11 @@ def shift(
 
     The interval has the error alpha. Its ends are infinite where n is too small: see `fewest`.
     """
-    one, other = _pairs(differences.shape[-1])
+    one, other = pairs(differences.shape[-1])
     averages = (differences[..., one] + differences[..., other]) / 2
     count, depth = averages.shape[-1], excluded_averages(differences.shape[-1], alpha)
-    below, above = (count - 1) // 2, count // 2
-    if count < _SORTED:
-        ordered = np.sort(averages)
-    else:
-        ends = (depth, count - 1 - depth) if depth >= 0 else ()
-        ordered = np.partition(averages, [below, above, *ends])
-    location = (ordered[..., below] + ordered[..., above]) / 2
+    ordered = np.sort(averages)
+    location = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
     if depth < 0:
         endless = np.full_like(location, np.inf)
         return location, -endless, endless
@@ -100,10 +91,8 @@ def _null_distribution(count: int) -> NDArray[np.float64]:
     """Return P(T = t) for t from 0 to n (n + 1) / 2, for independent, equally likely signs."""
     chances = np.ones(1)
     for rank in range(1, count + 1):
-        positive = np.zeros(len(chances) + rank)
-        positive[: len(chances)] += chances / 2
-        positive[rank:] += chances / 2
-        chances = positive
+        without = np.zeros(rank)
+        chances = (np.append(chances, without) + np.append(without, chances)) / 2
     return chances
 
 

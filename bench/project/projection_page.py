@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,6 @@ from bench.project.hardware import Hardware
 from bench.project.program_formulae import Curve, step_on_hardware
 from bench.project.projection import Point, Projection
 from bench.records import derived_files, files, frames
-from bench.records.cells import StepOptions
 from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM
 
@@ -123,10 +121,10 @@ def _row(name: str, what: str, series: str, x: int, *values: float | None) -> di
 def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
     """Return the curves, equal predictions merged, sorted by the time on their most chips."""
     curves = grouped((point.curve, point) for point in points)
-    alike = defaultdict[tuple[tuple[int, float], ...], list[Curve]](list)
-    for curve, own in curves.items():
-        key = tuple((p.chips, float(f"{p.prediction.best_s:.3g}")) for p in own if p.prediction)
-        alike[key].append(curve)
+    alike = grouped(
+        (tuple((p.chips, float(f"{p.prediction.best_s:.3g}")) for p in own if p.prediction), curve)
+        for curve, own in curves.items()
+    )
     lines = []
     for _, same in sorted(alike.items(), key=lambda item: item[0][-1][1]):
         first, *others = same
@@ -142,10 +140,9 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     If several precisions, environments or numbers of processes were measured, these are the cells
     of one: preferably the curve's own precision, the usual environment and the fewest processes.
     """
-    by_options, own = defaultdict[StepOptions, list[Trial]](list), curve.options.precision
-    for one in tried:
-        if step_on_hardware(one.cell, own) == curve.cell(one.mesh.size):
-            by_options[one.cell.block.options].append(one)
+    own = curve.options.precision
+    same = [one for one in tried if step_on_hardware(one.cell, own) == curve.cell(one.mesh.size)]
+    by_options = grouped((one.cell.block.options, one) for one in same)
     if not by_options:
         return []
     plainest = min(by_options, key=lambda o: (o.precision != own, o.variant, o.processes, str(o)))

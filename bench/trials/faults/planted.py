@@ -220,12 +220,6 @@ def _spin() -> None:
     threading.Thread(target=lambda: [sha256(block) for _ in iter(int, 1)], daemon=True).start()
 
 
-def _delete_arrays() -> None:
-    """Delete all arrays of the process: those of other arms, and of the reference."""
-    for array in jax.live_arrays():
-        array.delete()
-
-
 ACTIONS: dict[str, Action] = {
     "raise": _raise,
     "interrupt": partial(_raise, KeyboardInterrupt),
@@ -264,7 +258,8 @@ ACTIONS: dict[str, Action] = {
     "spin_child": cache(partial(os.system, "(while :; do :; done) >/dev/null 2>&1 &")),
     # End the process from a thread, most likely in another arm's turn.
     "exit_later": cache(lambda: threading.Timer(0.05, os._exit, (1,)).start()),
-    "delete": _delete_arrays,
+    # Delete all arrays of the process: those of other arms, and of the reference.
+    "delete": lambda: [array.delete() for array in jax.live_arrays()],
 }
 """Faulty actions. Those after which the process should end are noted for the observer."""
 

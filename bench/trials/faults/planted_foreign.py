@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -86,17 +86,13 @@ IN_ROUNDS: dict[str, Callable[[], object]] = {
 }
 """Faults in the timed steps."""
 
-RESULTS: dict[str, Callable[[Step], dict[str, np.ndarray]]] = {
-    "foreign_shapes": lambda step: {"kernel": step.kernel.ravel(), "bias": step.bias},
-}
-"""Functions that return other parameters than the correct ones."""
-
 
 def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]]:
     """Return `build` and `why_unsupported` of an implementation.
 
-    `name` is a key of IN_ROUNDS or RESULTS; or `foreign_leave`, which leaves a process; or
-    `foreign_import`, whose package does not exist. Any other gives a correct implementation.
+    `name` is a key of IN_ROUNDS; or `foreign_shapes`, which gives flattened parameters; or
+    `foreign_leave`, which leaves a process; or `foreign_import`, whose package does not exist. Any
+    other gives a correct implementation.
     """
     if name == "foreign_import":
         import_module("no_such_package")
@@ -105,8 +101,8 @@ def plant(name: str) -> tuple[Callable[[Any], Step], Callable[[Any], str | None]
         if name == "foreign_leave":
             subprocess.Popen(["sleep", "3600"], start_new_session=True)  # noqa: S607
         step = Step(problem, IN_ROUNDS.get(name, int))
-        if name in RESULTS:
-            step.params = partial(RESULTS[name], step)  # type: ignore[method-assign]
+        if name == "foreign_shapes":
+            step.params = lambda: {"kernel": step.kernel.ravel(), "bias": step.bias}  # type: ignore[method-assign]
         return step
 
     return build, lambda problem: None if problem.model == "linear" else "it is only for linear"

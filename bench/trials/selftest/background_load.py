@@ -87,34 +87,26 @@ def load(pattern: str, seed: int = 0) -> Iterator[tuple[int, ...]]:
     next(segments(pattern, 0, 1, seed))  # raises for an unknown pattern
     burners = 0 if pattern == "quiet" else usable_cores()
     started = time.monotonic()
+    code = "from bench.trials.selftest.background_load import burn; burn"
     with contextlib.ExitStack() as stack:
-        each = (_burning(pattern, seed, burner, burners, started) for burner in range(burners))
-        processes = [stack.enter_context(one) for one in each]
+        processes = []
+        for burner in range(burners):
+            process = subprocess.Popen(  # noqa: S603 (our own command)
+                [sys.executable, "-c", code + repr((pattern, seed, burner, burners, started))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=child_environment(),
+                start_new_session=True,  # Ctrl-C goes only to this process, which ends the burner
+            )
+            # Leaving the context also closes the pipes, which alone would end the burner.
+            processes.append(stack.enter_context(process))
+            # After Ctrl-C, Popen waits no longer than a quarter of a second.
+            stack.callback(process.wait)
+            stack.callback(process.kill)
         for process in processes:
             if process.stdout is None or process.stdout.readline() != _READY:
                 raise ChildError(f"a process for the {pattern} load did not start")
         yield tuple(process.pid for process in processes)
-
-
-@contextlib.contextmanager
-def _burning(
-    pattern: str, seed: int, burner: int, burners: int, started: float
-) -> Iterator[subprocess.Popen[bytes]]:
-    code = "from bench.trials.selftest.background_load import burn; burn"
-    process = subprocess.Popen(  # noqa: S603 (our own command)
-        [sys.executable, "-c", code + repr((pattern, seed, burner, burners, started))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=child_environment(),
-        start_new_session=True,  # Ctrl-C goes only to this process, which then ends the burner
-    )
-    # Leaving the context also closes the pipes, which alone would end the burner.
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()  # after Ctrl-C, Popen waits no longer than a quarter of a second
 
 
 def burn(pattern: str, seed: int, burner: int, burners: int, started: float) -> None:

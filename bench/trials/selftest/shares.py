@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
@@ -94,21 +93,15 @@ class Shares:
     """Median of the measuring time used by a pair, in seconds."""
 
 
-def shares(trials: pd.DataFrame, by: Sequence[str]) -> list[Shares]:
+def shares(trials: pd.DataFrame, by: list[str]) -> list[Shares]:
     """Evaluate trials, rows of `equal_arms.trials`, for each combination of columns `by`."""
-    if not len(trials):
-        return []
     return [
-        _shares(dict(zip(by, map(_plain, keys), strict=True)), group.reset_index())
-        for keys, group in trials.groupby(list(by), sort=False)
+        _shares(group[by].head(1).to_dict("records")[0], group.reset_index())
+        for _, group in trials.groupby(by, sort=False)
     ]
 
 
-def _plain(key: object) -> object:
-    return key.item() if isinstance(key, np.generic) else key
-
-
-def _shares(keys: dict[str, object], trials: pd.DataFrame) -> Shares:
+def _shares(keys: dict[Any, object], trials: pd.DataFrame) -> Shares:
     equal, word = trials["truth"] == 1, trials["word"]
     missed = (word == "same") & (trials["truth"] > 1 + MARGIN)
     wrong = (word == "faster") | (equal & (word == "slower")) | (~equal & missed)
