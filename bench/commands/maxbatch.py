@@ -11,7 +11,7 @@ from bench.commands.shared_options import Files, Keyword, files_of, load_run, pl
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, collected
-from bench.plan.selection import everything, selector
+from bench.plan.selection import selector
 from bench.records import largest_batches, numbers, store
 from bench.records.paths import as_typed
 from bench.records.rows import CellRow
@@ -43,7 +43,7 @@ def maxbatch(
     with refusing(OSError):
         faults = file_faults(implementation_path or (), workload_path or ())
         folder = collected(faults, find_run, run) or Path()
-        selected = collected(faults, selector, expression) or everything
+        selected = collected(faults, selector, expression) or selector("")
         limit_bytes = None if memory is None else collected(faults, bytes_of, memory)
         if faults:
             raise BadInput(faults)
