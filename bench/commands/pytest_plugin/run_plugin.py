@@ -34,7 +34,7 @@ from bench.plan.selection import keyword, selector
 from bench.present.columns import missing
 from bench.present.progress import Progress, Remaining
 from bench.records import files, store
-from bench.records.cells import Block
+from bench.records.cells import Block, base_of
 from bench.records.files import NotStoredError, storing
 from bench.records.host import processor_name, usable_cores
 from bench.records.numbers import clock, count
@@ -150,8 +150,8 @@ class Front:
         """Record the selected cells, after -k and similar options."""
         for item in cast("list[pytest.Function]", session.items):
             cell = self._cells[str(item.callspec.params["cell_name"])]
-            bases = self.engine.bases
-            arms = bases.arms(cell.implementation) if bases else [cell.implementation]
+            own = cell.implementation
+            arms = [own, base_of(own)] if self.engine.bases else [own]
             self._selected.setdefault(cell.block, []).extend(arms)
         if not session.items:
             example = next(iter(self._cells), "none")
