@@ -1,6 +1,5 @@
 """Setup of a run: from options to an engine, with all checks before it starts."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +58,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     if measures and options.resume is None:
         plan = replace(plan, process_spread=earlier_spread(catalogue, REPORTS))
     unsupported = {} if bases else find_unsupported(plan, catalogue)
-    return Engine(
-        plan, options, catalogue, sys.argv[1:], bases, hosts, unsupported, measures=measures
-    )
+    return Engine(plan, options, catalogue, bases, hosts, unsupported, measures=measures)
 
 
 def _resumed(plan: Plan, typed: Options, run: store.Run) -> Plan:
