@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from bench.records.git_files import read_git
+from bench.records.git_files import RevisionError, git
 from bench.records.paths import CHECKOUT, ROOT
 
 CPUS = Path("/sys/devices/system/cpu")
@@ -100,6 +100,9 @@ def describe_code() -> dict[str, Any]:
     """Return the checkout's commit (None outside of git) and whether the work tree is dirty."""
     if not CHECKOUT:  # a repository around it is the user's own
         return {"commit": None, "dirty": False}
-    commit = read_git(ROOT, "rev-parse", "HEAD")
-    changes = read_git(ROOT, "status", "--porcelain")
-    return {"commit": commit.strip() if commit else None, "dirty": bool(changes)}
+    commit, changes = None, ""
+    with contextlib.suppress(RevisionError):
+        commit = git(ROOT, "rev-parse", "HEAD").strip()
+    with contextlib.suppress(RevisionError):
+        changes = git(ROOT, "status", "--porcelain")
+    return {"commit": commit, "dirty": bool(changes)}
