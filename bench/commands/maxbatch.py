@@ -10,6 +10,7 @@ from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
+from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import selector
 from bench.records import largest_batches, numbers, store
@@ -36,7 +37,6 @@ def maxbatch(
         a program; required on CPU).
       again: Repeat searches whose results are stored for this limit.
     """
-    from bench.plan.content_keys import Contents
     from bench.present import run_tables
     from bench.project import largest_fit
 
