@@ -103,13 +103,12 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, f
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
     blocks = (
-        (devices[str(name)], Rounds.of(own), apart)
+        (row["devices"], Rounds.of(own), with_twin(foreign, row["baseline"]))
         for run in found
-        for devices in [{row["block"]: row["devices"] for row in run.block_rows}]
-        for baselines in [{row["block"]: row["baseline"] for row in run.block_rows}]
+        for rows in [{row["block"]: row for row in run.block_rows}]
         for foreign in [{row["implementation"] for row in run.cell_rows if "foreign" in row}]
         for name, own in run.samples.groupby("block")
-        for apart in [with_twin(foreign, baselines[str(name)])]
+        for row in [rows[str(name)]]
     )
     spreads = by_devices(blocks).items()
     return {key: one for count, own in spreads for key, one in own.stored(count).items()}
