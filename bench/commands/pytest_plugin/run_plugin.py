@@ -122,7 +122,6 @@ class Front:
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
         self._measured = False
-        self._report: Path | None = None
         self._closing: list[str] = []
         self._benchmarks: dict[str, Any] | None = None
         if measures and config.option.benchmark_json is None:
@@ -339,7 +338,7 @@ class Front:
             # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 
-            self._report = build(*self._stored)
+            self._closing.insert(0, f"report: {build(*self._stored).as_posix()}")
 
     def pytest_terminal_summary(self) -> None:
         """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
@@ -351,8 +350,6 @@ class Front:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Print where the report is, and tell other hosts that the run has ended."""
-        if self._report is not None:
-            self._say(f"report: {self._report.as_posix()}")
         for line in self._closing:
             self._say(line)
         self.engine.hosts.close()
