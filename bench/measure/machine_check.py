@@ -2,10 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from bench.measure.catalogue import TIMEOUT_S
 from bench.measure.environment import child_environment, recorded_variables
 from bench.measure.processes.guarded import ask
 from bench.records import nvml
-from bench.records.host import CPUS, describe_host
+from bench.records.host import CPUS, describe_host, installed
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
 from bench.records.messages import PACKAGES
 from bench.records.numbers import bytes_, count
@@ -47,7 +46,7 @@ def examine(root: Path = Path("/")) -> Machine:
         host=describe_host(),
         limits=read_limits(root),
         devices=read_devices(),
-        versions=_installed((*SHOWN, "nvidia-nccl", "nvidia-cudnn", *PACKAGES.values())),
+        versions=installed((*SHOWN, "nvidia-nccl", "nvidia-cudnn", *PACKAGES.values())),
         variables=recorded_variables(),
         measures={},
         advice=[],
@@ -194,14 +193,6 @@ def _of_cores(machine: Machine) -> Iterator[str]:
             f"the CPU's governor is {limits['governor']}, which changes clocks with the load; "
             "`cpupower frequency-set -g performance`"
         )
-
-
-def _installed(packages: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for name in packages:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def read_boards() -> Gpus:

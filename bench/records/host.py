@@ -5,8 +5,9 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,15 @@ def describe_host() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "load": load_average(),
     }
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed, without importing them."""
+    versions = {}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def describe_code() -> dict[str, Any]:
