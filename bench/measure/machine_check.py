@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ from bench.measure.catalogue import TIMEOUT_S
 from bench.measure.environment import child_environment, recorded_variables
 from bench.measure.processes.guarded import ask
 from bench.records import nvml
-from bench.records.host import CPUS, describe_host, installed
+from bench.records.host import CPUS, describe_host, installed, shown
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
 from bench.records.messages import PACKAGES
 from bench.records.numbers import bytes_, count
@@ -69,9 +68,7 @@ def read_limits(root: Path) -> Limits:
     """Read the system's limits on this process, from control groups (version 2) and drivers."""
 
     def text(path: str) -> str:
-        with suppress(OSError):
-            return (root / path).read_text(encoding="utf-8").strip()
-        return ""
+        return shown(root / path).strip()
 
     own = Path("sys/fs/cgroup", text("proc/self/cgroup").rpartition("::")[2].strip("/"))
     groups = (own, *own.parents[:-3])  # each of which may set a limit

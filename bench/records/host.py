@@ -20,6 +20,13 @@ CPUS = Path("/sys/devices/system/cpu")
 _USUAL_CACHE = 32 << 20
 
 
+def shown(path: str | Path) -> str:
+    """Read a file of the system; empty if there is none, as below /proc once its process ended."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text("utf-8", "replace")
+    return ""
+
+
 def cores() -> set[int]:
     """Return the numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -50,8 +57,7 @@ def cache_bytes(threads: int, cpus: Path = CPUS) -> int:
 
 def host_id() -> str:
     """Identify the running kernel, and so a set of cores and counters. The id is never stored."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text(encoding="ascii").strip() if boot.exists() else platform.node()
+    return shown("/proc/sys/kernel/random/boot_id").strip() or platform.node()
 
 
 def load_average() -> float:
