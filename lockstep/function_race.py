@@ -26,12 +26,11 @@ from bench.plan.options import Options
 from bench.records import store
 from bench.records.arms import TWIN
 from bench.records.cells import Block, StepOptions
-from bench.records.host import cores, load_average, usable_cores
+from bench.records.host import cores, installed, load_average, usable_cores
 from bench.records.mesh import AXES, MeshShape
 from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, SampleRow
 from bench.records.temporary_folders import temporary_folder
-from bench.worker.answer.available import installed
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.file_threads import FileThreads

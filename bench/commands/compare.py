@@ -7,6 +7,7 @@ import typer
 from bench.commands.exits import refusing
 from bench.commands.shared_options import load_run, plain_console
 from bench.measure.run_folder import find_run
+from bench.plan.option_values import BadInput, share
 from bench.records.paths import REPORTS
 
 
@@ -20,7 +21,6 @@ def compare(a: str, b: str, margin: str | None = None, output: Path | None = Non
         margin).
       output (DIR): Folder for the pages (default: one in reports/).
     """
-    from bench.plan.option_values import BadInput, share
     from bench.present import comparison_report
 
     with refusing(OSError):

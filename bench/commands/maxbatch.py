@@ -10,8 +10,9 @@ from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
+from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput, collected
-from bench.plan.selection import everything, selector
+from bench.plan.selection import selector
 from bench.records import largest_batches, numbers, store
 from bench.records.paths import as_typed
 from bench.records.rows import CellRow
@@ -36,14 +37,13 @@ def maxbatch(
         a program; required on CPU).
       again: Repeat searches whose results are stored for this limit.
     """
-    from bench.plan.content_keys import Contents
     from bench.present import run_tables
     from bench.project import largest_fit
 
     with refusing(OSError):
         faults = file_faults(implementation_path or (), workload_path or ())
         folder = collected(faults, find_run, run) or Path()
-        selected = collected(faults, selector, expression) or everything
+        selected = collected(faults, selector, expression) or selector("")
         limit_bytes = None if memory is None else collected(faults, bytes_of, memory)
         if faults:
             raise BadInput(faults)

@@ -10,7 +10,7 @@ from bench.commands.shared_options import Files, Keyword, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
 from bench.plan.presets import default_batch, is_exact
-from bench.plan.selection import everything, selector
+from bench.plan.selection import selector
 from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
@@ -64,7 +64,7 @@ def plan(
         if counts and all(batch % part for part in parts):
             unequal = f"no mesh of {count(chips, 'chip')} splits {batch} into equal shards"
             faults.append(f"--batch: {unequal}; use a multiple of {min(parts)}")
-        selected = collected(faults, selector, keyword) or everything
+        selected = collected(faults, selector, keyword) or selector("")
         faults = faults or [*without_peak(wanted, [precision])]
         if faults:
             raise BadInput(faults)

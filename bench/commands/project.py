@@ -13,7 +13,7 @@ from bench.commands.shared_options import Files, Keyword, files_of, load_run, pl
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, choice, collected
-from bench.plan.selection import everything, selector
+from bench.plan.selection import selector
 from bench.records.cells import PRECISIONS
 from bench.records.paths import as_typed
 
@@ -61,7 +61,7 @@ def project(
         wanted = collected(faults, sheets, hardware) or []
         counts = collected(faults, chip_counts, chips) or []
         faults += unavailable(wanted, counts)
-        selected = collected(faults, selector, keyword) or everything
+        selected = collected(faults, selector, keyword) or selector("")
         folder = collected(faults, find_run, run) or Path()
         collected(faults, choice(("weak", "strong")), scaling, "--scaling")
         if faults:

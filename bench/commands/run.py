@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from bench.commands.exits import OptionParser
+from bench.plan.options import add_options, help_page
 
 PLUGINS = "bench.commands.pytest_plugin"
 
@@ -25,8 +26,6 @@ def run(context: typer.Context) -> None:
 
 def answer_help(context: typer.Context) -> None:
     """Print the command's help page and end, if its arguments ask for that."""
-    from bench.plan.options import help_page
-
     if {"-h", "--help"} & set(context.args):
         typer.echo(help_page(context.info_name or ""), nl=False)
         raise typer.Exit
@@ -34,8 +33,6 @@ def answer_help(context: typer.Context) -> None:
 
 def run_pytest(arguments: list[str], *plugins: str) -> int:
     """Run the cells as pytest items, with further plugins; returns pytest's exit code."""
-    from bench.plan.options import add_options
-
     # pytest would answer an option without its value by its own usage.
     parser = OptionParser(add_help=False, allow_abbrev=False)
     for gate in (False, True):

@@ -2,22 +2,23 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 import typer
 
 from bench.commands import run
 from bench.commands.exits import OptionParser, refuse
+from bench.measure.processes.guard import Guard
 from bench.records.paths import as_typed
+from bench.records.variants import is_requirement
 
 SETTINGS = run.SETTINGS
 
 
 def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
-    from bench.measure.processes.guard import Guard
     from bench.measure.version_environments import SHOWN, make_environment, releases_between
-    from bench.records.variants import is_requirement
 
     run.answer_help(context)
     parser = OptionParser(add_help=False, allow_abbrev=False)
@@ -40,9 +41,9 @@ def upgrade(context: typer.Context) -> None:
         refuse(f"--bisect with --to: {package} is none of {', '.join(SHOWN)}")
     here = make_environment(named["to"]) if "to" in named else None
 
-    def gate(version: str) -> int:
+    def gate(base: str) -> int:
         command = [str(here.python) if here else sys.executable, "-m", "bench", "upgrade"]
-        with Guard([*command, "--from", version, *words]) as child:
+        with Guard([*command, "--from", base, *words]) as child:
             return cast("int", child.code())
 
     if not parsed.bisect:
@@ -82,8 +83,6 @@ def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, st
 
 
 def _present(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version(package)
     except PackageNotFoundError:

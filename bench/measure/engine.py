@@ -1,6 +1,7 @@
 """The engine of a run, which measures the selected blocks and stores every launch."""
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -68,7 +69,6 @@ class Engine:
         plan: Plan,
         options: Options,
         catalogue: Catalogue,
-        argv: Sequence[str],
         bases: Bases | None,
         hosts: Hosts,
         unsupported: Reasons,
@@ -77,7 +77,6 @@ class Engine:
     ) -> None:
         self.plan, self.options, self.bases = plan, options, bases
         self.hosts, self.unsupported = hosts, unsupported
-        self._argv = argv
         self.catalogue = catalogue = _as_planned(catalogue, plan)
         foreign = [own["name"] for own in catalogue["implementations"] if "foreign" in own]
         self.schedule = Schedule(plan, bases, foreign)
@@ -178,7 +177,7 @@ class Engine:
         if self.bases is not None:
             allowed, cells = self.plan.allow_undecided, self.schedule.compared_cells
             gate = {**self.bases.record(), "allow_undecided": allowed, "cells": cells}
-        about = self.plan, self.options, self.catalogue, self._argv
+        about = self.plan, self.options, self.catalogue, sys.argv[1:]
         try:
             with files.storing(REPORTS):
                 self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))

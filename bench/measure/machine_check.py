@@ -2,10 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +14,7 @@ from bench.measure.catalogue import TIMEOUT_S
 from bench.measure.environment import child_environment, recorded_variables
 from bench.measure.processes.guarded import ask
 from bench.records import nvml
-from bench.records.host import CPUS, describe_host
+from bench.records.host import CPUS, describe_host, installed, shown
 from bench.records.machine_rows import Board, Gpus, JaxDevices, Limits, Machine
 from bench.records.messages import PACKAGES
 from bench.records.numbers import bytes_, count
@@ -47,7 +45,7 @@ def examine(root: Path = Path("/")) -> Machine:
         host=describe_host(),
         limits=read_limits(root),
         devices=read_devices(),
-        versions=_installed((*SHOWN, "nvidia-nccl", "nvidia-cudnn", *PACKAGES.values())),
+        versions=installed((*SHOWN, "nvidia-nccl", "nvidia-cudnn", *PACKAGES.values())),
         variables=recorded_variables(),
         measures={},
         advice=[],
@@ -70,9 +68,7 @@ def read_limits(root: Path) -> Limits:
     """Read the system's limits on this process, from control groups (version 2) and drivers."""
 
     def text(path: str) -> str:
-        with suppress(OSError):
-            return (root / path).read_text(encoding="utf-8").strip()
-        return ""
+        return shown(root / path).strip()
 
     own = Path("sys/fs/cgroup", text("proc/self/cgroup").rpartition("::")[2].strip("/"))
     groups = (own, *own.parents[:-3])  # each of which may set a limit
@@ -194,14 +190,6 @@ def _of_cores(machine: Machine) -> Iterator[str]:
             f"the CPU's governor is {limits['governor']}, which changes clocks with the load; "
             "`cpupower frequency-set -g performance`"
         )
-
-
-def _installed(packages: Iterable[str]) -> dict[str, str]:
-    found = {}
-    for name in packages:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def read_boards() -> Gpus:

@@ -21,6 +21,7 @@ from bench.measure.environment import relevant_variables, worker_environment
 from bench.plan.content_keys import Contents, digest
 from bench.records import user_cache
 from bench.records.cells import Block, Cell
+from bench.records.host import shown
 from bench.records.messages import GATE
 from bench.records.paths import ROOT
 from bench.records.rows import CellRow
@@ -136,7 +137,6 @@ def _workers() -> str:
 def _machine() -> list[str]:
     """List the installed packages with their versions, and the processor's features."""
     found = {path.name for folder in sys.path for path in Path(folder).glob("*.dist-info")}
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        found |= {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+    lines = shown("/proc/cpuinfo").splitlines()
+    found |= {line for line in lines if line.startswith(("model name", "flags", "Features"))}
     return sorted({*found, platform.machine()})

@@ -1,6 +1,5 @@
 """Setup of a run: from options to an engine, with all checks before it starts."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +58,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
     if measures and options.resume is None:
         plan = replace(plan, process_spread=earlier_spread(catalogue, REPORTS))
     unsupported = {} if bases else find_unsupported(plan, catalogue)
-    return Engine(
-        plan, options, catalogue, sys.argv[1:], bases, hosts, unsupported, measures=measures
-    )
+    return Engine(plan, options, catalogue, bases, hosts, unsupported, measures=measures)
 
 
 def _resumed(plan: Plan, typed: Options, run: store.Run) -> Plan:
@@ -106,13 +103,12 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, f
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
     blocks = (
-        (devices[str(name)], Rounds.of(own), apart)
+        (row["devices"], Rounds.of(own), with_twin(foreign, row["baseline"]))
         for run in found
-        for devices in [{row["block"]: row["devices"] for row in run.block_rows}]
-        for baselines in [{row["block"]: row["baseline"] for row in run.block_rows}]
+        for rows in [{row["block"]: row for row in run.block_rows}]
         for foreign in [{row["implementation"] for row in run.cell_rows if "foreign" in row}]
         for name, own in run.samples.groupby("block")
-        for apart in [with_twin(foreign, baselines[str(name)])]
+        for row in [rows[str(name)]]
     )
     spreads = by_devices(blocks).items()
     return {key: one for count, own in spreads for key, one in own.stored(count).items()}

@@ -118,10 +118,6 @@ class Bases:
     new: tuple[str, ...]
     removed: tuple[str, ...]
 
-    def arms(self, implementation: str) -> list[str]:
-        """Return the arms that are measured for an implementation: itself and its base."""
-        return [implementation, base_of(implementation)]
-
     def opponents(self, arms: Collection[str]) -> dict[str, str]:
         """Map each of these arms to its base, if the base is among them."""
         return {name: base_of(name) for name in self.origins if {name, base_of(name)} <= set(arms)}

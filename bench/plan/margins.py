@@ -65,13 +65,11 @@ def _noise(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[float, str]
 
 def runs_here(catalogue: Catalogue, reports: Path) -> Iterator[store.Run]:
     """Yield the newest stored runs that were measured on this machine, except damaged ones."""
+    here = {name: catalogue[name] for name in ("platform", "device_kind", "usable_cores")}
+    # Published runs of others are stored here too.
+    here |= {"cpu": processor_name(), "memory_bytes": psutil.virtual_memory().total}
     for run in store.newest(reports):
-        where = run.manifest
-        there = (where["platform"], where["device_kind"], where["host"].get("usable_cores"))
-        alike = there == tuple(catalogue[k] for k in ("platform", "device_kind", "usable_cores"))
-        # Published runs of others are stored here too.
-        own = processor_name(), psutil.virtual_memory().total
-        if alike and own == tuple(where["host"].get(key) for key in ("cpu", "memory_bytes")):
+        if here.items() <= {**run.manifest, **run.manifest["host"]}.items():
             yield run
 
 

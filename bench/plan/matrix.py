@@ -174,8 +174,8 @@ class _Planner:
                 "inputs": self.inputs(),
                 "ablations": [*ABLATIONS] if self.options.ablate else [],
                 "phases": self.phases(),
-                "implementation_paths": _absolute(self.options.implementation_path),
-                "workload_paths": _absolute(self.options.workload_path),
+                "implementation_paths": self.catalogue.get("implementation_paths", []),
+                "workload_paths": self.catalogue.get("workload_paths", []),
                 "base_files": {},
                 "isolated": self.isolated(implementations),
             },
@@ -381,10 +381,6 @@ class _Planner:
 def name_of(path: str) -> str:
     """Return the implementation's or workload's name for a path: the file name without `.py`."""
     return path.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-
-
-def _absolute(paths: Iterable[str]) -> list[str]:
-    return [str(Path(path).resolve()) for path in paths]
 
 
 def _unique(values: Iterable[T]) -> list[T]:

@@ -15,7 +15,6 @@ import pandas as pd
 
 from bench.analyse import cell_table, peaks
 from bench.plan.option_values import BadInput, collected
-from bench.plan.selection import everything
 from bench.project import program_formulae, published_results
 from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import NoProgram, Program, Read, from_row
@@ -39,7 +38,7 @@ class Request:
     scaling: Scaling = "weak"
     precision: str | None = None
     """None for the run's own."""
-    select: Callable[[str], bool] = everything
+    select: Callable[[str], bool] = lambda _: True
     """Selects the cells to project by name; all cells of the run serve for calibration."""
 
 

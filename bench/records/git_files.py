@@ -51,19 +51,12 @@ def git(folder: Path, *arguments: str, variables: Mapping[str, str] | None = Non
     return done.stdout
 
 
-def read_git(folder: Path, *arguments: str) -> str | None:
-    """Return the output of a git command in a folder; None if git fails or is not installed."""
-    with contextlib.suppress(RevisionError):
-        return git(folder, *arguments)
-    return None
-
-
 def tracked_folders(parent: Path) -> set[str] | None:
     """List the folders in `parent` that contain tracked files; None outside of git."""
-    listed = read_git(parent, "ls-files", "-z")
-    if listed is None:
-        return None
-    return {name.partition("/")[0] for name in listed.split("\0") if "/" in name}
+    with contextlib.suppress(RevisionError):
+        listed = git(parent, "ls-files", "-z").split("\0")
+        return {name.partition("/")[0] for name in listed if "/" in name}
+    return None
 
 
 def shipped_implementations(root: Path = ROOT, *, checkout: bool = CHECKOUT) -> set[str]:
@@ -77,11 +70,11 @@ def shipped_implementations(root: Path = ROOT, *, checkout: bool = CHECKOUT) -> 
 
 
 def _committed(root: Path) -> set[str]:
-    tracked = read_git(root, "ls-files", "-z", "--", _FOLDER)
-    changed = read_git(root, "diff", "-z", "--name-only", "--relative", "HEAD", "--", _FOLDER)
-    if tracked is None or changed is None:
-        return set()
-    return set(tracked.split("\0")) - set(changed.split("\0"))
+    with contextlib.suppress(RevisionError):
+        tracked = git(root, "ls-files", "-z", "--", _FOLDER)
+        changed = git(root, "diff", "-z", "--name-only", "--relative", "HEAD", "--", _FOLDER)
+        return set(tracked.split("\0")) - set(changed.split("\0"))
+    return set()
 
 
 def _installed(root: Path) -> set[str]:

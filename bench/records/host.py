@@ -5,18 +5,26 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.records.git_files import read_git
+from bench.records.git_files import RevisionError, git
 from bench.records.paths import CHECKOUT, ROOT
 
 CPUS = Path("/sys/devices/system/cpu")
 _USUAL_CACHE = 32 << 20
+
+
+def shown(path: str | Path) -> str:
+    """Read a file of the system; empty if there is none, as below /proc once its process ended."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text("utf-8", "replace")
+    return ""
 
 
 def cores() -> set[int]:
@@ -49,8 +57,7 @@ def cache_bytes(threads: int, cpus: Path = CPUS) -> int:
 
 def host_id() -> str:
     """Identify the running kernel, and so a set of cores and counters. The id is never stored."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text(encoding="ascii").strip() if boot.exists() else platform.node()
+    return shown("/proc/sys/kernel/random/boot_id").strip() or platform.node()
 
 
 def load_average() -> float:
@@ -96,10 +103,22 @@ def describe_host() -> dict[str, Any]:
     }
 
 
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed, without importing them."""
+    versions = {}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
 def describe_code() -> dict[str, Any]:
     """Return the checkout's commit (None outside of git) and whether the work tree is dirty."""
     if not CHECKOUT:  # a repository around it is the user's own
         return {"commit": None, "dirty": False}
-    commit = read_git(ROOT, "rev-parse", "HEAD")
-    changes = read_git(ROOT, "status", "--porcelain")
-    return {"commit": commit.strip() if commit else None, "dirty": bool(changes)}
+    commit, changes = None, ""
+    with contextlib.suppress(RevisionError):
+        commit = git(ROOT, "rev-parse", "HEAD").strip()
+    with contextlib.suppress(RevisionError):
+        changes = git(ROOT, "status", "--porcelain")
+    return {"commit": commit, "dirty": bool(changes)}

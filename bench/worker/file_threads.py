@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.records import numbers
+from bench.records.host import shown
 
 SHARE = 0.1
 """A file is refused if its threads use more than this share of a core in other arms' turns. On a
@@ -97,16 +97,9 @@ class FileThreads:
         return found
 
 
-def shown(place: str) -> str:
-    """Read a file below /proc; empty if it does not exist, as when its process has ended."""
-    with suppress(OSError):
-        return Path("/proc", place).read_text("utf-8", "replace")
-    return ""
-
-
 def _children_of(pid: int) -> list[int]:
     """Return the processes that the main thread of a process has started, or has adopted."""
-    return [int(word) for word in shown(f"{pid}/task/{pid}/children").split()]
+    return [int(word) for word in shown(f"/proc/{pid}/task/{pid}/children").split()]
 
 
 def _is_not_of_a_file(thread: Worker) -> bool:
@@ -136,10 +129,11 @@ def _cpu_ns(worker: Worker) -> int:
     """Return the CPU nanoseconds of a thread or a process; 0 if the system does not show them."""
     if isinstance(worker, threading.Thread):
         return _scheduled_ns(worker)[0]
-    return sum(map(int, shown(f"{worker}/stat").rpartition(")")[2].split()[11:13])) * _TICK_NS
+    return sum(map(int, shown(f"/proc/{worker}/stat").rpartition(")")[2].split()[11:13])) * _TICK_NS
 
 
 def _scheduled_ns(thread: threading.Thread) -> tuple[int, int]:
     """Return the nanoseconds that a thread ran, and waited for a core; zeros if not shown."""
-    ran, waited, *_ = map(int, shown(f"self/task/{thread.native_id}/schedstat").split() or (0, 0))
+    figures = shown(f"/proc/self/task/{thread.native_id}/schedstat").split()
+    ran, waited, *_ = map(int, figures or (0, 0))
     return ran, waited

@@ -237,7 +237,7 @@ def test_gpus_that_jax_does_not_use_have_a_reason(
 ):
     found = devices or failing(monkeypatch)
     monkeypatch.setattr(machine_check, "recorded_variables", lambda: variables)
-    monkeypatch.setattr(machine_check, "_installed", lambda _: versions)
+    monkeypatch.setattr(machine_check, "installed", lambda _: versions)
     library = nvml()
     library.nvmlSystemGetCudaDriverVersion = lambda: cuda
     (text,) = examine(found, library)["advice"]

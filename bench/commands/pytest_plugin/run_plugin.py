@@ -34,7 +34,7 @@ from bench.plan.selection import keyword, selector
 from bench.present.columns import missing
 from bench.present.progress import Progress, Remaining
 from bench.records import files, store
-from bench.records.cells import Block
+from bench.records.cells import Block, base_of
 from bench.records.files import NotStoredError, storing
 from bench.records.host import processor_name, usable_cores
 from bench.records.numbers import clock, count
@@ -122,7 +122,6 @@ class Front:
         self._cells = {cell.name: cell for cell in engine.plan.cells}
         self._selected: dict[Block, list[str]] = {}
         self._measured = False
-        self._report: Path | None = None
         self._closing: list[str] = []
         self._benchmarks: dict[str, Any] | None = None
         if measures and config.option.benchmark_json is None:
@@ -150,8 +149,8 @@ class Front:
         """Record the selected cells, after -k and similar options."""
         for item in cast("list[pytest.Function]", session.items):
             cell = self._cells[str(item.callspec.params["cell_name"])]
-            bases = self.engine.bases
-            arms = bases.arms(cell.implementation) if bases else [cell.implementation]
+            own = cell.implementation
+            arms = [own, base_of(own)] if self.engine.bases else [own]
             self._selected.setdefault(cell.block, []).extend(arms)
         if not session.items:
             example = next(iter(self._cells), "none")
@@ -339,7 +338,7 @@ class Front:
             # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 
-            self._report = build(*self._stored)
+            self._closing.insert(0, f"report: {build(*self._stored).as_posix()}")
 
     def pytest_terminal_summary(self) -> None:
         """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
@@ -351,8 +350,6 @@ class Front:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Print where the report is, and tell other hosts that the run has ended."""
-        if self._report is not None:
-            self._say(f"report: {self._report.as_posix()}")
         for line in self._closing:
             self._say(line)
         self.engine.hosts.close()

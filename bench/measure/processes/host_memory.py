@@ -6,7 +6,6 @@ memory.oom_control (version 1). The counters rise before the signal is sent. A s
 workers that only seem to hang.
 """
 
-import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from bench.records import numbers
+from bench.records.host import shown
 
 SHORT = 0.05
 """Share of available memory below which memory is short."""
@@ -31,7 +31,7 @@ Counters = Mapping[str, int]
 def read_counters(root: Path = Path("/")) -> Counters:
     """Read all available counters; there are none on other systems and in some containers."""
     paths = (root / "proc/vmstat", *_group_files(root))
-    found = {str(path): _COUNT.search(_text(path)) for path in paths}
+    found = {str(path): _COUNT.search(shown(path)) for path in paths}
     return {path: int(count[1]) for path, count in found.items() if count}
 
 
@@ -45,7 +45,7 @@ def _group_files(root: Path) -> list[Path]:
     """List the paths where the counters of this process's control group may be mounted."""
     files: list[Path] = []
     counters = {"": ("", "memory.events"), "memory": ("memory", "memory.oom_control")}
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in shown(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for mount, name in filter(None, map(counters.get, controllers.split(","))):
             folder = root / "sys/fs/cgroup" / mount
@@ -57,7 +57,7 @@ def _group_files(root: Path) -> list[Path]:
 def describe_shortage(pressure: Path = PRESSURE) -> str:
     """Describe a shortage of memory; empty if there is none."""
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    found = re.search(r"^some .*avg60=([\d.]+)", _text(pressure), re.MULTILINE)
+    found = re.search(r"^some .*avg60=([\d.]+)", shown(pressure), re.MULTILINE)
     stalled = round(float(found[1])) if found else 0
     if memory.available >= SHORT * memory.total and stalled < STALLED:
         return ""
@@ -67,10 +67,3 @@ def describe_shortage(pressure: Path = PRESSURE) -> str:
         f"{numbers.si(memory.total, 'B')} were available, {numbers.si(swap.used, 'B')} were "
         f"swapped out{waited}"
     )
-
-
-def _text(path: Path) -> str:
-    """Return the content of a file; empty if there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        return path.read_text(encoding="utf-8")
-    return ""

@@ -3,14 +3,12 @@
 Before it imports a file it prints the file's path, because a file may end the process.
 """
 
-import contextlib
 import json
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +17,7 @@ from typing import Any, TextIO, cast
 import jax
 
 from bench.records import messages
-from bench.records.host import usable_cores
+from bench.records.host import installed, usable_cores
 from bench.records.printable import readable
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load, workload_files
@@ -56,15 +54,6 @@ def catalogue(
             for found in listed(workload_files(more), ("SIZES", "DEFAULT_SIZE", "problem"))
         ],
     )
-
-
-def installed(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed, without importing them."""
-    versions = {}
-    for name in packages:
-        with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
 
 
 def entries(

@@ -15,10 +15,10 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from bench.records.host import shown
 from bench.records.messages import UNFINISHED
 from bench.records.numbers import count
 from bench.worker import process_exchange
-from bench.worker.file_threads import shown
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import MAX_STEPS, Arm
 
@@ -106,9 +106,9 @@ def watch(arm: Arm, seconds: float, times: int) -> Iterator[float]:
 
 def _waits_for_a_core() -> bool:
     """Whether another thread of this process could run now; False where the system does not say."""
-    others = {path.name for path in Path("/proc/self/task").glob("*")}
-    others.discard(str(threading.get_native_id()))
-    states = (shown(f"self/task/{thread}/stat").rpartition(")")[2].split() for thread in others)
+    own = str(threading.get_native_id())
+    others = (task for task in Path("/proc/self/task").glob("*") if task.name != own)
+    states = (shown(task / "stat").rpartition(")")[2].split() for task in others)
     return any(state[:1] == ["R"] for state in states)
 
 
