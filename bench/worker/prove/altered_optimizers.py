@@ -93,13 +93,7 @@ def twice(rule: Rule) -> Rule:
 
 def with_l2_penalty(rule: Rule, decay: HeldValue) -> Rule:
     """Return the optimizer with a weight decay added to the gradients instead."""
-    share, without = decay.value, with_number(rule, decay, 0.0)
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        grads = jax.tree.map(lambda grad, leaf: grad + share * leaf, grads, params)
-        return without.update(grads, state, params)
-
-    return Rule(without.init, update)
+    return optax.chain(optax.add_decayed_weights(decay.value), with_number(rule, decay, 0.0))
 
 
 def clipped_per_shard(seen: Observed, most: float) -> Callable[..., Any]:
