@@ -187,7 +187,7 @@ class ForeignModule(ModuleType):
 
     def build(self, problem: Problem, mesh: Mesh) -> ForeignStep:
         """Build the step in the spare processes."""
-        start = initial(problem)
+        start = {**problem.draw(), STATE: problem.draw_state()}
         children = self.children(mesh)
         described = {**_described(problem, mesh), "figures": not self.known_figures}
         answers = children.ask("build", named(start), problem=described)
@@ -216,11 +216,6 @@ class ForeignModule(ModuleType):
             versions=answers[0]["versions"],
             figures=answers[0].get("figures", {}),
         )
-
-
-def initial(problem: Problem) -> Params:
-    """Return the initial parameters, and with them the model state under STATE."""
-    return {**problem.draw(), STATE: problem.draw_state()}
 
 
 def without_state(tree: Params) -> Params:
