@@ -18,7 +18,6 @@ import optax
 import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 from optax import GradientTransformation as Rule
 
-from bench.contract.clipping import squared_norm
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.optimizer_numbers import (
@@ -112,15 +111,6 @@ def clipped_per_shard(seen: Observed, most: float) -> Callable[..., Any]:
 def clip_by_norm(most: float, grads: Any) -> Any:
     """Clip gradients by their global norm."""
     return optax.clip_by_global_norm(most).update(grads, optax.EmptyState())[0]
-
-
-def scaled_to(norm: float, rate: float) -> Rule:
-    """Return SGD with gradients that are scaled to a global norm."""
-
-    def scaled(grads: Any, _: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf * (norm / jnp.sqrt(squared_norm(grads))), grads)
-
-    return optax.chain(optax.stateless(scaled), optax.sgd(rate))
 
 
 @dataclass(frozen=True)
