@@ -107,7 +107,6 @@ class ForeignStep(TrainStep):
 
     module: "ForeignModule"
     children: Children
-    cores: int
     spans: list[int]
     """Nanoseconds of each step so far that was a request of its own."""
     versions: dict[str, str]
@@ -118,7 +117,7 @@ class ForeignStep(TrainStep):
     def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
         """Make an arm for the rounds, which keeps the processes: the next build starts others."""
         self.module.spare = None
-        arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
+        arm = ForeignArm(name, self.step, state, batch, children=self.children)
         arm.train_step = replace(
             self, params=arm.uncounted(self.params), model_state=arm.uncounted(self.model_state)
         )
@@ -210,7 +209,6 @@ class ForeignModule(ModuleType):
             params=lambda _: without_state(_as_tree(start, children.params())),
             model_state=lambda _: _as_tree(start, children.params())[STATE],
             children=children,
-            cores=mesh.size,
             module=self,
             spans=spans,
             versions=answers[0]["versions"],
