@@ -18,17 +18,14 @@ def varying_axes(array: Any) -> frozenset[str]:
 
 def zeros_for(like: jax.ShapeDtypeStruct) -> jax.Array:
     """Return zeros that vary over the same mesh axes as the values that will be added to them."""
-    axes = tuple(sorted(varying_axes(like)))
-    zeros = jnp.zeros(like.shape, like.dtype)
-    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
+    zeros, _ = vary_alike(jnp.zeros(like.shape, like.dtype), like)
+    return zeros
 
 
-def vary_alike(*arrays: jax.Array) -> list[jax.Array]:
+def vary_alike(*arrays: Any) -> list[jax.Array]:
     """Mark arrays as varying over the same mesh axes; the transpose sums their gradients.
 
     A rule of jax.custom_vjp has to return gradients that vary like its arguments.
     """
     axes = frozenset().union(*map(varying_axes, arrays))
-    more = [tuple(sorted(axes - varying_axes(array))) for array in arrays]
-    pairs = zip(arrays, more, strict=True)
-    return [jax.lax.pcast(array, own, to="varying") if own else array for array, own in pairs]
+    return [jax.lax.pcast(x, tuple(sorted(axes - varying_axes(x))), to="varying") for x in arrays]

@@ -127,18 +127,15 @@ def _keep(kept: jax.Array, gradient: jax.Array) -> jax.Array:
 
 def forward_only(problem: Problem) -> Problem:
     """Return the problem with a loss whose gradient is 0, so that no backward pass is compiled."""
-    inner, sequence, make_stages = problem.optimizer, problem.sequence, problem.make_stages
-
-    def update(grads: Params, state: Any, *_: Any, **__: Any) -> tuple[Params, Any]:
-        return jax.tree.map(jnp.zeros_like, grads), state
-
+    sequence, make_stages = problem.sequence, problem.make_stages
+    zeros = optax.with_extra_args_support(optax.set_to_zero())
     return replace(
         problem,
         loss=_stopped(problem.loss),
         sequence=sequence and _with_stopped(sequence, "loss"),
         make_stages=make_stages
         and (lambda axis: _with_stopped(make_stages(axis), "first", "block", "last")),
-        optimizer=optax.GradientTransformationExtraArgs(inner.init, update),
+        optimizer=zeros._replace(init=problem.optimizer.init),
     )
 
 

@@ -70,8 +70,6 @@ class ForeignArm(Arm):
     """
 
     children: Children = field(kw_only=True)
-    cores: int = field(kw_only=True)
-    """The arm's share of the cores."""
     asking_ns: int = 0
     """Median round trip of an empty request."""
     _spans: deque[tuple[int, int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
@@ -177,7 +175,8 @@ class ForeignArm(Arm):
         """Describe how the processes broke the rules of the rounds; empty if they did not."""
         busy_s, busy_cpu_s = self._busy
         idle_s, idle_cpu_s = self._idle
-        cores, told_s = self.cores + SPARE_CORES, self._told_ns / 1e9
+        share = len(self.children) * self.children.threads
+        cores, told_s = share + SPARE_CORES, self._told_ns / 1e9
         too_short = "its process reports spans that are shorter than the worker's clock shows, "
         if self._reports_false_times():
             return f"{too_short}even without the {self.asking_ns / 1e3:.0f} us that a request costs"
@@ -186,7 +185,7 @@ class ForeignArm(Arm):
             return f"its threads used {used} of a core while other arms were timed"
         if busy_cpu_s > cores * busy_s + EXCESS_S:
             used = f"it used {busy_cpu_s / busy_s:.1f} cores"
-            return f"{used}, but its share is {self.cores}: one for each device"
+            return f"{used}, but its share is {share}: one for each device"
         if busy_cpu_s > cores * told_s + EXCESS_S:
             return f"{too_short}{told_s:.2g} s for {busy_cpu_s:.2g} s of CPU time"
         return ""

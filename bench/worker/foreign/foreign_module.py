@@ -107,7 +107,6 @@ class ForeignStep(TrainStep):
 
     module: "ForeignModule"
     children: Children
-    cores: int
     spans: list[int]
     """Nanoseconds of each step so far that was a request of its own."""
     versions: dict[str, str]
@@ -118,7 +117,7 @@ class ForeignStep(TrainStep):
     def arm(self, name: str, state: int, batch: Any) -> ForeignArm:
         """Make an arm for the rounds, which keeps the processes: the next build starts others."""
         self.module.spare = None
-        arm = ForeignArm(name, self.step, state, batch, children=self.children, cores=self.cores)
+        arm = ForeignArm(name, self.step, state, batch, children=self.children)
         arm.train_step = replace(
             self, params=arm.uncounted(self.params), model_state=arm.uncounted(self.model_state)
         )
@@ -187,7 +186,7 @@ class ForeignModule(ModuleType):
 
     def build(self, problem: Problem, mesh: Mesh) -> ForeignStep:
         """Build the step in the spare processes."""
-        start = initial(problem)
+        start = {**problem.draw(), STATE: problem.draw_state()}
         children = self.children(mesh)
         described = {**_described(problem, mesh), "figures": not self.known_figures}
         answers = children.ask("build", named(start), problem=described)
@@ -210,17 +209,11 @@ class ForeignModule(ModuleType):
             params=lambda _: without_state(_as_tree(start, children.params())),
             model_state=lambda _: _as_tree(start, children.params())[STATE],
             children=children,
-            cores=mesh.size,
             module=self,
             spans=spans,
             versions=answers[0]["versions"],
             figures=answers[0].get("figures", {}),
         )
-
-
-def initial(problem: Problem) -> Params:
-    """Return the initial parameters, and with them the model state under STATE."""
-    return {**problem.draw(), STATE: problem.draw_state()}
 
 
 def without_state(tree: Params) -> Params:

@@ -18,7 +18,6 @@ import optax
 import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 from optax import GradientTransformation as Rule
 
-from bench.contract.clipping import squared_norm
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
 from bench.worker.prove.known_mistakes import Observed
 from bench.worker.prove.optimizer_numbers import (
@@ -93,13 +92,7 @@ def twice(rule: Rule) -> Rule:
 
 def with_l2_penalty(rule: Rule, decay: HeldValue) -> Rule:
     """Return the optimizer with a weight decay added to the gradients instead."""
-    share, without = decay.value, with_number(rule, decay, 0.0)
-
-    def update(grads: Any, state: Any, params: Any = None) -> Any:
-        grads = jax.tree.map(lambda grad, leaf: grad + share * leaf, grads, params)
-        return without.update(grads, state, params)
-
-    return Rule(without.init, update)
+    return optax.chain(optax.add_decayed_weights(decay.value), with_number(rule, decay, 0.0))
 
 
 def clipped_per_shard(seen: Observed, most: float) -> Callable[..., Any]:
@@ -118,15 +111,6 @@ def clipped_per_shard(seen: Observed, most: float) -> Callable[..., Any]:
 def clip_by_norm(most: float, grads: Any) -> Any:
     """Clip gradients by their global norm."""
     return optax.clip_by_global_norm(most).update(grads, optax.EmptyState())[0]
-
-
-def scaled_to(norm: float, rate: float) -> Rule:
-    """Return SGD with gradients that are scaled to a global norm."""
-
-    def scaled(grads: Any, _: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf * (norm / jnp.sqrt(squared_norm(grads))), grads)
-
-    return optax.chain(optax.stateless(scaled), optax.sgd(rate))
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,9 @@ def known_mistakes(seen: Observed) -> list[str]:
     """Name each known mistake that reproduces the steps, in one clause each."""
     if not seen.problem.state_names:
         return _in_first_step(seen, *_parts_in_turn(seen, part_of, seen.shards))
-    params, model_state, _ = seen.problem.functional_with_state()
     others = _other_steps(seen.problem, seen.shards) if seen.shards > 1 else {}
     for why, loss_fn in others.items():
-        grads = jax.jit(jax.grad(loss_fn, has_aux=True))(params, model_state, seen.batches[0])[0]
+        grads, _ = jax.jit(jax.grad(loss_fn, has_aux=True))(*seen.start, seen.batches[0])
         mistaken = -seen.rate * vector(flat(grads))
         if seen.is_near(seen.update, mistaken) and not seen.is_near(seen.right, mistaken):
             return [why]
@@ -312,10 +311,9 @@ def _parts_in_turn(
 
 def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the shards' losses and updates; the whole batch's where statistics couple shards."""
-    params, model_state, _ = seen.problem.functional_with_state()
     each = jax.value_and_grad(in_microbatches(seen.problem, SHARDS), has_aux=True)
     (losses, _), grads = jax.jit(jax.vmap(each, (None, None, 0), axis_name=SHARDS))(
-        params, model_state, into_microbatches(seen.batches[0], seen.shards)
+        *seen.start, into_microbatches(seen.batches[0], seen.shards)
     )
     own = [x.reshape(seen.shards, -1) for x in jax.tree.leaves(grads)]
     updates, sequential = -seen.rate * np.concatenate(own, axis=1), np.full_like(seen.right, np.nan)
@@ -338,11 +336,10 @@ def _other_steps(problem: Problem, shards: int) -> dict[str, StateLossFn]:
 def _wrong_averages(seen: Observed) -> list[str]:
     """Name the mistake that explains the model state after the first step; empty if none does."""
     problem, batch, shards = seen.problem, seen.batches[0], seen.shards
-    params, model_state, _ = problem.functional_with_state()
-    start = flat(model_state)
+    start = flat(seen.start[1])
 
     def makes(loss_fn: StateLossFn, batch: Batch) -> bool:
-        theirs = flat(jax.jit(loss_fn)(params, model_state, batch)[1])
+        theirs = flat(jax.jit(loss_fn)(*seen.start, batch)[1])
         errors = state_errors(seen.ours.states[1], theirs, start)
         return all(error <= seen.match for error in errors.values())
 

@@ -150,15 +150,8 @@ def run_steps(
     found, dtype = np.array(losses), str(loss.dtype) if is_float(loss) else ""
     if dtype == "float64" and np.array_equal(found, found.astype(np.float32)):
         dtype = "float32"
-    trajectory = Trajectory(
-        found,
-        snapshots[0],
-        snapshots[1],
-        snapshots[-1],
-        (states[0], states[1], states[-1]),
-        tuple(drifts),
-        dtype,
-    )
+    at_params, at_states = ((each[0], each[1], each[-1]) for each in (snapshots, states))
+    trajectory = Trajectory(found, *at_params, at_states, tuple(drifts), dtype)
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
     if start is not None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+import optax
 
 from bench.contract import Batch, Problem, TrainStep
 from bench.contract.model_state import is_float
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.altered_inputs import altered_inputs
-from bench.worker.prove.altered_optimizers import OwnSteps, name_factors, scaled_to, scaled_updates
+from bench.worker.prove.altered_optimizers import OwnSteps, name_factors, scaled_updates
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
@@ -207,7 +208,8 @@ def _changing(seen: Observed, factors: list[float]) -> str:
     if np.ptp(factors) <= 10 * seen.match:
         return ""
     norm = float(np.linalg.norm(seen.update)) / seen.rate
-    if seen.ends_at(seen.steps(seen.gradients, scaled_to(norm, seen.rate))):
+    scaled = optax.chain(optax.normalize_by_update_norm(norm, eps=0.0), optax.sgd(seen.rate))
+    if seen.ends_at(seen.steps(seen.gradients, scaled)):
         return f"the gradients are scaled to a norm of {norm:.3g}, as by clipping"
     return name_factors(factors)
 
