@@ -20,7 +20,6 @@ from bench.present.markdown import macros
 from bench.present.run_environment import chips
 from bench.records import numbers, printable
 from bench.records.paths import PROGRAM
-from bench.records.statuses import CHANGE_STYLES
 
 FILE = "regress.md"
 
@@ -60,7 +59,7 @@ def markdown(outcome: Outcome) -> str:
 def show(outcome: Outcome, console: Console) -> None:
     """Print the cases that matter, then the outcome and the compared revisions."""
     if matters := [case for case in outcome.cases if case.word not in QUIET]:
-        terminal.show(console, _table(matters, _plain), notes=True, styles=CHANGE_STYLES)
+        terminal.show(console, _table(matters, _plain), changes=True)
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
     console.print(terminal.Prose(tally(outcome.cases)))
