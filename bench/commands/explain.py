@@ -58,11 +58,11 @@ def explain(
         traced = not separate and {a, b} <= traces.keys()
         tables = cell_table.build(stored)
         if compiled or separate:
-            explanation.show_times(console, (a, b), tables.comparisons, traces)
+            explanation.show_times(console, (a, b), tables)
         if compiled and (every or not traced):
             explanation.show_programs(console, (a, b), (programs[a], programs[b]))
         if separate:
-            explanation.show_parts(console, (a, b), tables, traces)
+            explanation.show_parts(console, (a, b), tables)
             return
         if compiled and not traced:
             typer.echo("Traces would show how long each operation takes; --profile records them.")

@@ -1,10 +1,10 @@
 """Caveats: reasons in the stored rows to read the figures with care."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, cast
-
-import pandas as pd
+from typing import Any
 
 from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
@@ -15,9 +15,10 @@ from bench.analyse.signed_rank import fewest
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
-from bench.present.cell_columns import framework, is_other_framework
+from bench.present.cell_columns import Row, framework, is_other_framework
 from bench.present.sentences import listing
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.rows import Manifest
 from bench.records.store import Damage
 
@@ -38,7 +39,7 @@ def caveats(content: Tables, manifest: Manifest) -> dict[str, str]:
     _of_ratios(said, content.comparisons)
     said["Equal programs, unequal times"] = program_sentences.caveat(content.comparisons)
     _of_rounds(said, content.comparisons)
-    _of_cells(said, content.cells)
+    _of_cells(said, content.rows)
     _of_phases(said, content, manifest)
     return {title: text for title, text in said.items() if text}
 
@@ -169,54 +170,49 @@ def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
         )
 
 
-def _of_cells(said: dict[str, str], cells: pd.DataFrame) -> None:
-    if cells.empty:
-        return
-    if alone := int(((cells["status"] == "ok") & ~cells["interleaved"]).sum()):
+def _of_cells(said: dict[str, str], cells: Sequence[Row]) -> None:
+    if alone := sum(cell["status"] == "ok" and not cell["interleaved"] for cell in cells):
         said["Measured in a separate process"] = (
             f"{numbers.count(alone, 'cell')} ran in a process without the others: they did not fit "
             "together, or one may have disturbed another. The ratio has no interval: the host may "
             "have changed in between."
         )
-    if earlier := {*cells["proved_in"].dropna(), *cells["compiled_in"].dropna()}:
+    if earlier := {cell[key] for cell in cells for key in ("proved_in", "compiled_in")} - {None}:
         said["Proved or compiled earlier"] = (
             f"Some proofs and compile times are from {listing(sorted(earlier))}, with the "
             "same files, versions and environment; --cold reuses none."
         )
     said["Processes of their own"] = _foreign(cells)
-    if failed := list(cells[cells["failed_launches"] > 0]["cell"]):
+    if failed := [cell["cell"] for cell in cells if cell["failed_launches"]]:
         said["Launches that failed"] = (
             f"Cells that failed in some launches and ran in others: {listing(failed)}."
         )
-    if len(setting := cells[cells["settings"] != ""]):
+    if settings := {cell["cell"]: cell["settings"] for cell in cells if cell["settings"]}:
         said["Settings of the process"] = (
-            f"The files of {listing(setting['cell'])} set "
-            f"{listing(sorted(set(setting['settings'])))} for the whole process. They were "
-            "restored before anything else was proved or timed."
+            f"The files of {listing(settings)} set {listing(sorted(set(settings.values())))} for "
+            "the whole process. They were restored before anything else was proved or timed."
         )
     said["Winners repeated in isolation"] = " ".join(
-        _isolated(cell, row)
-        for cell, row in zip(cells["cell"], cells["isolation"], strict=True)
-        if isinstance(row, dict)
+        _isolated(cell["cell"], cell["isolation"]) for cell in cells if cell["isolation"]
     )
     said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
-    if len(rounded := cells[cells["replica_drift"] > 0]):
+    if drifts := {cell["cell"]: cell["replica_drift"] for cell in cells if cell["replica_drift"]}:
         said["Replicas differ by rounding"] = (
-            f"The replicas of {listing(rounded['cell'])} differ by rounding, by at most "
-            f"{rounded['replica_drift'].max():.0e} of a step's loss or update: no more than right "
+            f"The replicas of {listing(drifts)} differ by rounding, by at most "
+            f"{max(drifts.values()):.0e} of a step's loss or update: no more than right "
             "steps differ from one another."
         )
-    if refused := int((cells["status"] == "implausible").sum()):
+    if refused := sum(cell["status"] == "implausible" for cell in cells):
         said["Implausible times"] = (
             f"Physically impossible times of {numbers.count(refused, 'cell')} are withheld."
         )
 
 
-def _foreign(cells: pd.DataFrame) -> str:
+def _foreign(cells: Sequence[Row]) -> str:
     """Describe the steps in processes of their own; empty if there are none."""
-    columns = (cells[key] for key in ("implementation", "foreign", "devices"))
-    others = [each for each in zip(*columns, strict=True) if isinstance(each[1], dict)]
+    figures = itemgetter("implementation", "foreign", "devices")
+    others = [figures(cell) for cell in cells if cell["foreign"]]
     if not others:
         return ""
     kinds = sorted({f"{name} ({framework(one)})" for name, one, _ in others})
@@ -253,57 +249,57 @@ def _isolated(cell: str, row: Mapping[str, Any]) -> str:
     )
 
 
-def _approximate(cells: pd.DataFrame) -> str:
+def _approximate(cells: Sequence[Row]) -> str:
     """Name the approximate steps and how they differ; empty if there are none."""
-    found = cells[cells["approximate"] != ""].drop_duplicates("implementation")
-    if found.empty:
+    found = {cell["implementation"]: cell["approximate"] for cell in cells if cell["approximate"]}
+    if not found:
         return ""
-    each = zip(found["implementation"], found["approximate"], strict=True)
     return (
         "These compute another step than the workload's: "
-        f"{listing(f'{name} ({why})' for name, why in each)}. They were proved by how they train, "
-        "over several seeds, and ranked separately. How they fare in longer training is unknown."
+        f"{listing(f'{name} ({why})' for name, why in found.items())}. They were proved by how "
+        "they train, over several seeds, and ranked separately. How they fare in longer training "
+        "is unknown."
     )
 
 
-def _fused_attention(cells: pd.DataFrame) -> str:
+def _fused_attention(cells: Sequence[Row]) -> str:
     """Describe attention kernels and their proof; empty if no program calls such a kernel."""
-    called = zip(cells["cell"], cells["kernels"].str.findall(FUSED_ATTENTION), strict=True)
-    found = {cell: kernels for cell, kernels in called if kernels}
+    called = {cell["cell"]: re.findall(FUSED_ATTENTION, cell["kernels"]) for cell in cells}
+    found = {cell: kernels for cell, kernels in called.items() if kernels}
     if not found:
         return ""
     kernels = sorted({kernel for of_cell in found.values() for kernel in of_cell})
     return (
-        f"The timed programs of {listing(list(found))} call {listing(kernels)}. Their proof in "
+        f"The timed programs of {listing(found)} call {listing(kernels)}. Their proof in "
         "float64 is that of attention by plain matrix products; in the timed dtypes, steps with "
         "these kernels were compared with it to within rounding."
     )
 
 
-def _divided_proofs(cells: pd.DataFrame) -> str:
+def _divided_proofs(cells: Sequence[Row]) -> str:
     """Say how proofs that exceed the memory of a device were made; empty if none does."""
-    clauses, kinds = [], ["proof_devices", "proof_parts", "proof_batch"]
-    for kind, own in cells[cells["proof_parts"] > 0].groupby(kinds, sort=False):
-        devices, parts, batch = cast("tuple[int, int, int]", kind)
+    clauses, kind = [], itemgetter("proof_devices", "proof_parts", "proof_batch")
+    divided = grouped((kind(cell), cell["cell"]) for cell in cells if cell["proof_parts"])
+    for (devices, parts, batch), own in divided.items():
         sharded = f", with its parameters sharded over {devices} devices" if devices > 1 else ""
         clauses.append(
-            f"The reference of {listing(own['cell'])} does not fit on one device. It was computed "
+            f"The reference of {listing(own)} does not fit on one device. It was computed "
             f"in {numbers.count(parts, 'part')} of the batch{sharded}."
         )
         if batch:
             clauses.append(f"In float64, these were proved at a batch of {batch}.")
-    exact = (cells["status"] == "ok") & (cells["approximate"] == "")
-    ok = cells[exact & ~cells["proved_exactly"]]
-    if len(narrow := ok[ok["proof_error"].notna() & ok["foreign"].isna()]):
+    ok = [c for c in cells if c["status"] == "ok" and not (c["approximate"] or c["foreign"])]
+    proved = [cell for cell in ok if not math.isnan(cell["proof_error"])]
+    if narrow := [cell["cell"] for cell in proved if not cell["proved_exactly"]]:
         clauses.append(
-            f"The steps of {listing(narrow['cell'])} do not fit in float64 at any batch: proved "
+            f"The steps of {listing(narrow)} do not fit in float64 at any batch: proved "
             "only in the timed dtypes."
         )
     return " ".join(clauses)
 
 
 def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
-    cells, config = content.cells, manifest["config"]
+    cells, config = content.rows, manifest["config"]
     if proof := config.get("functions"):
         loosened = f", and more in {listing(proof['loosened'])}" if proof["loosened"] else ""
         said["Proved against one another"] = (
@@ -312,11 +308,9 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
             f"update of each leaf of its state to {proof['update_tolerance']:.2g}{loosened}, in "
             "the dtypes that were timed. Nothing was proved in float64."
         )
-    elif len(cells):
+    else:
         said["Steps too large for a whole proof"] = _divided_proofs(cells)
-    timed = []
-    if len(cells):
-        timed = list(cells.loc[(cells["status"] == "ok") & cells["foreign"].isna(), "cell"])
+    timed = [cell["cell"] for cell in cells if cell["status"] == "ok" and not cell["foreign"]]
     untraced = [name for name in timed if name not in content.traces]
     if config.get("profile_steps") and untraced:
         said["Not traced"] = (

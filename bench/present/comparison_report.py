@@ -28,7 +28,7 @@ from bench.present.terminal import Prose, plain
 from bench.records import files, numbers
 from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM
-from bench.records.statuses import CHANGE_STYLES, STATUSES, VERDICT_STYLES
+from bench.records.statuses import STATUSES, VERDICT_STYLES
 from bench.records.store import Run
 
 
@@ -217,8 +217,7 @@ def _show_changes(console: Console, compared: RunComparison) -> None:
     console.print(Prose(APART, "dim"))
     console.print(Text("\nB over A (95 %)", style="bold"))
     for block in blocks(compared):
-        brief = replace(block, columns=SHORT, facts=())
-        terminal.show(console, brief, notes=True, styles=CHANGE_STYLES)
+        terminal.show(console, replace(block, columns=SHORT, facts=()), changes=True)
     if any(change.source == "step time" for change in compared.changes):
         console.print(Text("* on step times, which are not paired", style="dim"))
     if any(change.compile for change in compared.changes):

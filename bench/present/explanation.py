@@ -1,9 +1,8 @@
 """The difference between two cells of a run: a sentence and tables on the terminal, and CSV."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -13,7 +12,6 @@ from rich.text import Text
 from bench.analyse import phase_costs
 from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
 from bench.analyse.cell_table import Tables
-from bench.analyse.comparisons import Comparison
 from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
 from bench.present.cell_columns import collectives, framework
@@ -23,7 +21,6 @@ from bench.present.terminal import Prose, table
 from bench.present.trace_tables import only_one_transposes, operation_name, reason, time_ratio
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
-from bench.records.trace_rows import TraceRow
 
 _WORTH_A_ROW = 0.01
 """Causes below this share of the difference, or of a hundredth of the step, share a row."""
@@ -79,13 +76,11 @@ def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def baseline_pairs(
-    blocks: Iterable[Comparison], traces: Mapping[str, TraceRow]
-) -> Iterator[Explanation]:
+def baseline_pairs(found: Tables) -> Iterator[Explanation]:
     """Yield the explanation of each traced cell's difference from the baseline of its block."""
-    for block in blocks:
+    for block in found.comparisons:
         for cell in block.ranked:
-            if (pair := pair_of(cell, baseline_cell(block), traces)) is not None:
+            if (pair := pair_of(cell, baseline_cell(block), found.traces)) is not None:
                 yield Explanation(cell["cell"], f"{block.name}/{block.baseline}", *pair)
 
 
@@ -130,21 +125,16 @@ def show_programs(
     console.print(table(where, "Only in the first", "Only in the second", rows=rows))
 
 
-def show_times(
-    console: Console,
-    cells: tuple[str, str],
-    blocks: Sequence[Comparison],
-    traces: Mapping[str, TraceRow],
-) -> None:
+def show_times(console: Console, cells: tuple[str, str], found: Tables) -> None:
     """Print the ratio of two cells that ran side by side, and the shares of their ablated parts.
 
     The ratio's interval holds for all pairs of arms of the block simultaneously. The ratio of
     traced steps that were timed singly is left to the sentence on their causes.
     """
-    for block in blocks:
+    for block in found.comparisons:
         arm, other = (cell.removeprefix(f"{block.name}/") for cell in cells)
         claim = block.claim_of(arm, other)
-        if block.span_steps == (1,) and traces.keys() >= {*cells}:
+        if block.span_steps == (1,) and found.traces.keys() >= {*cells}:
             continue
         if claim is not None and claim.ratio.paired:
             low, high = claim.verdict.low, claim.verdict.high
@@ -153,28 +143,26 @@ def show_times(
             known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(Prose(f"Side by side, {took}{known}."))
-    for row in phase_costs.find(blocks, traces):
+    for row in phase_costs.find(found.comparisons, found.traces):
         if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
             console.print(Prose(said))
 
 
-def show_parts(
-    console: Console, cells: tuple[str, str], tables: Tables, traces: Mapping[str, TraceRow]
-) -> None:
+def show_parts(console: Console, cells: tuple[str, str], found: Tables) -> None:
     """Print what is known of two steps, at least one of which runs in its own process."""
     console.print("Steps that run in separate processes are not traced; only the worker is.")
-    known: dict[str, Any] = {row["cell"]: row for row in tables.cells.to_dict("records")}
+    known = {row["cell"]: row for row in found.rows}
     for cell in cells:
         foreign = known[cell]["foreign"]
         what = framework(foreign) if isinstance(foreign, dict) else collectives(known[cell])
         console.print(Prose(f"{cell}: {what or 'no collective'}."))
-        if cell in traces:
-            total = means(traces[cell])["total"]
+        if trace := found.traces.get(cell):
+            total = means(trace)["total"]
             console.print(
                 f"\nA step of {cell} takes {numbers.si(total, 's')} as traced, the mean over its "
                 "devices:"
             )
-            spent = [(PARTS[part][0], seconds) for part, seconds in parts(traces[cell]).items()]
+            spent = [(PARTS[part][0], seconds) for part, seconds in parts(trace).items()]
             rows = [
                 (label, numbers.si(seconds, "s"), numbers.percent(seconds / total))
                 for label, seconds in sorted(spent, key=lambda pair: -pair[1])

@@ -20,7 +20,6 @@ from bench.present.markdown import macros
 from bench.present.run_environment import chips
 from bench.records import numbers, printable
 from bench.records.paths import PROGRAM
-from bench.records.statuses import CHANGE_STYLES
 
 FILE = "regress.md"
 
@@ -46,23 +45,21 @@ def markdown(outcome: Outcome) -> str:
     """Render the summary in GitHub's Markdown: the outcome first, then the cases that matter."""
     matters = [case for case in outcome.cases if case.word not in QUIET]
     others = outcome.of(*QUIET)
-    lines = [f"### {headline(outcome, code(outcome.gate['revision']))}", "", tally(outcome.cases)]
+    parts = [f"### {headline(outcome, code(outcome.gate['revision']))}", tally(outcome.cases)]
     if matters:
-        lines += ["", *_lines(matters)]
+        parts.append(_listed(matters))
     if others:
-        lines += ["", f"<details><summary>{tally(others)}</summary>", "", *_lines(others)]
-        lines += ["", "</details>"]
+        parts += [f"<details><summary>{tally(others)}</summary>", _listed(others), "</details>"]
     if changed := list(_changes(outcome)):
-        lines += ["", "What else changed:", "", *changed]
-    for paragraph in (*_reading(outcome), *_setting(outcome)):
-        lines += ["", paragraph]
-    return "\n".join([*lines, "", f"    {_plain(command(outcome))}", ""])
+        parts += ["What else changed:", "\n".join(changed)]
+    parts += [*_reading(outcome), *_setting(outcome), f"    {_plain(command(outcome))}"]
+    return "\n\n".join(parts) + "\n"
 
 
 def show(outcome: Outcome, console: Console) -> None:
     """Print the cases that matter, then the outcome and the compared revisions."""
     if matters := [case for case in outcome.cases if case.word not in QUIET]:
-        terminal.show(console, _table(matters, _plain), notes=True, styles=CHANGE_STYLES)
+        terminal.show(console, _table(matters, _plain), changes=True)
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
     console.print(terminal.Prose(tally(outcome.cases)))
@@ -130,11 +127,9 @@ def _table(cases: Sequence[Case], name: Callable[[str], str]) -> Table:
     return Table("Head against base", columns, cases, remarks=remarks)
 
 
-def _lines(cases: Sequence[Case]) -> Iterator[str]:
+def _listed(cases: Sequence[Case]) -> str:
     shown = _table(cases, code)
-    yield macros().table(shown)
-    for remark in shown.remarks:
-        yield f"- {remark}"
+    return "\n".join([macros().table(shown), *(f"- {remark}" for remark in shown.remarks)])
 
 
 def _sure(case: Case) -> str:

@@ -127,7 +127,7 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
         left = room - room // (len(blocks) - number)
         timed = [block for block in own if block.ranked]
         texts = (
-            Markup("").join(map(_section, _of_block(block, found, cells, manifest)))
+            Markup("").join(map(macros().section, _of_block(block, found, cells, manifest)))
             for block in timed
         )
         shown = list(takewhile(partial(fits, left=left), texts))
@@ -168,7 +168,7 @@ def _general(
         cell_columns.energy([cell for cell in cells.values() if cell["subject"] == subject]),
     ]
     verdicts = macros().verdicts(map(sentences.Summary, blocks), sentences.listing)
-    return [Markup(verdicts), *(_section(table) for table in tables if table)]  # noqa: S704 (is escaped)
+    return [verdicts, *map(macros().section, filter(None, tables))]
 
 
 def _of_block(
@@ -187,11 +187,7 @@ def _of_block(
             yield replace(table, title=f"{table.title}, {block.place}")
 
 
-def _section(table: Table) -> Markup:
-    return Markup(macros().section(table))  # noqa: S704 (is escaped)
-
-
 @cache
 def macros() -> Any:
-    """Return the macros of Markdown texts."""
+    """Return the macros of Markdown texts, which return Markup."""
     return environment(markdown=True).get_template("macros.md.j2").module

@@ -199,17 +199,16 @@ class Progress:
         now = time.monotonic()
         of = max(self._to_do, self._done)  # A budget may add launches that were not planned.
         times = f"{timedelta(seconds=int(now - self._started))}, {self._remaining.words(now)}"
+        lines = [Text(self._block, "bold"), Text(self._launch + self._phase), self._decided()]
         if options.max_width < _BAR_COLUMNS:
-            yield _line(Text(f"{self._done}/{of}  {times}"))
+            lines = [Text(f"{self._done}/{of}  {times}"), *lines]
         else:
             columns = Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True)
             overall = Table.grid(*columns, expand=True, padding=(0, 2, 0, 0), pad_edge=False)
             bar = ProgressBar(total=of or 1, completed=self._done)
             overall.add_row(f"{self._done} of {of} launches", bar, times)
             yield overall
-        yield _line(Text(self._block, style="bold"))
-        yield _line(Text(self._launch + self._phase))
-        yield _line(self._decided())
+        yield Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
     def _decided(self) -> Text:
         words: Counter[str] = Counter(
@@ -218,11 +217,6 @@ class Progress:
         text = _listed(words, VERDICT_STYLES) if words else Text("nothing is compared yet", "dim")
         failed = _listed(self._ended, {status: STYLES[status] for status in FAILURES})
         return text.append("; ").append_text(failed) if failed else text
-
-
-def _line(text: Text) -> Text:
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
 
 
 def _listed(counts: Mapping[str, int], styles: Mapping[str, str]) -> Text:

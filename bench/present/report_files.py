@@ -65,7 +65,7 @@ def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
         frames["trace_operations"] = pd.DataFrame(
             {"cell": row["cell"], **operation} for row in traces for operation in row["ops"]
         )
-        frames["causes"] = causes_frame(baseline_pairs(found.comparisons, found.traces))
+        frames["causes"] = causes_frame(baseline_pairs(found))
     phases = phase_tables.find(found, found.comparisons)
     frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}
     if trainings := loss_curves.find(found):

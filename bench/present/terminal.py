@@ -1,8 +1,7 @@
 """Terminal output: tables, counters, and stored text without control characters."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 
 from rich import progress
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from bench.present import columns
 from bench.records import numbers
+from bench.records.statuses import CHANGE_STYLES
 
 _LINES = 10
 """Lines that a counter prints where the display cannot be updated in place."""
@@ -85,22 +85,16 @@ def _column(heading: str | Column) -> Column:
     return Column(heading, overflow="fold")
 
 
-def show(
-    console: Console,
-    content: columns.Table,
-    *,
-    notes: bool = False,
-    styles: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def show(console: Console, content: columns.Table, *, changes: bool = False) -> None:
     """Print a table with its facts and remarks; repeated row names are left out.
 
-    With `notes`, each figure's qualifier follows it in brackets. `styles` maps the first word of a
-    figure to its style.
+    In a table of `changes`, each figure's qualifier follows it in brackets, and verdicts have the
+    colours of CHANGE_STYLES.
     """
     headings = (
         Column(
             each.main, justify="left" if left else "right", overflow="fold", min_width=6,
-            no_wrap=notes and not left,
+            no_wrap=changes and not left,
         )
         for each, left in zip(content.headings, content.left, strict=True)
     )  # fmt: skip
@@ -110,9 +104,10 @@ def show(
         name = f"{first.main}, {first.note}" if first.note else first.main
         cells = [plain("" if name == last else name)]
         for figure in others:
-            noted = f"{figure.main} ({figure.note})" if notes and figure.note else figure.main
+            noted = f"{figure.main} ({figure.note})" if changes and figure.note else figure.main
             text = plain(noted)
-            text.stylize(styles.get(noted.partition(" ")[0], ""))
+            if changes:
+                text.stylize(CHANGE_STYLES.get(noted.partition(" ")[0], ""))
             cells.append(text)
         shown.add_row(*cells)
         last = name

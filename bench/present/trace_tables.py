@@ -178,17 +178,17 @@ def breakdown(
         Column("implementation", "Implementation"),
         Column("total", "Traced step", "waited for", "s"),
         *(
-            Column(part, label.capitalize(), NOTES.get(part, ""), "s", _nonzero(part), _share(part),
+            Column(part, label.capitalize(), NOTES.get(part, ""), "s", detail=_share(part),
                    optional=part == "unknown")
             for part, (label, *_) in PARTS.items()
         ),
-        Column("overlap", "Overlap", "collective beside compute", "s", _nonzero("overlap"),
-               _share("overlap")),
+        Column("overlap", "Overlap", "collective beside compute", "s", detail=_share("overlap")),
         Column("slowest", "Slowest device", "computing, over the mean", "count",
                detail=where_known("excess", lambda share: formatted(share, "+percent"))),
     ]  # fmt: skip
     rows = [
-        {"implementation": name, **means(trace), **parts(trace), **_slowest(trace)}
+        {"implementation": name, **_slowest(trace)}
+        | {part: seconds or None for part, seconds in (means(trace) | parts(trace)).items()}
         for name, trace in traced.items()
     ]
     meaning = (
@@ -204,10 +204,6 @@ def breakdown(
         )
     remarks = [found.sentence for found in said]
     return Table("Where a step's time goes", columns, rows, facts, remarks)
-
-
-def _nonzero(part: str) -> Any:
-    return lambda row: row[part] or None
 
 
 def _share(part: str) -> Any:
