@@ -1,0 +1,38 @@
+"""Caveats that follow from rows of cells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from bench.analyse import cell_table
+from bench.present import caveats
+from bench.records import store
+from tests import synthetic
+
+
+def test_what_is_unusual_about_a_cell_is_told(tmp_path: Path) -> None:
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,))))
+    content = cell_table.build(run)
+    usual = caveats.caveats(content, run.manifest)
+    odd, other, *rest = ({**row} for row in content.rows)
+    odd |= {"settings": "jax_enable_x64", "failed_launches": 1, "replica_drift": 2e-9}
+    other |= {"replica_drift": 3e-9, "proved_in": "last week", "compiled_in": "yesterday"}
+    changed = replace(content, rows=[odd, other, *rest])
+    found = caveats.caveats(changed, run.manifest)
+    name, another = odd["cell"], other["cell"]
+    assert {title: text for title, text in found.items() if title not in usual} == {
+        "Proved or compiled earlier": (
+            "Some proofs and compile times are from last week and yesterday, with the same files, "
+            "versions and environment; --cold reuses none."
+        ),
+        "Launches that failed": (f"Cells that failed in some launches and ran in others: {name}."),
+        "Settings of the process": (
+            f"The files of {name} set jax_enable_x64 for the whole process. They were restored "
+            "before anything else was proved or timed."
+        ),
+        "Replicas differ by rounding": (
+            f"The replicas of {name} and {another} differ by rounding, by at most 3e-09 of a "
+            "step's loss or update: no more than right steps differ from one another."
+        ),
+    }
