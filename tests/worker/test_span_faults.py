@@ -168,7 +168,7 @@ def test_model_state_that_is_not_finite_is_wrong(value):
     start, right = ({"average": np.array([x])} for x in (0.0, 1.0))
     assert named_state(right, right, start, 0.1) == ""
     found = named_state({"average": np.array([value])}, right, start, 0.1)
-    assert "the model state's average is wrong" in found
+    assert "the model state is wrong in average" in found
     assert named_state(right, {"average": np.array([value])}, start, 0.1)
 
 
