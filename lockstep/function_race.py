@@ -281,8 +281,8 @@ def _session(
     )  # fmt: skip
     job = Job(
         **worker, **block.fields, attempt=uuid.uuid4().hex[:12], launch=0,
-        implementations=list(names), baseline=baseline, proved={}, looks=True, ceilings=False,
-        seed=seed, alone=False,
+        implementations=list(names), baseline=baseline, proved={}, ceilings=False, seed=seed,
+        interleaved=True,
     )  # fmt: skip
     return _Session(job, mesh, batch), plan
 

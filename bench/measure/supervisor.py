@@ -135,12 +135,11 @@ class _Worker:
             "implementations": implementations,
             "baseline": baseline if baseline in implementations else implementations[0],
             "proved": {name: proved[name] for name in implementations if name in proved},
-            # A cell that runs alone is compared with nothing.
-            "looks": not alone,
             "ceilings": number == 0 and not alone and not run.without_ceilings,
             # The order of arms differs between blocks, but is the same in a repeated run.
             "seed": zlib.crc32(f"{run.block.name}/{number}".encode()),
-            "alone": alone,
+            # A cell that runs alone is compared with nothing.
+            "interleaved": not alone,
         }
         if alone:  # a cell that did not fit with others has no spare memory
             job |= {"inputs": [], "ablations": []}

@@ -110,16 +110,17 @@ class Job(WorkerSettings, BlockText):
     proved: dict[str, ProgramFigures]
     """Implementations whose float64 proof an earlier launch has stored, of this run or another,
     with the figures of their programs; these are empty if they are to be read again."""
-    looks: bool
-    """Whether to ask by a LookEvent which arms need more rounds; otherwise all take all rounds."""
     place: NotRequired[Place]
     """This process's place; absent if one process has the whole mesh."""
     ceilings: bool
     """Whether to measure the machine's ceilings."""
     seed: int
     """Seed of the order of arms. The workload's parameters and data never depend on it."""
-    alone: bool
-    """Whether there is no twin: a cell runs without the others, or a winner is isolated."""
+    interleaved: bool
+    """Whether arms are compared: there is a twin, and LookEvents ask which arms need more rounds.
+
+    False for a cell that runs without the others, and for winners in processes of their own.
+    """
     program_cache: NotRequired[str]
     """Folder of compiled programs, shared by a block's launches; private if absent."""
 

@@ -77,7 +77,7 @@ class BlockRounds:
         `first_loss` is the reference's before the first update. Without a gate, no arm is checked.
         """
         session, job = self.session, self.session.job
-        if not job["alone"]:
+        if job["interleaved"]:
             session.announce("compile", session.row["baseline"], len(self.names), len(self.names))
             self.add_twin()
             self.add_arms_beside()
@@ -200,7 +200,7 @@ class BlockRounds:
         arms = len(session.arms)
         session.report_progress("measure", "", len(turns) // arms, job["rounds"])
         spent = len(turns) >= self.turns_until_asked
-        if not job["looks"]:
+        if not job["interleaved"]:
             return [] if spent else None
         if not spent and not is_look(rounds):
             return None

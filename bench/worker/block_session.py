@@ -132,7 +132,7 @@ class BlockSession:
             model_flops=self.problem.model_flops,
             unit=self.problem.unit,
             units_per_step=self.problem.units_per_step,
-            interleaved=not self.job["alone"],
+            interleaved=self.job["interleaved"],
         )
         if why := self.approximate.get(name):
             row["approximate"] = why

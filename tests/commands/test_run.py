@@ -252,7 +252,7 @@ def test_a_killed_run_is_continued_and_comes_to_the_same(front: Front) -> None:
     assert len(stored.samples) == len(whole.samples)
     assert stored.damaged == []
     # No kill has cost more than the launch that it fell into.
-    launches = [(job["mesh"], job["launch"]) for job in front.jobs if not job["alone"]]
+    launches = [(job["mesh"], job["launch"]) for job in front.jobs if job["interleaved"]]
     planned = {(job["mesh"], job["launch"]) for job in elsewhere.jobs}
     assert set(launches) == planned
     assert len(launches) <= len(planned) + len(killed) + 1
@@ -530,7 +530,7 @@ def test_no_look_spends_less_than_nothing(front: Front) -> None:
     words = ("--rounds", "40", "--launches", "2", "-k", "data=1")
     done = front.told(equal=True, jit_spmd="oom")("run", *SMALL, "--run", "r", *words)
     assert done.code == 0, done
-    assert [job["looks"] for job in front.jobs] == [True, False, True, False]
+    assert [job["interleaved"] for job in front.jobs] == [True, False, True, False]
     looks = [look for row in front.stored("r").block_rows for look in row["looks"]]
     # The first look of each launch settles the other arm.
     assert [(look["rounds"], look["settled"]) for look in looks] == [(16, ["pmap"]), (32, ["pmap"])]

@@ -124,7 +124,7 @@ def act(arm: str, behaviour: str) -> tuple[str, str]:
         case "unsupported":
             return "unsupported", "needs an axis named model"
         case "oom":
-            if not JOB["alone"]:
+            if JOB["interleaved"]:
                 return "oom", "RESOURCE_EXHAUSTED: out of memory"
         case "oom always":
             return "oom", "RESOURCE_EXHAUSTED: out of memory"
@@ -157,7 +157,7 @@ for arm in ARMS:
 phase("measure")
 TURN = BEHAVIOUR.get("turn", "")
 TurnWriter().write(TURN)
-if "measure" in BEHAVIOUR and not JOB["alone"] and (not TURN or TURN in ARMS):
+if "measure" in BEHAVIOUR and JOB["interleaved"] and (not TURN or TURN in ARMS):
     act("", BEHAVIOUR["measure"])
 
 
@@ -190,7 +190,7 @@ def samples(rounds: int) -> list[dict]:
 
 rounds = JOB["rounds"]
 rank = JOB["place"]["rank"] if "place" in JOB else 0
-asks = JOB["looks"] and rank == 0  # which alone has an answer
+asks = JOB["interleaved"] and rank == 0  # which alone has an answer
 for look in (*(n for n in (16, 32, 64) if n < rounds), rounds) if asks else ():
     say(event="look", rows=samples(look), progress=look / rounds)
     if not json.loads(sys.stdin.readline()):

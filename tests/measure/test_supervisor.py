@@ -97,7 +97,7 @@ def test_a_worker_that_finishes(bench: Bench) -> None:
     (job,) = bench.jobs
     assert job["implementations"] == ARMS
     assert job["mesh"] == "data=2"
-    assert not job["alone"]
+    assert job["interleaved"]
 
 
 def test_looks_are_answered(bench: Bench) -> None:
@@ -117,7 +117,7 @@ def test_looks_are_answered(bench: Bench) -> None:
     assert attempt.block["rounds"] == 32
     assert len(attempt.samples) == 3 * 32
     (job,) = bench.jobs
-    assert job["looks"]
+    assert job["interleaved"]
     assert (job["launch"], job["proved"]) == (2, {"C": {"kernels": []}})
     assert job["program_cache"] == "programs"
     assert {row["launch"] for row in (*attempt.cells, *attempt.samples, attempt.block)} == {2}
@@ -157,7 +157,10 @@ def test_death_while_ceilings_are_measured_costs_them_alone(bench: Bench, how: s
 
 def test_ceilings_are_measured_in_the_first_launch_beside_others(bench: Bench) -> None:
     bench.run({"C": "oom"})
-    assert [(job["alone"], job["ceilings"]) for job in bench.jobs] == [(False, True), (True, False)]
+    assert [(job["interleaved"], job["ceilings"]) for job in bench.jobs] == [
+        (True, True),
+        (False, False),
+    ]
     bench.run({"C": "oom"}, Launch(1))
     assert not any(job["ceilings"] for job in bench.jobs[2:])
 
@@ -186,7 +189,7 @@ def test_out_of_memory_alone_is_final(bench: Bench, behaviour: str) -> None:
     bench.run({"B": behaviour})
     assert bench.statuses == {"A": "ok", "B": "oom", "C": "ok"}
     assert bench.jobs[-1]["implementations"] == ["B"]
-    assert bench.jobs[-1]["alone"]
+    assert not bench.jobs[-1]["interleaved"]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +254,7 @@ def test_out_of_memory_beside_others_only(bench: Bench) -> None:
     assert bench.cells["B"]["interleaved"] is False
     assert bench.cells["A"]["interleaved"] is True
     assert together.block["attempt"] != alone.block["attempt"]
-    assert [job["alone"] for job in bench.jobs] == [False, True]
+    assert [job["interleaved"] for job in bench.jobs] == [True, False]
 
 
 def test_a_hanging_worker_is_ended_with_its_children(bench: Bench, tmp_path: Path) -> None:
@@ -414,7 +417,7 @@ def test_a_suspicious_winner_is_measured_again_in_isolation(
     if asked:
         _, again, *rerun = bench.jobs
         assert again["isolated"] == again["implementations"] == list(again["proved"]) == ["A", "B"]
-        assert (again["alone"], again["looks"], again["ceilings"]) == (True, False, False)
+        assert (again["interleaved"], again["ceilings"]) == (False, False)
         # It may have slowed the others down.
         assert [job["implementations"] for job in rerun] == [["A", "C"]] * (status == "wrong")
         assert {row["attempt"] for row in attempt.samples} == {(rerun or bench.jobs)[0]["attempt"]}
@@ -437,7 +440,7 @@ def test_a_users_file_that_works_late_beside_another_is_measured_alone(bench: Be
     bench.run(behaviour, implementation_paths=files)
     assert bench.statuses == {"A": "ok", "B": "ok", "C": "wrong"}
     assert [job["implementations"] for job in bench.jobs] == [ARMS, ["B"], ["C"]]
-    assert [job["alone"] for job in bench.jobs] == [False, True, True]
+    assert [job["interleaved"] for job in bench.jobs] == [True, False, False]
 
 
 @pytest.mark.parametrize(

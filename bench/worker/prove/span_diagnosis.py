@@ -14,7 +14,7 @@ from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import close, multiple_of, rms, unchanged
-from bench.worker.prove.span_records import SpanRecord, readable
+from bench.worker.prove.span_records import SpanRecord, placed
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import apply_update, vector
@@ -93,7 +93,7 @@ def why_not_finite(span: SpanRecord) -> str:
 def _made_anew(span: SpanRecord, makes: Callable[[Params], bool]) -> str:
     """Name the step of a span that begins with new moments; empty if none does."""
     optimizer, batch = span.gate.timed.optimizer, span.gate.timed_batches[0]
-    at = readable(span.gate, span.before.held)
+    at = placed(span.gate, span.before.held)
     for number in range(span.steps):
         fresh = optimizer.init(at.params)
         anew = jax.tree.map(lambda new, old: new if new.ndim else old, fresh, at.opt_state)
@@ -117,7 +117,7 @@ def _delayed(span: SpanRecord) -> str:
     def update(at: HostState, of: HostState) -> np.ndarray:
         batch, start = gate.timed_batches[0], flat(at.params)
         grads = gate.reference.gradients(of.params, of.model_state, batch)[1]
-        params, opt_state, _ = readable(gate, at)
+        params, opt_state, _ = placed(gate, at)
         return vector(flat(apply_update(gate.timed.optimizer, params, opt_state, grads)[0]), start)
 
     for before, at, after in (held[:3], held[1:]):
@@ -135,7 +135,7 @@ def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
     batch, optimizer = gate.timed_batches[0], gate.timed.optimizer
     found = set()
     for apart in (False, True):
-        params, opt_state, state = readable(gate, start)
+        params, opt_state, state = placed(gate, start)
         from_end, from_start = [], []
         for _ in range(steps):
             (_, state), grads = gate.reference.gradients(params, state, batch, apart=apart)

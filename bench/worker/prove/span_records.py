@@ -90,11 +90,11 @@ class SpanRecord:
     def stepped(self, **how: Any) -> ReferenceSteps:
         """Run the reference over the span; `how` is passed to TimedReference.run."""
         timed, batches = self.gate.timed, self.steps * [self.gate.timed_batches[0]]
-        start = readable(self.gate, self.before.held)
+        start = placed(self.gate, self.before.held)
         return self.gate.reference.run(timed.optimizer, batches, start, **how)
 
 
-def readable(gate: Gate, held: HostState) -> HostState:
+def placed(gate: Gate, held: HostState) -> HostState:
     """Place an arm's state for the reference, with a new optimizer's state if none was found."""
     opt_state = held.opt_state
     if opt_state is None:

@@ -24,7 +24,7 @@ from bench.worker.prove.relative_errors import distance, rms
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import digest_of
-from bench.worker.prove.trajectory import by_path, flatten, is_part, take_step, vector
+from bench.worker.prove.trajectory import by_path, is_part, read_params, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
 Build = Callable[[Problem], TrainStep]
@@ -135,7 +135,7 @@ class StatisticalProof:
         train_step = build(problem)
         state = train_step.state
         check_parameters(train_step, state)
-        start = last = flatten(train_step.params(state))
+        start = last = read_params(train_step.params(state))
         returned, judged, changes = [], [], 0
         for number in range(STEPS):
             batch = problem.batch(number)
@@ -144,9 +144,9 @@ class StatisticalProof:
             state, loss = take_step(train_step, state, batch)
             returned.append(float(loss))
             if train_step.period > 1:
-                now = flatten(train_step.params(state))
+                now = read_params(train_step.params(state))
                 changes, last = changes + bool(vector(now, last).any()), now
-        way = vector(flatten(train_step.params(state)), start)
+        way = vector(read_params(train_step.params(state)), start)
         if not np.isfinite([*returned, *judged, way.sum()]).all():
             raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
         if not way.any():
@@ -185,7 +185,7 @@ class StatisticalProof:
                     other = problem.batch(number + SEEDS * STEPS)
                     batch = jax.tree.map(lambda a, b: with_part(a, b, part, shards), batch, other)
                 state, _ = take_step(train_step, state, batch)
-            return flatten(train_step.params(state))
+            return read_params(train_step.params(state))
 
         same = jax.tree.map(np.array_equal, problem.batch(0), problem.batch(SEEDS * STEPS))
         if shards == 1 or all(jax.tree.leaves(same)):

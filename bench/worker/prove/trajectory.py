@@ -129,7 +129,7 @@ def run_steps(
     repeated = repeated and not is_elsewhere(train_step)
     start = StateCopy(state, replicas=False) if repeated else None
     losses: list[float] = []
-    snapshots = [flatten(train_step.params(state), np.float32)]
+    snapshots = [read_params(train_step.params(state), np.float32)]
     states = [flat(model_state_of(problem, train_step, state))]
     drifts: list[tuple[str, Drift]] = []
     for number, batch in enumerate(batches):
@@ -158,7 +158,7 @@ def run_steps(
         last = StateCopy(state, replicas=False)
         del state, params, model_state  # a second state beside it might not fit
         state, loss = take_step(train_step, start.restored(), batches[0])
-        first = flatten(train_step.params(state), np.float32)
+        first = read_params(train_step.params(state), np.float32)
         again = replace(trajectory, losses=np.array([float(loss), *losses[1:]]), first=first)
         trajectory, state = replace(trajectory, repeated=again), last.restored()
     return trajectory, state
@@ -251,7 +251,7 @@ def state_by_path(model_state: ModelState) -> dict[str, jax.Array]:
     return {f"{STATE}{path}": words(leaf) for path, leaf in by_path(model_state).items()}
 
 
-def flatten(params: Params, dtype: Any = np.float64) -> Flat:
+def read_params(params: Params, dtype: Any = np.float64) -> Flat:
     """Copy parameters from the devices; WrongStepError if one of them is not a jax.Array."""
     by_path(params)
     return flat(params, dtype)
