@@ -43,11 +43,10 @@ JOB = {
     "baseline": "jit_spmd",
     "proved": {},
     "rounds": 4,
-    "looks": False,
     "seconds": 0.1,
     "ceilings": False,
     "seed": 0,
-    "alone": False,
+    "interleaved": True,
     "inputs": [],
     "ablations": [],
     "phases": {},
@@ -156,7 +155,7 @@ def build(problem, mesh):
 """
 
 
-def run_worker(job, answers=""):
+def run_worker(job, answers="[]\n"):
     environment = worker_environment("cpu", 2)
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "bench.worker"],
@@ -631,7 +630,7 @@ def test_later_launches_find_programs_and_proofs_of_the_first(tmp_path):
 def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
     job = JOB | {"implementations": ["jit_spmd"], "implementation_paths": []}
     job |= {"proved": {"jit_spmd": {}}, "program_cache": str(tmp_path)}  # quicker
-    job |= {"rounds": 20, "looks": True}
+    job["rounds"] = 20
     both = '["jit_spmd", "twin"]\n'
     for answers, rounds, looks in (
         ("[]\n", 16, [16]),
