@@ -128,7 +128,7 @@ def test_an_mlp_of_more_than_ten_layers_has_them_in_order(monkeypatch):
         params[f"layers/{number}/bias"] = np.full(shape[1], number, np.float32)
         kernel = "product/kernel" if number % 2 else "kernel"
         params[f"layers/{number}/{kernel}"] = np.full(shape, number, np.float32)
-    problem = SimpleNamespace(model="mlp", params=params, platform="cpu")
+    problem = SimpleNamespace(model="mlp", params=params, platform="cpu", remat="")
     model = models.make_model(problem)
     assert [layer.in_features for layer in model.layers] == widths[:-1]
     assert model(models.torch.ones(2, 3)).shape == (2, 15)
