@@ -32,9 +32,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 PROJECT = nox.project.load_toml("pyproject.toml")
 LOCK = "requirements.lock"
 
-SEVERAL_CORES = ("--numprocesses", "4", "--dist")
-"""Options for tests; on two cores, four processes take less time than three, because many tests
-wait for processes that they start."""
+SEVERAL_CORES = ("--numprocesses", "3", "--dist")
+"""Options for tests, for two cores: tests that wait for processes of their own leave room for a
+third process, but a fourth would slow down tests that compute by more than it gains."""
 
 
 def install(session: nox.Session, *groups: str, extras: tuple[str, ...] = ()) -> None:

@@ -153,7 +153,7 @@ class Engine:
     def _lock(self, directory: Path) -> None:
         """Lock the run until this process ends, so that no other process measures it."""
         try:
-            reason = files.lock(directory / store.MANIFEST)
+            reason = files.lock_until_exit(directory / store.MANIFEST)
         except files.LockedError as error:
             fault = f"{directory} is being measured by another process; wait until it has ended"
             raise BadInput([fault]) from error

@@ -78,7 +78,7 @@ class Ledger:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
-            files.lock(self.path)
+            files.lock_until_exit(self.path)
         except files.LockedError as error:
             fault = f"another referee is writing {self.path}; wait until it has ended"
             raise StoreError(fault) from error

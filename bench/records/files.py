@@ -122,7 +122,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def lock(path: Path) -> str:
+def lock_until_exit(path: Path) -> str:
     """Lock a file until this process ends, however it ends: the kernel releases the lock.
 
     The file must exist; replacing it unlocks it. Returns why it cannot be locked; empty if it is.

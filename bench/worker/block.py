@@ -139,7 +139,7 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
         if (less := replace(block, batch=batch)) != block and unproved:
             small = make_problem(workload, less, block.options.precision)
             small = replace(small, start=problem.start, start_state=problem.start_state)
-            gate.float64 = gate_of(less, small)
+            gate.float64_gate = gate_of(less, small)
         return gate
 
     try:
@@ -258,15 +258,15 @@ def prove_as_timed(
 def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
     """Prove an implementation in float64 at a batch that should fit; if it does not, return []."""
     try:
-        checks = gate.float64.prove_exact(implementation)
+        checks = gate.float64_gate.prove_exact(implementation)
     except Exception as error:
         # Other processes would wait for one that goes on alone.
         if failure(error)[0] != "oom" or jax.process_count() > 1:
             raise
         return []
-    if gate.float64 is not gate:
+    if gate.float64_gate is not gate:
         for check in checks:
-            check["batch"] = gate.float64.timed.batch_size
+            check["batch"] = gate.float64_gate.timed.batch_size
     return checks
 
 

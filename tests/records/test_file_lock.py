@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OWNER = """
 import pathlib, sys, time
 from bench.records import files
-assert files.lock(pathlib.Path(sys.argv[1])) == ""
+assert files.lock_until_exit(pathlib.Path(sys.argv[1])) == ""
 print("mine", flush=True)
 time.sleep(60)
 """
@@ -32,9 +32,9 @@ def test_the_owner_is_the_only_one_until_it_is_killed(tmp_path: Path) -> None:
         assert owner.stdout
         assert owner.stdout.readline() == "mine\n"
         with pytest.raises(files.LockedError, match=r"manifest\.json"):
-            files.lock(path)
+            files.lock_until_exit(path)
         owner.kill()
-    assert files.lock(path) == ""
+    assert files.lock_until_exit(path) == ""
     assert path.read_text() == "{}"
 
 
@@ -48,6 +48,6 @@ def test_where_there_are_no_locks_it_says_so(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
-    assert "does not lock manifest.json: Function not implemented" in files.lock(path)
+    assert "does not lock manifest.json: Function not implemented" in files.lock_until_exit(path)
     monkeypatch.setattr(files, "fcntl", None)
-    assert files.lock(path) == "this system has no file locks"
+    assert files.lock_until_exit(path) == "this system has no file locks"

@@ -210,20 +210,20 @@ def session(monkeypatch, programs, workload):
 @pytest.mark.slow
 def test_a_step_is_proved_in_float64_at_a_batch_that_fits(session):
     whole = session.gate_with(LARGE)
-    assert whole.float64 is whole
+    assert whole.float64_gate is whole
     assert "parts" not in block_module.prove_exact(whole, jit_spmd)[0]
     room = planned(whole.loss_and_gradients)
     gate = session.gate_with(0.7 * room)
     assert gate.division.parts > 2
-    assert gate.float64.timed.batch_size == 2 * ROWS // gate.division.parts < ROWS
-    start = gate.float64.problems[OWN].start["norm"]["scale"]
+    assert gate.float64_gate.timed.batch_size == 2 * ROWS // gate.division.parts < ROWS
+    start = gate.float64_gate.problems[OWN].start["norm"]["scale"]
     assert np.array_equal(start, gate.problems[OWN].start["norm"]["scale"])
     for name, truth in whole.truth.items():
         assert gate.truth[name].losses == pytest.approx(truth.losses, rel=1e-12)
         for path, leaf in truth.last.items():
             assert gate.truth[name].last[path] == pytest.approx(leaf, abs=1e-9)
     checks = block_module.prove_exact(gate, jit_spmd)
-    assert [check["batch"] for check in checks] == 2 * [gate.float64.timed.batch_size]
+    assert [check["batch"] for check in checks] == 2 * [gate.float64_gate.timed.batch_size]
     built = jit_spmd.build(session.problem, session.mesh)
     build = partial(jit_spmd.build, session.problem, session.mesh)
     check, _ = gate.prove_timed(built, build)
@@ -253,7 +253,7 @@ def test_a_wrong_step_is_caught_by_a_truth_in_parts(session, as_timed):
             return jit_spmd.build(replace(problem, optimizer=twice), mesh)
 
     with pytest.raises(WrongStepError, match="gradients are 2 times what they should be"):
-        gate.float64.prove_exact(Doubled)
+        gate.float64_gate.prove_exact(Doubled)
     with pytest.raises(WrongStepError, match=as_timed):
         gate.prove_rounding(Doubled)
 
@@ -276,9 +276,9 @@ def test_a_step_that_does_not_fit_in_float64_is_proved_in_its_own_dtypes():
             raise MemoryError("RESOURCE_EXHAUSTED: out of memory allocating 1 TiB")
 
     gate: Any = Full()
-    gate.float64 = gate
+    gate.float64_gate = gate
     assert block_module.prove_exact(gate, jit_spmd) == []
-    gate.float64 = type("Wrong", (), {"prove_exact": staticmethod(int)})()
+    gate.float64_gate = type("Wrong", (), {"prove_exact": staticmethod(int)})()
     with pytest.raises(TypeError):
         block_module.prove_exact(gate, jit_spmd)
 

@@ -110,7 +110,7 @@ class Gate:
         reference: Problem | None = None,
     ) -> None:
         self.programs = programs
-        self.float64 = self
+        self.float64_gate = self
         """The gate of the batch that is proved in float64, if it has to be smaller."""
         platform = mesh.devices.flat[0].platform
         self.mesh = mesh
