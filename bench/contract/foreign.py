@@ -26,23 +26,23 @@ def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:
     """Write named arrays as safetensors: the header's length, the header, the data."""
     names, header, data, at = {np.dtype(v): k for k, v in DTYPES.items()}, {}, [], 0
     for name, value in arrays.items():
-        array = np.asarray(value, order="C")
+        data.append(array := np.asarray(value, order="C"))
         span = [at, at := at + array.nbytes]
         header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": span}
-        data.append(array.tobytes())
     text = json.dumps(header).encode()
-    Path(path).write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *data]))
+    text += b" " * (-len(text) % 8)  # aligns the arrays, so that readers need no copies
+    with Path(path).open("wb") as file:
+        file.writelines([len(text).to_bytes(8, "little"), text, *data])
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """Read the named arrays of a safetensors file."""
-    data = Path(path).read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
+    data = np.fromfile(path, np.uint8)
+    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
     arrays = {}
-    for name, entry in json.loads(data[8:start]).items():
-        first, last = (start + at for at in entry["data_offsets"])
-        flat = np.frombuffer(data[first:last], DTYPES[entry["dtype"]])
-        arrays[name] = flat.reshape(entry["shape"]).copy()
+    for name, entry in json.loads(data[8:start].tobytes()).items():
+        part = data[start:][slice(*entry["data_offsets"])].view(DTYPES[entry["dtype"]])
+        arrays[name] = np.require(part, requirements="A").reshape(entry["shape"])
     return arrays
 
 
