@@ -158,9 +158,9 @@ def params_of(model: nn.Module, names: Any) -> dict[str, np.ndarray]:
     """Return the model's parameters on the host, by the contract's names and in its shapes."""
     arrays = {}
     for name, tensor in named(model, names):
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        array = whole.detach().cpu().numpy()
-        arrays[name] = (array.T if name.endswith("kernel") else array).reshape(names[name].shape)
+        whole = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+        array = (whole.T if name.endswith("kernel") else whole).reshape(names[name].shape)
+        arrays[name] = array.contiguous().cpu().numpy()  # transposed by the device, not by NumPy
     return arrays
 
 
