@@ -26,7 +26,7 @@ def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:
     """Write named arrays as safetensors: the header's length, the header, the data."""
     names, header, data, at = {np.dtype(v): k for k, v in DTYPES.items()}, {}, [], 0
     for name, value in arrays.items():
-        data.append(array := np.asarray(value, order="C"))
+        data.append((array := np.asarray(value, order="C")).data)
         span = [at, at := at + array.nbytes]
         header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": span}
     text = json.dumps(header).encode()
