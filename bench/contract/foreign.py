@@ -24,15 +24,15 @@ now = time.perf_counter_ns  # bound before a step is loaded, which may replace t
 
 def write_arrays(path: str | Path, arrays: dict[str, Any]) -> None:
     """Write named arrays as safetensors: the header's length, the header, the data."""
-    names, header, data, at = {np.dtype(v): k for k, v in DTYPES.items()}, {}, [], 0
-    for name, value in arrays.items():
-        data.append((array := np.asarray(value, order="C")).data)
+    names, header, at = {np.dtype(v): k for k, v in DTYPES.items()}, {}, 0
+    own = {name: np.asarray(value, order="C") for name, value in arrays.items()}
+    for name, array in own.items():
         span = [at, at := at + array.nbytes]
         header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": span}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # aligns the arrays, so that readers need no copies
     with Path(path).open("wb") as file:
-        file.writelines([len(text).to_bytes(8, "little"), text, *data])
+        file.writelines([len(text).to_bytes(8, "little"), text, *(a.data for a in own.values())])
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
