@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import json
 import re
 import runpy
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +50,52 @@ def test_faults_have_names_of_their_own() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(set(names)) == len(names)
     assert all(name.replace("-", "").isalnum() for name in names)
+
+
+WORDS = re.compile(r"[\w'.]+|\0")
+"""Words of a text, and a null character where a value or another text may follow."""
+
+
+def adjacent_words(text: str) -> set[tuple[str, str]]:
+    words = ["\0", *WORDS.findall(text), "\0"]
+    return set(pairwise(words))
+
+
+def spoken_by_the_harness() -> set[tuple[str, str]]:
+    """Adjacent words of all texts of bench, except those of the trials."""
+    found = set()
+    bench = Path(run_scenarios.__file__).parents[2]
+    for path in bench.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())) if "trials" not in path.parts else ():
+            if isinstance(node, ast.JoinedStr):
+                parts = [
+                    part.value if isinstance(part, ast.Constant) else "\0" for part in node.values
+                ]
+                found |= adjacent_words("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= adjacent_words(node.value)
+    return found
+
+
+def unspoken(pattern: str, spoken: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Adjacent words of a pattern, except names and numbers, that no message can contain."""
+    plain = re.sub(r"\\[()]", "\0", pattern).replace(r"\.", ".")
+    texts = [text.strip("\0") for text in re.split(r"\.\*|\\d\+|[()|]", plain)]
+    pairs = {pair for text in texts for pair in adjacent_words(text)}
+    return {
+        (one, next_one)
+        for one, next_one in pairs
+        if one.islower() and next_one.islower()
+        if not {(one, next_one), (one, "\0"), ("\0", next_one)} & spoken
+    }
+
+
+def test_expected_reasons_are_worded_as_the_messages_are() -> None:
+    spoken = spoken_by_the_harness()
+    assert unspoken("the harness sleeps|a loss", spoken) == {("harness", "sleeps")}
+    for fault in FAULTS:
+        pattern = inspect.getclosurevars(fault.trial).nonlocals.get("reason", "")
+        assert not unspoken(pattern, spoken), fault.name
 
 
 def test_every_planted_file_is_used() -> None:
