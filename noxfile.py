@@ -75,7 +75,7 @@ COMMANDS = {
     "maxbatch": "Find the largest batch that fits for the cells of a run (posargs: its name, ...).",
     "tensorboard": "Show the traces that `bench -- --profile` recorded (posargs: --port, --keep).",
     "selftest": "Measure Lockstep's own false alarms and detection (posargs: options).",
-    "faults": "Inject faults into real runs: what does each leave? (posargs: names, --list).",
+    "faults": "Inject faults into real runs, and show what is left (posargs: names, --list).",
     "regress": "Gate a change (posargs: the revision to compare with, then options of bench).",
     "upgrade": "Did another jax make steps slower? (posargs: --from jax==VERSION, ...).",
     "referee": "Decide whether changed steps are faster (posargs: INCUMBENT.py CHALLENGER.py ...).",

@@ -25,7 +25,8 @@ JOBS = min(usable_cores() + 1, 8)
 DEVIATED = 1
 """Exit code if any fault had another outcome than expected."""
 
-SETTINGS = {"epilog": exit_codes({0: "all ended as expected", DEVIATED: "something was lost"})}
+_LOST = "a result was lost, or a right step convicted"
+SETTINGS = {"epilog": exit_codes({0: "all ended as expected", DEVIATED: _LOST})}
 
 
 def faults(

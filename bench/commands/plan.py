@@ -41,7 +41,7 @@ def plan(
       batch: Global batch (default: the workload's default batch for each chip).
       precision: Precision of the step.
       microbatches: Microbatches that a batch is split into.
-      remat (POLICY): What the backward pass recomputes: none, dots, full.
+      remat (POLICY): What the backward pass recomputes: none, dots or full, also called nothing.
       scan_layers: Run a model's equal layers in one loop over stacked parameters.
     """
     from bench.present.terminal import counter

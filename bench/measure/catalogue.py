@@ -19,7 +19,7 @@ from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import (
     Catalogue,
-    CatalogueRequest,
+    FilePaths,
     Inspection,
     SupportAnswer,
     SupportRequest,
@@ -94,24 +94,24 @@ def read_catalogue(
     file's error, and another process lists the rest. Raises ChildError if a process ends without an
     answer and no file is to blame.
     """
-    request: CatalogueRequest = {
-        "implementation_paths": [str(Path(path).resolve()) for path in implementation_paths],
-        "workload_paths": [str(Path(path).resolve()) for path in workload_paths],
-        "fatal": {},
-    }
+    paths = FilePaths(
+        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
+        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
+    )
+    fatal: dict[str, str] = {}
     while True:
-        answer = ask(COMMAND, json.dumps(request), child_environment(), TIMEOUT_S)
+        request = json.dumps({**paths, "fatal": fatal})
+        answer = ask(COMMAND, request, child_environment(), TIMEOUT_S)
         values = _read(answer.out)
         if answer.code == 0 and values and isinstance(values[-1], dict):
-            paths = {name: request[name] for name in ("implementation_paths", "workload_paths")}
             return cast("Catalogue", {**values[-1], **paths})
         file = values[-1] if values else None
-        if not isinstance(file, str) or file in request["fatal"]:
+        if not isinstance(file, str) or file in fatal:
             raise ChildError(
                 "cannot list what can run here: `python -m bench.worker.answer.available` "
                 f"{answer.ending}. Its last lines:\n{answer.quoted_lines()}"
             )
-        request["fatal"][file] = f"the process that imported it {answer.blame}"
+        fatal[file] = f"the process that imported it {answer.blame}"
 
 
 def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:

@@ -180,7 +180,7 @@ class Schedule:
             return self.bases.opponents(arms)
         if not named:
             return {}
-        baseline = self._baseline(named)
+        baseline = self.plan.baseline_of(named)
         others = {arm: baseline for arm in named if arm != baseline}
         return others | own_arms(arms, INPUT_WAYS) | versions_of(arms)
 
@@ -208,7 +208,7 @@ class Schedule:
         counted = [row for row in samples if implementation_of(row["arm"]) not in failed]
         rounds = Rounds.of(pd.DataFrame(counted))
         named = [name for name in self.plan.implementations if name in rounds.arms]
-        apart = with_twin(self.apart, self._baseline(named or [TWIN]))
+        apart = with_twin(self.apart, self.plan.baseline_of(named or [TWIN]))
         state.series = log_ratios(rounds, apart)
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
         assumed = known(self.plan.process_spread, block.mesh.size, apart)
@@ -262,14 +262,8 @@ class Schedule:
         if self.bases is not None:
             return self.bases.paired(names)
         # The baseline alone is not worth measuring, unless arms beside it are unsettled.
-        baseline = self._baseline(arms)
-        alone = names == [baseline] and baseline not in state.waiting
+        alone = names == [self.plan.baseline_of(arms)] and names[0] not in state.waiting
         return [] if settled and alone else names
-
-    def _baseline(self, arms: Sequence[str]) -> str:
-        if self.plan.baseline in arms:
-            return self.plan.baseline
-        return min(arms, key=lambda arm: arm in self.plan.approximate)
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
         """Return the block with the widest unsettled interval among those that fit the budget."""

@@ -13,7 +13,7 @@ from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.messages import Catalogue, WorkerSettings, WorkloadEntry
+from bench.records.messages import Catalogue, FilePaths, WorkerSettings, WorkloadEntry
 from bench.records.printable import closest
 from bench.records.variants import Variant, is_requirement
 
@@ -74,14 +74,19 @@ class Plan:
         """Modes in which every implementation's state is saved."""
         return [*self._phase("checkpoint").get("modes", [])]
 
+    def baseline_of(self, arms: Sequence[str]) -> str:
+        """Return the planned baseline if these arms include it; else the first exact one."""
+        if self.baseline in arms:
+            return self.baseline
+        return min(arms, key=lambda arm: arm in self.approximate)
+
     def _phase(self, name: str) -> dict[str, Any]:
         return self.worker["phases"].get(name, {})
 
     @property
     def config(self) -> dict[str, object]:
         """The resolved options, as the manifest stores them."""
-        worker: dict[str, Any] = {**self.worker}
-        of_worker = ("rounds", "seconds", "inputs", "ablations", "isolated")
+        apart = {*FilePaths.__annotations__, "base_files", "phases"}  # paths reveal folders
         kept = ("scaling", "baseline", "launches", "margin", "margin_reason", "process_spread")
         return {
             "workloads": _unique(f"{block.workload}-{block.size}" for block in self.blocks),
@@ -91,7 +96,7 @@ class Plan:
             "options": _unique(str(block.options) for block in self.blocks),
             "variants": {variant.name: str(variant) for variant in self.variants},
             **{name: getattr(self, name) for name in kept},
-            **{name: worker[name] for name in of_worker},
+            **{name: value for name, value in self.worker.items() if name not in apart},
             "budget": self.budget_s,
             "target_ci": self.target_ci,
             "checkpoints": self.modes,

@@ -1,9 +1,9 @@
 """Cost model of a collective over the links between its members.
 
-The *payload* of a collective is defined as in `bench.records.rows.Communication`: the bytes on one
-device that go in, or for an all-gather the bytes that come out. Bandwidths are those of one device
-in one direction. The formulae assume that a collective has its links to itself at full bandwidth;
-calibration accounts for real ones being slower.
+The *payload* of a collective is defined as in `bench.records.step_programs.Communication`: the
+bytes on one device that go in, or for an all-gather the bytes that come out. Bandwidths are those
+of one device in one direction. The formulae assume that a collective has its links to itself at
+full bandwidth; calibration accounts for real ones being slower.
 
 The latencies in the hardware sheets are those of Simple, NCCL's protocol for large messages. LL and
 LL128, which have lower latency and lower bandwidth, and reductions in the switches (SHARP) are not

@@ -81,7 +81,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         split = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*split.unbind(0), is_causal=True)
+        query, key, value = split.unbind(0)
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(-2))
 
 

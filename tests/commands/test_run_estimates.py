@@ -27,6 +27,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         launches=1,
         budget_s=None,
         baseline="a",
+        baseline_of=lambda arms: arms[0],
         blocks=(some, none),
     )
     engine = SimpleNamespace(
@@ -34,7 +35,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         catalogue={"platform": "cpu", "implementations": []},
         unsupported=why,
         kept=lambda _block, _arms: 0,
-        schedule=SimpleNamespace(missing_launches=lambda *_: [0]),
+        schedule=SimpleNamespace(missing_launches=lambda *_: [0], apart=()),
     )
     estimates = run_estimates.RunEstimates(engine)
     console = Console(file=io.StringIO(), width=100)

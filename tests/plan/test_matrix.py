@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -342,6 +343,9 @@ def test_accelerators_cannot_be_made() -> None:
 def test_a_baseline_has_to_be_selected() -> None:
     assert plan(baseline="pmap").baseline == "pmap"
     assert plan(implementations=("pmap", "jit_spmd")).baseline == "pmap", "the first selected"
+    made = replace(plan(), approximate=("pmap",))
+    assert made.baseline_of(["jit_spmd", "python_loop"]) == "python_loop"
+    assert made.baseline_of(["pmap", "jit_spmd"]) == "jit_spmd", "an exact one"
     (fault,) = faults(implementations=("pmap",), baseline="python_loop")
     assert "'python_loop' is not among the selected implementations" in fault
 

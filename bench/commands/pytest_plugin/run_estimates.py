@@ -30,8 +30,7 @@ class RunEstimates:
         running = self.running(block, arms)
         kept = 0 if launch else self._engine.kept(block, running)
         plan, history = self._engine.plan, self._history
-        entries = self._engine.catalogue["implementations"]
-        foreign = {entry["name"] for entry in entries if "foreign" in entry}
+        foreign = self._engine.schedule.apart
         twin = [plan.baseline] * (plan.baseline in running)
         apart = sum(arm.removesuffix("@base") in foreign for arm in (*running, *twin))
         return launch_stages(block, len(running), plan, history, launch, kept, apart)
@@ -92,11 +91,12 @@ def print_plan(
         steps = count(plan.worker["phases"]["train"]["steps"], "step")
         training = f"; training every cell for {steps} comes on top"
     cells = sum(map(len, running.values()))
+    baselines = ", ".join(sorted({plan.baseline_of(arms) for arms in running.values() if arms}))
     unsupported = sum(map(len, selected.values())) - cells
     without = f" and {unsupported} unsupported" * (unsupported > 0)
     summary = (
         f"blocks: {len(selected)}, cells: {cells}{without}, {launches} up to "
-        f"{plan.worker['rounds']} rounds, baseline {plan.baseline}: {time}{training}"
+        f"{plan.worker['rounds']} rounds, baseline {baselines or plan.baseline}: {time}{training}"
     )
     for line, style in (*lines, (summary, "")):
         console.print(line, style=style, soft_wrap=True)
