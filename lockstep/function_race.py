@@ -230,7 +230,7 @@ def _check_names(
         if not isinstance(word, str) or not word.replace("-", "_").isidentifier():
             raise ValueError(f"compare: {word!r} is not a name: use letters, digits, '_' and '-'")
     for what, given in (("baseline", baseline), ("reference", reference)):
-        if isinstance(given, str) and given not in steps:
+        if (isinstance(given, str) or what == "baseline") and given not in steps:
             raise ValueError(f"compare: {what} {given!r} is none of {', '.join(steps)}")
     if len(steps) == 1 and isinstance(reference, str):
         raise ValueError("compare: a single step needs another function as its reference")
@@ -252,6 +252,9 @@ def _check_values(precision: str | None, **numbers: float | None) -> None:
     if precision not in (None, *PRECISIONS):
         raise ValueError(f"compare: precision={precision!r}: choose from {', '.join(PRECISIONS)}")
     for name, value in numbers.items():
+        whole = name == "rounds"
+        if value is not None and not isinstance(value, int if whole else int | float):
+            raise TypeError(f"compare: {name}={value!r}: it has to be a {'whole ' * whole}number")
         may_be_zero = name in ("margin", "loss_tolerance", "update_tolerance")
         if value is not None and not (0 < value < math.inf or (may_be_zero and value == 0)):
             least = "not negative" if may_be_zero else "above 0"

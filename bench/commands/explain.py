@@ -11,7 +11,7 @@ import typer
 
 from bench.commands.exits import refusing
 from bench.commands.shared_options import plain_console, warn_of_damage
-from bench.measure.run_folder import find_run
+from bench.measure.run_folder import find_run, refuse_race
 from bench.plan.option_values import BadInput
 from bench.records import store
 from bench.records.git_files import tracked_folders
@@ -49,9 +49,10 @@ def explain(
     with refusing(OSError):
         stored = store.load(find_run(run)) if run else newest_run(a, b)
         warn_of_damage(stored)
+        refuse_race(stored.manifest, "explained")
         programs, apart = stored.programs, cells_apart(stored)
         traces = {row["cell"]: row for row in stored.traces}
-        known = {*programs, *traces, *apart}
+        known = {row["cell"] for row in stored.cell_rows}
         a, b = whole_name(a, known), whole_name(b, known)
         compiled = a != b and {a, b} <= programs.keys()
         separate = a != b and {a, b} <= known and {a, b} & apart
@@ -87,10 +88,12 @@ def explain_cells(
 
     if a == b:
         raise BadInput(["name two different cells"])
-    traces, cells = {row["cell"]: row for row in run.traces}, {row["cell"] for row in run.cell_rows}
+    traces = {row["cell"]: row for row in run.traces}
+    cells = {row["cell"]: row["status"] for row in run.decisive()}
     said = f"{run.directory} has no cell"
     faults = [_unknown(name, cells, said) for name in (a, b) if name not in cells] or [
-        f"{name} has no trace in {run.directory}; record it with --profile"
+        f"{name} has no trace in {run.directory}; "
+        + ("record it with --profile" if cells[name] == "ok" else f"it is {cells[name]}")
         for name in (a, b) if name not in traces
     ]  # fmt: skip
     if faults:

@@ -35,7 +35,7 @@ def faults(
     jobs: Annotated[int, typer.Option(min=1)] = JOBS,
     run: str = "",
     right: Annotated[int, typer.Option(min=0)] = 0,
-    limit: Annotated[float, typer.Option(min=0)] = 7200.0,
+    limit: Annotated[float | None, typer.Option(min=0)] = None,
 ) -> None:
     """Inject faults into real runs, and check that no result is lost.
 
@@ -49,7 +49,7 @@ def faults(
       run: Name of the folder in reports/.
       right (LAUNCHES): Instead of injecting faults, measure the shipped implementations on a
         loaded machine, and count false convictions in at least this many launches.
-      limit (SECONDS): With --right: begin no run after this.
+      limit (SECONDS): With --right: begin no run after this (default: 7200).
     """
     from rich.text import Text
 
@@ -58,21 +58,21 @@ def faults(
     from bench.trials.faults.fault_table import FAULTS
 
     console = plain_console()
-    if list_:
-        for fault in FAULTS:
-            console.print(f"{fault.name}  ({fault.kind}) {fault.how}", soft_wrap=True)
-        return
     known = {fault.name: fault for fault in FAULTS}
-    wrong: list[str] = []
+    wrong = ["--limit: it has no effect without --right"] if limit is not None and not right else []
     folder = new_folder(wrong, run, "faults")
     for name in names or ():
         collected(wrong, choice(known), name, "fault")
     if wrong:
         raise BadInput(wrong)
+    if list_:
+        for fault in FAULTS if not names else map(known.__getitem__, names):
+            console.print(f"{fault.name}  ({fault.kind}) {fault.how}", soft_wrap=True)
+        return
     if right:
         if names:
             refuse("--right injects no faults, so name none")
-        _measure_right(right, limit, folder)
+        _measure_right(right, 7200.0 if limit is None else limit, folder)
 
     def done(fault: Fault, outcome: Outcome) -> None:
         word = fault_session.verdict(vars(outcome))

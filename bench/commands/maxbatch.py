@@ -9,7 +9,7 @@ import typer
 from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
-from bench.measure.run_folder import find_run
+from bench.measure.run_folder import find_run, refuse_race
 from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput, collected
 from bench.plan.selection import selector
@@ -47,7 +47,8 @@ def maxbatch(
         limit_bytes = None if memory is None else collected(faults, bytes_of, memory)
         if faults:
             raise BadInput(faults)
-        cells = proved(load_run(run), selected)
+        refuse_race((stored_run := load_run(run)).manifest, "searched")
+        cells = proved(stored_run, selected)
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         limit = largest_fit.limit_of(catalogue, limit_bytes)
         lines = largest_fit.lines_of_run(cells, Contents(catalogue))

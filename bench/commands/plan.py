@@ -75,6 +75,9 @@ def plan(
             if entry["error"] and entry["path"] in given:
                 raise BadInput([f"{entry['path']}: {entry['error']}"])
         name = _workload(workload, catalogue)
+        scanning = {entry["name"] for entry in catalogue["workloads"] if entry.get("scans")}
+        if scan_layers and name[0] not in scanning:
+            raise BadInput([f"--scan-layers: {name[0]} has no stack of equal layers to loop over"])
         every = catalogue["implementations"]
         usable = [entry["name"] for entry in every if not entry["error"] and is_exact(entry)]
         chosen = [implementation for implementation in usable if selected(implementation)]

@@ -11,7 +11,7 @@ import typer
 from bench.commands.exits import refuse, refusing
 from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
-from bench.measure.run_folder import find_run
+from bench.measure.run_folder import find_run, refuse_race
 from bench.plan.option_values import BadInput, choice, collected
 from bench.plan.selection import selector
 from bench.records.cells import PRECISIONS
@@ -68,7 +68,7 @@ def project(
             raise BadInput(faults)
         kind: Scaling = "strong" if scaling == "strong" else "weak"
         request = Request(tuple(wanted), tuple(counts), kind, precision, selected)
-        stored = load_run(run)
+        refuse_race((stored := load_run(run)).manifest, "projected")
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         with counter(plain_console(stderr=True), *COMPILING) as progress:
             found = projection.project(

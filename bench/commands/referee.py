@@ -20,13 +20,13 @@ from bench.commands.exits import (
     termination_as_interrupt,
 )
 from bench.measure.catalogue import path_faults
-from bench.plan.content_keys import digest, read_files
+from bench.plan.content_keys import read_files
 from bench.plan.matrix import name_of
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options, command_parser, read_options
 from bench.records import store
 from bench.records.attempts import Ledger
-from bench.records.files import NotStoredError, storing
+from bench.records.files import NotStoredError, digest, storing
 from bench.records.paths import REPORTS, ROOT
 
 if TYPE_CHECKING:

@@ -180,6 +180,8 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         raise BadInput([str(error)]) from error
     if implementation in CLASSES:
         raise BadInput([f"{name!r} names a class of implementations: name one of them"])
+    if devices and step.processes > int(devices):
+        raise BadInput([f"{name!r}: {step.processes} processes need as many devices"])
     if step.variant:
         raise BadInput([f"{name!r}: a variant does not change the sharding; leave it out"])
     return Options(

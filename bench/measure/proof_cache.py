@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.environment import relevant_variables, worker_environment
-from bench.plan.content_keys import Contents, digest
+from bench.plan.content_keys import Contents
 from bench.records import user_cache
 from bench.records.cells import Block, Cell
+from bench.records.files import digest
 from bench.records.host import shown
 from bench.records.messages import GATE
 from bench.records.paths import ROOT

@@ -43,7 +43,7 @@ def folder_faults() -> list[str]:
 def name_fault(name: str, *, resumes: bool = False) -> str:
     """Return why a new run cannot have this name; empty if it can."""
     if not store.NAME.fullmatch(name):
-        return f"{name!r} is not a plain name of a folder: use letters, digits, '.', '_' and '-'"
+        return f"{name!r} is not a plain name of a folder: use at most 100 of A-Z a-z 0-9 . _ -"
     if name == LAST:
         return f"{LAST!r} stands for the newest run; choose another name"
     if not (REPORTS / name).exists():
@@ -57,7 +57,8 @@ def find_run(name: str) -> Path:
     """Find a stored run's folder by name, path or `last`; BadInput if there is none."""
     if name == LAST and (starts := [*map(_started, REPORTS.glob(f"*/{store.MANIFEST}"))]):
         return max(starts)[1]
-    folders = (REPORTS / name, Path(name))
+    too_long = len(Path(name).name) > 255  # noqa: PLR2004 - for any file system
+    folders = () if too_long else (REPORTS / name, Path(name))
     for folder in folders:
         if (folder / store.MANIFEST).is_file():
             return folder
@@ -95,12 +96,20 @@ def resumed_options(options: Options) -> Options:
         faults.append("--run: a resumed run keeps its name")
     if faults:
         raise BadInput(faults)
-    config = store.read_manifest(directory)["config"]
+    manifest = store.read_manifest(directory)
+    refuse_race(manifest, "resumed")
+    config = manifest["config"]
     if "regress" in config:
         fault = f"{directory.name} gates a change and cannot be resumed; start it again"
         raise BadInput([f"--resume: {fault}"])
     then = {**config["options"], **own_files(directory)}
     return Options.from_json({**then, **given, "resume": str(directory)})
+
+
+def refuse_race(manifest: Manifest, what: str) -> None:
+    """Raise BadInput if a run is a race of functions, which cannot be, for instance, `resumed`."""
+    if "functions" in manifest["config"]:
+        raise BadInput([f"{manifest['run']} is a race of functions, which cannot be {what}"])
 
 
 def keep_own_files(directory: Path, options: Options) -> None:

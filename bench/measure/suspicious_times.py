@@ -1,11 +1,9 @@
 """Impossible times of a launch, and winners whose times are suspicious.
 
-A user's file shares its process with the clock and with the other arms, and may tamper with them.
 Impossible times are inconsistent with other figures: when each turn began, how long the supervisor
-waited for all turns, and the ceilings that were measured before the file was loaded. Where a user's
-file wins by far, the supervisor measures it again beside the fastest other arm, each in a process
-of its own, in which it can reach neither. Both have the same costs there, so their ratio should be
-as before.
+waited for all turns, and the ceilings that were measured before a user's file was loaded. Where
+such a file wins by far, the supervisor measures it again beside the fastest other arm, each in a
+process of its own, where their ratio should be as before.
 """
 
 from collections import defaultdict

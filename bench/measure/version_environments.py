@@ -22,7 +22,6 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from bench.plan.base_revisions import Bases, Origin, Repository
-from bench.plan.content_keys import digest
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
@@ -83,7 +82,7 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
         known = dict(filter(None, map(_pinned, done.stdout.splitlines())))
         versions = {"python": version} | {name: known[name] for name in SHOWN if name in known}
         own_root = b"" if CHECKOUT else bytes(ROOT)
-        parts = digest(done.stdout.encode() + content + own_root)
+        parts = files.digest(done.stdout.encode() + content + own_root)
         name = f"jax-{known['jax']}-python-{version}-{parts}"
         folder = user_cache_path("lockstep-environments") / name
         own = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -187,7 +186,7 @@ def write_arm(
     if variables:
         traits["variables"] = dict(variables)
     path = folder / f"{name}.py"
-    text = f'"""{name}, {digest(origin.read_bytes())}."""\n\nFOREIGN = {traits}\n'
+    text = f'"""{name}, {files.digest(origin.read_bytes())}."""\n\nFOREIGN = {traits}\n'
     if not path.exists() or path.read_text("utf-8") != text:  # another run may be reading it
         files.write(path, text)
     return path
@@ -219,7 +218,7 @@ def with_versions(
             continue
         for name in names:
             origin, arm = Path(entries[name]["path"]).resolve(), version_arm(name, variant.name)
-            folder = kept / "arms" / digest(f"{origin} {variant}".encode())
+            folder = kept / "arms" / files.digest(f"{origin} {variant}".encode())
             folder.mkdir(parents=True, exist_ok=True)
             path = str(write_arm(folder, arm, origin, environment, variant.variables))
             added.append(

@@ -8,7 +8,6 @@ is in the manifest.
 """
 
 import ast
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +17,11 @@ from typing import NamedTuple
 
 from bench.plan.option_values import BadInput
 from bench.records.cells import Cell
+from bench.records.files import digest
 from bench.records.messages import BaseFile, Catalogue
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.rows import Sources
 from bench.records.variants import Variant
-
-DIGITS = 16
-"""Hexadecimal digits of a hash."""
 
 BY_OPTIONS = "bench.contract.clipping"
 """A module that step options may add to a workload that does not import it."""
@@ -195,8 +192,3 @@ def _imported(text: bytes, package: str) -> tuple[str, ...]:
             parts = name.split(".")
             found |= dict.fromkeys(".".join(parts[: count + 1]) for count in range(len(parts)))
     return tuple(found)
-
-
-def digest(content: bytes, digits: int = DIGITS) -> str:
-    """Return the first digits of the SHA-256 hash of some content."""
-    return hashlib.sha256(content).hexdigest()[:digits]

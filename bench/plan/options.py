@@ -21,7 +21,6 @@ from bench.records.variants import Variant
 
 SCALINGS = ("strong", "weak", "both")
 
-
 _WORDS = {
     "preset": PRESETS[0],
     "presets": ", ".join(PRESETS),

@@ -14,6 +14,7 @@ from bench.present.bounds import describe_verdict, percentage
 from bench.present.columns import Column, Table, between, formatted, missing, where_known
 from bench.present.trace_tables import Reason
 from bench.records import numbers
+from bench.records.printable import shortened
 from bench.records.rows import Manifest
 
 Row = dict[str, Any]
@@ -56,7 +57,7 @@ def _standing(cell: Row) -> str:
 
 def _rounded_down(share: float) -> float:
     """Round a lower bound down to the digits that `excess` shows."""
-    scale = 1000 if share < 1 else 10.0 ** (2 - np.floor(np.log10(1 + share)))
+    scale = 10.0 ** (2 - np.floor(np.log10(1 + share)) + (share < 1) + (100 * share < 1))
     return float(np.floor(scale * share) / scale)
 
 
@@ -163,7 +164,7 @@ COLUMNS = (
     Column("mesh", "Mesh", filter=True, only="page"),
     Column("batch", "Batch", "global", "count", filter=True, only="page"),
     Column("status", "Status", "", "status", filter=True, only="page",
-           detail=lambda cell: cell["reason"][:120]),
+           detail=lambda cell: shortened(cell["reason"])),
     Column("verdict", "Verdict", filter=True,
            detail=lambda c: describe_verdict(c) if c["verdict"] else "",
            value=lambda cell: "baseline" if is_baseline(cell) else cell["verdict"]),

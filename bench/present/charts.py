@@ -125,7 +125,6 @@ CHARTS = {
 }
 """Every kind of chart, in the order of a report."""
 
-
 SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
 """Vega-Lite of the charts shared by page and print. `$name` stands for a value or for another part:
 of the kind's `values`, or of `common`."""

@@ -103,6 +103,8 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
         for block in found.comparisons
         if (claims := [one for one in block.claims.values() if not one.verdict.decided])
     ]
+    if "functions" in run.manifest["config"]:  # it cannot be resumed
+        return
     resume = f"{INDENT}{as_typed('run')} --resume {run.directory.name}"
     bounds = [bound_of(one.verdict.low, one.verdict.high) for _, claims in left for one in claims]
     if not bounds:

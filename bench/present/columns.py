@@ -220,7 +220,7 @@ class Table:
         return {
             "title": self.title,
             "name": self.name,
-            "facts": self.facts,
+            "facts": [*self.facts, *self.remarks],
             "columns": [column.for_page() for column in shown],
             "values": {column.key: packed(map(column.of, self.rows)) for column in shown},
             "details": {key: packed(texts) for key, texts in details.items() if any(texts)},

@@ -58,7 +58,7 @@ def content(
     return {
         "run": manifest["run"],
         "question": run_environment.question(manifest),
-        "counts": f"{names} in {situations} (workload and mesh)" if len(cells) else "",
+        "counts": f"{names} in {situations} (workload, mesh and batch)" if len(cells) else "",
         "tally": sentences.tally(cells),
         "started": run_environment.started(manifest),
         "subjects": [

@@ -310,7 +310,7 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
         cells[name] = {
             "causes": list(seconds),
             "transposing": sorted(transposing),
-            "ns": [round(1e9 * each) for each in seconds.values()],
+            "ns": [round(1e9 * each, 1) for each in seconds.values()],
             "steps_ns": [
                 round(1e9 * means(trace)["total"]),
                 round(statistics.median(trace["untraced_ns"])),

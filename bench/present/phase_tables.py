@@ -115,7 +115,7 @@ def ablations(rows: Rows) -> Table:
             "in operations, without dispatch and idle time."
         )
     remarks = [
-        f"{row['implementation']} has no share of {label}: {row[f'{part}_reason']}."
+        f"{row['implementation']} has no share of {label}: {row[f'{part}_reason'].rstrip('.')}."
         for row in rows
         for part, label in LABELS.items()
         if row[f"{part}_reason"]
@@ -212,7 +212,7 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
         if each.largest is not None
         for ended in [len(each.losses)]
     ]
-    rounding = f" Rounding alone changes the reference by {' and by '.join(itself)}."
+    rounding = f" There, rounding alone changes the reference by {' and by '.join(itself)}."
     return f"{text}).{rounding if itself else ''}"
 
 

@@ -102,13 +102,11 @@ def show(console: Console, content: columns.Table, *, changes: bool = False) -> 
     last = ""
     for first, *others in content.body:
         name = f"{first.main}, {first.note}" if first.note else first.main
-        cells = [plain("" if name == last else name)]
+        cells = [Prose("" if name == last else name)]
         for figure in others:
             noted = f"{figure.main} ({figure.note})" if changes and figure.note else figure.main
-            text = plain(noted)
-            if changes:
-                text.stylize(CHANGE_STYLES.get(noted.partition(" ")[0], ""))
-            cells.append(text)
+            style = CHANGE_STYLES.get(noted.partition(" ")[0], "") if changes else ""
+            cells.append(Prose(noted, style))
         shown.add_row(*cells)
         last = name
     console.print(Text(f"\n{content.title}", style="bold"))

@@ -7,9 +7,7 @@ defined for any number of measured steps; the prior decides what they leave unde
 
 Cross-validation measures the error: each group of steps (a mesh, a chip) in turn is left out and
 predicted from the others. Errors within a group are correlated, so a group counts once, with the
-root mean square of its errors in log step time. A new group is assumed to have errors like these:
-95 % of t-distributed errors, with as many degrees of freedom as groups were left out, lie within t
-times their root mean square. Two groups or fewer give no interval; the spread is then unknown.
+root mean square of its errors in log step time. Two groups or fewer give no interval.
 """
 
 import math

@@ -23,10 +23,11 @@ import psutil
 
 from bench.measure.environment import compiling_environment, relevant_variables
 from bench.measure.processes.guarded import Child
-from bench.plan.content_keys import Contents, digest, read_files
+from bench.plan.content_keys import Contents, read_files
 from bench.plan.option_values import BadInput
 from bench.records import user_cache
 from bench.records.cells import Cell
+from bench.records.files import digest
 from bench.records.host import usable_cores
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, CompiledAnswer, CompileRequest, Lack, cell_request
@@ -85,7 +86,6 @@ class NoProgram:
 
 Read = Callable[[Sequence[Cell]], Sequence[Program | NoProgram]]
 """A compiler of cells, such as `programs`."""
-
 
 _RUNNING = re.compile(
     r"JAX_NUM_CPU_DEVICES$|NPROC$|OMP_|NCCL_|SLURM_NTASKS$|JAX_COMPILATION_CACHE_"

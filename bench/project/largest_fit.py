@@ -14,12 +14,13 @@ from rich.console import Console
 from bench.measure.environment import relevant_variables, worker_environment
 from bench.measure.processes import host_memory
 from bench.measure.processes.guarded import ask
-from bench.plan.content_keys import Contents, digest
+from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput
 from bench.present.terminal import activity
 from bench.project import compiled_programs
 from bench.project.compiled_programs import NoProgram, Program, Read
 from bench.records.cells import Cell
+from bench.records.files import digest
 from bench.records.largest_batches import MaxBatchRow, key, key_of
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, Fit, cell_request

@@ -7,16 +7,12 @@ program follows
     figure(n) = constant + divided / n
 
 in the size n of the growing axis, because a device's share of any array is either the whole array
-for every n or an nth of it: parameters are replicated or sharded over the axis; activations have
-the size of a device's part of the batch, which is constant under weak scaling and an nth of the
-global batch under strong scaling. FLOPs and memory are sums over operations on such shares, and the
-payload of a collective is one such share. The number of collectives depends on the program's
-structure, not on n. The number of members of a collective along the axis grows with the axis.
+for every n or an nth of it. FLOPs and memory are sums over operations on such shares, and the
+payload of a collective is one such share; the number of collectives does not depend on n.
 
 A real program may break this rule: a parameter of 768 rows can be sharded over 256 devices, and is
-replicated over 512. Therefore, two compiled sizes determine the constants, and all others check
-them. A program whose figures are off by more than TOLERANCE, or whose collectives differ, is not
-extrapolated; its meshes are then compiled one by one, as far as possible.
+replicated over 512. If compiled sizes are off by more than TOLERANCE, or collectives differ, the
+meshes are compiled one by one, as far as possible.
 """
 
 import itertools

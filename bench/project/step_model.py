@@ -5,20 +5,15 @@ The model divides a step into
 - *compute*: its FLOPs over the FLOP/s that it reaches, a calibrated share of those of the best
   matrix products;
 - *memory*: the optimizer's update, which reads and writes parameters and optimizer state once, over
-  the memory bandwidth. That is the least that a step moves. XLA's count of accessed bytes is not
-  used: it describes the program compiled for CPU, where other operations are fused, small arrays
-  stay in caches and a loop's body counts once. The calibrated share covers activations;
+  the memory bandwidth: the least that a step moves. The calibrated share covers activations;
 - *communication that can be hidden*: collectives of gradients and parameters along the axes that
   shard the batch; no later operation needs their results at once;
 - *communication that is waited for*: all other collectives, such as those of activations along
   `model`, which the next product needs, or from stage to stage along `pipe`.
 
-A pipeline's bubble is part of compute: its program computes on unused data during idle ticks, so
-its FLOPs include them.
-
-Sources: the scaling book, https://jax-ml.github.io/scaling-book/, part 1, "All About Rooflines" (a
-step takes at least the longest of these times and at most their sum), and part 5, "How to
-Parallelize a Transformer for Training" (which collectives are on the critical path).
+docs/design/predictions.md has the reasons. Sources: https://jax-ml.github.io/scaling-book/, part 1,
+"All About Rooflines" (a step takes at least the longest of these times and at most their sum), and
+part 5, "How to Parallelize a Transformer for Training" (which collectives are critical).
 """
 
 import json

@@ -1,6 +1,8 @@
 """Atomic replacement, checksums and locks of files, and the error of a full disk."""
 
 import errno
+import fcntl
+import hashlib
 import json
 import os
 import re
@@ -11,11 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.records.paths import as_typed
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system
-    fcntl = None  # type: ignore[assignment]
 
 CHANGED = "differs from what was stored (CRC-32)"
 """The reason given for a file whose checksum does not match."""
@@ -68,6 +65,11 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.=-]", "_", text)
 
 
+def digest(content: bytes, digits: int = 16) -> str:
+    """Return the first hexadecimal digits of the SHA-256 hash of some content."""
+    return hashlib.sha256(content).hexdigest()[:digits]
+
+
 def sealed(text: str) -> bytes:
     """Add to the text of a JSON object its CRC-32, as the last entry, and a newline."""
     body = text.rstrip().removesuffix("}").rstrip().encode()
@@ -117,8 +119,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a lock in a context, by a file that is made; wait while another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -128,8 +129,6 @@ def lock_until_exit(path: Path) -> str:
     The file must exist; replacing it unlocks it. Returns why it cannot be locked; empty if it is.
     Raises LockedError if another process holds the lock.
     """
-    if fcntl is None:
-        return "this system has no file locks"
     descriptor = os.open(path, os.O_RDWR)  # stays open: closing it would release the lock
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

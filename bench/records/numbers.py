@@ -1,6 +1,7 @@
 """Formatting of numbers: three significant digits, SI prefixes, no-break spaces."""
 
 import math
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 MISSING = "\N{EN DASH}"
 NARROW = "\N{NARROW NO-BREAK SPACE}"
@@ -12,11 +13,17 @@ _PREFIXES = {-12: "p", -9: "n", -6: "\N{MICRO SIGN}", -3: "m", 0: "", 3: "k", 6:
              12: "T", 15: "P", 18: "E"}  # fmt: skip
 
 
+def _fixed(value: float, digits: int, kind: str = "f") -> str:
+    """Round halves away from zero, as the page's scripts do; Python rounds them to even digits."""
+    with localcontext(rounding=ROUND_HALF_UP):
+        return f"{Decimal(float(value)):.{digits}{kind}}"
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Format in plain notation with trailing zeros: `1234.5` -> `1230`, `0.98765` -> `0.988`."""
     if value == 0:
         return "0"
-    rounded = float(f"{value:.{digits - 1}e}")
+    rounded = float(_fixed(value, digits - 1, "e"))
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{rounded:.{decimals}f}".replace("-", MINUS)
 
@@ -25,7 +32,7 @@ def si(value: float | None, unit: str) -> str:
     """Format with an SI prefix: `(0.00123, "s")` -> `1.23 ms`; a dash if there is no value."""
     if value is None or not math.isfinite(value):
         return MISSING
-    rounded = float(f"{value:.2e}")
+    rounded = float(_fixed(value, 2, "e"))
     power = 3 * math.floor(math.log10(abs(rounded)) / 3) if rounded else 0
     power = min(max(power, -12), 18)
     return f"{significant(rounded / 10**power)}{NARROW}{_PREFIXES[power]}{unit}"
@@ -60,7 +67,7 @@ def seconds(value: float | None) -> str:
     if value >= 120:  # noqa: PLR2004
         minutes, rest = divmod(round(value), 60)
         return f"{minutes}{NARROW}min {rest}{NARROW}s"
-    return f"{significant(value) if value >= 1 else f'{value:.2f}'}{NARROW}s"
+    return f"{significant(value) if value >= 1 else _fixed(value, 2)}{NARROW}s"
 
 
 def clock(seconds: float) -> str:
@@ -78,20 +85,20 @@ def percent(share: float) -> str:
         return f"<0.01{NARROW}%"
     size = abs(value)
     decimals = 0 if size >= 100 or not size else 1 if size >= 1 else 2  # noqa: PLR2004
-    return f"{value:.{decimals}f}{NARROW}%".replace("-", MINUS)
+    return f"{_fixed(value, decimals)}{NARROW}%".replace("-", MINUS)
 
 
 def scientific(value: float | None) -> str:
     """Format with two digits: `0.000000412` -> `4.1e-7`; a dash if there is no value."""
     if value is None or not math.isfinite(value):
         return MISSING
-    digits, _, power = f"{value:.1e}".partition("e")
+    digits, _, power = _fixed(value, 1, "e").partition("e")
     return f"{digits}e{int(power)}" if value else "0"
 
 
 def ratio(value: float) -> str:
     """Format a ratio to a thousandth, `1.253`, which interleaved rounds can resolve."""
-    return f"{value:.3f}" if value < 9.9995 else significant(value)  # noqa: PLR2004 - 10.0, rounded
+    return _fixed(value, 3) if value < 9.9995 else significant(value)  # noqa: PLR2004 - 10.0, rounded
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -33,8 +33,8 @@ MANIFEST = "manifest.json"
 LAUNCHES = "launches"
 CONVERTER = "docs/convert_run.py"
 """A script that converts a run of schema 5, whose rows are in append-only files."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Names that a run may have: those of plain folders."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names that a run may have: those of plain folders, of at most 100 characters."""
 
 
 class StoreError(Exception):

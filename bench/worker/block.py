@@ -262,6 +262,8 @@ def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
     except Exception as error:
         # Other processes would wait for one that goes on alone.
         if failure(error)[0] != "oom" or jax.process_count() > 1:
+            if isinstance(error, TypeError):  # a file that names a dtype may raise only here
+                error.args = (f"in the proof in float64, {error}",)
             raise
         return []
     if gate.float64_gate is not gate:

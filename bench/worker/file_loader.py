@@ -27,7 +27,6 @@ implementation_files = partial(python_files, implementations)
 workload_files = partial(python_files, bench.contract.workloads)
 """Return the files of implementations/ or bench/contract/workloads/, and those from outside."""
 
-
 _loaded: dict[str, ModuleType] = {}
 """Modules that `load` has imported, by name: a file could change `sys.modules`."""
 

@@ -29,7 +29,6 @@ IDLE_S = 0.01
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _HARNESS = f"{Path(__file__).parent}{os.sep}"
 
-
 Worker = threading.Thread | int
 """A thread, or the id of a process."""
 

@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import ndtr
-from scipy.stats import kendalltau, kruskal, theilslopes
+from scipy.stats import kendalltau, theilslopes
 
 from bench.analyse.disturbances import (
     SURE,
     Effect,
     conditions,
     drifts,
-    kruskal_wallis,
     order_effects,
     trend,
 )
@@ -97,15 +96,6 @@ def test_drifts_are_those_of_each_arm() -> None:
         sizes = [slope * (len(v) - 1) for slope, v in zip(slopes, launches, strict=True)]
         assert effect.size == pytest.approx(np.median(sizes))
         assert effect.p == pytest.approx(2 * ndtr(-abs(sum(scores)) / np.sqrt(len(scores))))
-
-
-@pytest.mark.parametrize("digits", [1, 9])
-def test_groups_are_tested_as_by_scipy(digits: int) -> None:
-    """With ties, and without."""
-    rng = np.random.default_rng(5)
-    groups = [np.round(rng.standard_normal(n) + 0.3 * n, digits) for n in (3, 4, 5)]
-    found = kruskal_wallis(np.concatenate(groups), np.array([3, 4, 5]))
-    assert found == pytest.approx(kruskal(*groups).pvalue)
 
 
 def test_rounds_that_depend_on_each_other_are_no_drift() -> None:

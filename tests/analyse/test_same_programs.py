@@ -48,7 +48,10 @@ def test_a_proof_outweighs_times_and_the_contradiction_is_told(tmp_path: Path) -
     assert bounds.describe_verdict(cells["renamed"]) == "the program is equal"
     assert bounds.describe_verdict(cells["tuned"]).startswith("within ")
     (block,) = found.comparisons
-    assert block.claims["renamed"].ratio.value == pytest.approx(1.1, abs=0.01)
+    claim, times = block.claims["renamed"], found.cells.set_index("implementation")["step_s"]
+    assert (claim.ratio.value, claim.ratio.low, claim.ratio.high) == (1.0, 1.0, 1.0)
+    assert claim.verdict.low > 1.05, "what was measured"
+    assert times["renamed"] == times["jit_spmd"] < times["tuned"]
     (said,) = program_sentences.facts(block)
     assert said.startswith(
         "jit_spmd, renamed and nnx_jit run the same program, so only its dispatch"

@@ -690,7 +690,7 @@ def test_the_chooser_answers_from_stored_rows(browser: Browser, tmp_path: Path) 
             expected = _usable(run, block, float(limit or math.inf))
             text = told.nth(place).inner_text()
             assert told.nth(place).locator("a").all_inner_texts() == expected[:4], text
-            assert ("any of them may be the fastest" in text) == (len(expected) > 1)
+            assert ("of them may be the fastest" in text) == (len(expected) > 1)
             assert (f"or {len(expected) - 4} more" in text) == (len(expected) > 4)
             assert ("with batch" in text) == (len(own) > 1)
             ties += len(expected) > 1
@@ -926,7 +926,8 @@ def run_script(page: Page, function: str, *values: object) -> Any:
 
 
 VALUES = [0, 1e-13, 4.4e-7, 9.996e-4, 0.00123, 0.5, 0.999, 0.9996, 1, 1.2345, 9.9951, 10, 99.95,
-          123.4, 999.6, 1023.9, 7200.4, 86400.0, 1.5e6, 123456789.0, 3.3e15, 4e21]  # fmt: skip
+          0.0625, 0.125, 1.0005, 6.25, 512512, 123.4, 999.6, 1023.9, 7200.4, 86400.0, 1.5e6,
+          123456789.0, 3.3e15, 4e21]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
     expected = {
         ("machine", "Platform", "cpu", "gpu"),
         ("machine", "Processor", "An eight-core processor", "Another processor"),
-        ("machine", "Host memory", "31.2 GiB", "16.0 GiB"),
+        ("machine", "Host memory", "31.3 GiB", "16.0 GiB"),
         ("versions", "jax", "0.10.2", "0.12.0"),
         ("versions", "jaxlib", "unknown", "0.12.0"),
         ("environment", "NPROC", "1", "not set"),

@@ -159,7 +159,7 @@ def test_the_bound_of_the_answer_follows_from_the_samples(
 
 def test_counts_of_the_first_screen(run: store.Run, found: cell_table.Tables) -> None:
     made = page.content(found, run.manifest)
-    assert made["counts"] == "5 implementations in 3 situations (workload and mesh)"
+    assert made["counts"] == "5 implementations in 3 situations (workload, mesh and batch)"
     assert made["question"] == "Which train step is fastest on 4 CPU cores?"
     assert made["failures"] == [(1, "wrong")]
 

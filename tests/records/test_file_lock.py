@@ -49,5 +49,3 @@ def test_where_there_are_no_locks_it_says_so(
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
     assert "does not lock manifest.json: Function not implemented" in files.lock_until_exit(path)
-    monkeypatch.setattr(files, "fcntl", None)
-    assert files.lock_until_exit(path) == "this system has no file locks"

@@ -119,7 +119,7 @@ COUPLED = optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-3))
         (
             clipped(0.1),
             each_clipped(0.1, optax.sgd(0.1)),
-            "each parameter's gradients are clipped by their own norm, not by the global norm",
+            "each parameter's gradients are clipped by their own norm, not the global one",
         ),
         (in_steps(adamw()), in_steps(adamw(weight_decay=0.0)), "its weight_decay is 0 and should"),
         (in_steps(adamw()), in_steps(adamw(), 3), "its every_k_schedule is 3 and should be 2"),

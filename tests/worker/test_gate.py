@@ -149,8 +149,8 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
         (
             data_parallel(reduced_by(mean, total), check_vma=False),
             (
-                f"the gradients are {DEVICES} times what they should be: "
-                "they are summed over the shards and not divided"
+                f"the gradients are {DEVICES} times what they should be, as if they were summed "
+                "over the shards and not divided"
             ),
         ),
         (
@@ -161,8 +161,8 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
         (
             data_parallel(reduced_by(mean, lambda g: total(total(g))), check_vma=False),
             (
-                f"the gradients are {DEVICES**2} times what they should be: they are reduced twice "
-                "over the shards"
+                f"the gradients are {DEVICES**2} times what they should be, as if they were "
+                "reduced twice over the shards"
             ),
         ),
         (
@@ -170,7 +170,7 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
                 reduced_by(mean, lambda g: jax.tree.map(lambda x: x / DEVICES, mean(g))),
                 check_vma=False,
             ),
-            "the gradients are 0.25 times what they should be: they are divided twice",
+            "the gradients are 0.25 times what they should be, as if they were divided twice",
         ),
         (
             data_parallel(reduced_by(shard_0, mean), check_vma=False),
@@ -182,7 +182,7 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
         ),
         (
             data_parallel(reduced_by(mean, shard_0), check_vma=False),
-            "the gradients are those of shard 0 alone: they are not reduced over the shards",
+            "the gradients are those of shard 0 alone, as if they were not reduced over the shards",
         ),
         (
             data_parallel(reduced_by(mean, own), check_vma=False),
@@ -615,7 +615,7 @@ def test_microbatches_that_are_summed_are_not_taken_for_shards(mesh, programs):
     wrong = data_parallel(
         reduced_by(mean, lambda g: jax.tree.map(lambda x: 2 * x, mean(g))), check_vma=False
     )
-    with pytest.raises(WrongStepError, match="they are summed over the microbatches and not"):
+    with pytest.raises(WrongStepError, match="they were summed over the microbatches and not"):
         gate.prove_exact(wrong)
 
 
@@ -638,7 +638,7 @@ def test_what_may_be_meant_to_be_approximate_is_told_of_the_class(gate):
         return jax.tree.map(lambda x: mean(x.astype(jnp.bfloat16).astype(x.dtype)), grads)
 
     wrong = data_parallel(reduced_by(mean, coarse_everywhere), check_vma=False)
-    with pytest.raises(WrongStepError, match="the file can declare `approximate`"):
+    with pytest.raises(WrongStepError, match="it can declare `approximate`"):
         gate.prove_exact(wrong)
     far = data_parallel(reduced_by(mean, lambda grads: jax.tree.map(jnp.sign, grads)))
     with pytest.raises(WrongStepError) as caught:
@@ -657,7 +657,7 @@ def noise(leaf):
         (noise, "right in float64, but not as it would be timed|computed in bf16"),
         (
             lambda leaf: leaf * DEVICES,
-            "4 times what they should be: they are summed over the shards",
+            "4 times what they should be, as if they were summed over the shards",
         ),
         (jnp.sign, "the step is right in float64, but not as it would be timed"),
     ],

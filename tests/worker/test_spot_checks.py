@@ -635,6 +635,28 @@ def with_an_average(right, problem, mesh):
     return replace(right, state=start, step=step, params=lambda state: right.params(state[0]))
 
 
+def in_a_plain_dict(right, problem, mesh, average="ema"):
+    """Adam whose moments have names of the file's own, and an average of the parameters."""
+    layout, leaves = jax.tree.structure(right.state[1]), jax.tree.structure(right.state[0])
+
+    def pack(inner, average_of):
+        count, *moments = jax.tree.leaves(inner[1])
+        m, v = (leaves.unflatten(each) for each in np.array_split(np.array(moments, object), 2))
+        return {"count": count, average: average_of, "m": m, "params": inner[0], "v": v}
+
+    def unpack(state):
+        moments = jax.tree.leaves((state["count"], state["m"], state["v"]))
+        return state["params"], layout.unflatten(moments), {}
+
+    def step(state, batch):
+        inner, loss = right.step(unpack(state), batch)
+        new = jax.tree.map(lambda a, p: 0.9 * a + 0.1 * p, state[average], inner[0])
+        return pack(inner, new), loss
+
+    start = pack(right.state, jax.tree.map(jnp.copy, right.state[0]))
+    return replace(right, state=start, step=step, params=lambda state: state["params"])
+
+
 def in_one_vector(right, problem, mesh):
     flat, unravel = jax.flatten_util.ravel_pytree(problem.draw())
     loss_fn = problem.loss_function()
@@ -654,11 +676,40 @@ def in_one_vector(right, problem, mesh):
 
 
 @pytest.mark.parametrize(
-    "unusual", [with_key, with_numbers, with_a_log, with_an_average, in_one_vector]
+    "unusual",
+    [with_key, with_numbers, with_a_log, with_an_average, in_a_plain_dict, in_one_vector],
 )
 def test_right_but_unusual_steps_pass(gate, mesh, problem, unusual):
     built = unusual(jit_spmd.build(problem, mesh), problem, mesh)
     assert checked(gate, built, problem)[0] == ""
+
+
+@pytest.mark.parametrize(("average", "is_read"), [("ema", False), ("zeros", True)])
+def test_a_guessed_optimizers_state_has_to_explain_a_step(gate, mesh, problem, average, is_read):
+    """In the order of names, an average that lies before the moments looks like the first."""
+    built = in_a_plain_dict(jit_spmd.build(problem, mesh), problem, mesh, average)
+    if is_read:  # parameters that lie between the moments hide them as well
+        inner = built
+
+        def outside(state):
+            return {name: leaf for name, leaf in state.items() if name != "a"} | {
+                "params": state["a"]
+            }
+
+        def renamed(state):
+            return {"a": state["params"]} | {n: leaf for n, leaf in state.items() if n != "params"}
+
+        def step(state, batch):
+            state, loss = inner.step(outside(state), batch)
+            return renamed(state), loss
+
+        built = replace(
+            inner, state=renamed(inner.state), step=step, params=lambda state: state["a"]
+        )
+    assert StateReader(built, problem, built.state).guesses
+    why, check = checked(gate, built, problem)
+    assert why == ""
+    assert (check is not None) == is_read
 
 
 def test_the_optimizers_state_is_found_wherever_it_lies(mesh, problem):

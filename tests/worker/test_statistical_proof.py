@@ -19,11 +19,12 @@ from bench.contract.placement import (
     place_batch_on_shards,
     place_model_state_on_shards,
 )
-from bench.contract.workloads import linear, mlp
+from bench.contract.workloads import linear, mlp, resnet
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
 from bench.worker.prove import statistical_proof
+from bench.worker.prove.carried_state import on_host
 from bench.worker.prove.failures import UnsupportedError, WrongStepError, approximation
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.statistical_proof import (
@@ -31,9 +32,9 @@ from bench.worker.prove.statistical_proof import (
     SEEDS,
     STEPS,
     StatisticalProof,
-    with_part,
+    with_labels,
 )
-from implementations import local_steps, shard_map_pmean
+from implementations import jit_spmd, local_steps, shard_map_pmean
 from tests.slow import slow
 from tests.worker.conftest import on_the_host
 
@@ -185,7 +186,10 @@ def test_a_step_that_is_exact_after_all_passes(proofs):
         (returning(lambda loss: 0.9 * loss), "the losses that it returns are not those of its"),
         (returning(jnp.zeros_like), "the losses that it returns are not those of its parameters"),
         (reduced_by(lambda grads: grads), "replicas drift"),
-        (reduced_by(of_first_device), "part 2 of 2 of the batch has no influence"),
+        (
+            reduced_by(of_first_device),
+            "the labels of the last 16 rows of the batch have no influence",
+        ),
         (never_averaged, "`params` computes the parameters"),
         (
             lambda problem, mesh: replace(shard_map_pmean.build(problem, mesh), period=12),
@@ -230,9 +234,49 @@ def test_a_seed_keeps_the_distribution_of_the_parameters_and_has_batches_of_its_
     np.testing.assert_array_equal(one.batch(STEPS)[0], two.batch(0)[0])
 
 
-def test_other_rows_replace_one_part_of_a_batch():
-    mixed = with_part(np.zeros((6, 2)), np.ones((6, 2)), 1, 3)
-    assert mixed[:, 0].tolist() == [0, 0, 1, 1, 0, 0]
+def test_other_labels_replace_some_of_a_batch():
+    batch, other = ((np.full((6, 2), value), np.full(6, value)) for value in (0, 1))
+    inputs, labels = with_labels(batch, other, slice(1, None, 3))
+    assert labels.tolist() == [0, 1, 0, 0, 1, 0]
+    assert not inputs.any()
+    assert not batch[1].any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "left_out"),
+    [
+        (slice(0, None, 2), "rows of microbatch 1"),
+        (slice(ROWS // 2), "last 16 rows"),
+        (slice(ROWS // 2, None), "first 16 rows"),
+    ],
+)
+def test_gradients_of_all_rows_of_a_shard_have_to_count(programs, rows, left_out):
+    def two_microbatches(problem):
+        return replace(problem, microbatches=2)
+
+    def of_some(problem, mesh):
+        def loss(forward, batch):
+            some = problem.loss(forward, jax.tree.map(lambda x: x[rows], batch))
+            return some + jax.lax.stop_gradient(problem.loss(forward, batch) - some)
+
+        return shard_map_pmean.build(replace(problem, loss=loss, microbatches=1), mesh)
+
+    proof, mesh = proof_of(mlp, "data=2", programs, two_microbatches)
+    with pytest.raises(WrongStepError, match=f"labels of the {left_out} of the batch"):
+        proof._check_influence(lambda problem: of_some(problem, mesh), lambda: None)
+    proof._check_influence(lambda problem: shard_map_pmean.build(problem, mesh), lambda: None)
+
+
+def test_model_state_that_is_not_updated_is_refused(programs):
+    proof, mesh = proof_of(resnet, "data=1", programs)
+    right = jit_spmd.build(proof._problem(0), mesh)
+    first = on_host(right.model_state(right.state))
+    frozen = replace(right, model_state=lambda _: first)
+    batch = proof._problem(0).batch(0)
+    with pytest.raises(WrongStepError, match="every step draws the same random numbers"):
+        proof._judged_step(frozen, jit_spmd.build(proof._problem(0), mesh).state, batch)
+    judged, _, loss = proof._judged_step(right, right.state, batch)
+    assert float(loss) == pytest.approx(judged, rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [3, None, "", "  ", ["rounded"], print])

@@ -501,7 +501,7 @@ MISTAKES = {
     ),
     "unreduced biases": (
         sharded(biases_of_one_shard),
-        r"of \['layers'\].*bias'\], the gradients are those of shard 0 alone: they are not reduced",
+        r"of \['layers'\].*bias'\], the gradients are those of shard 0 alone, as if they were not",
     ),
     "clipped shards": (
         sharded(clipped_before),
@@ -555,7 +555,7 @@ MISTAKES = {
     ),
     "summed rows": (
         made(grads=lambda grads, _: jax.tree.map(lambda x: 8 * x, grads)),
-        "8 times what they should be: they are summed over the rows and not divided",
+        "8 times what they should be, as if they were summed over the rows and not divided",
     ),
     "augmented": (
         made_with(augmented),

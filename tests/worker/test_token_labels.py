@@ -61,7 +61,7 @@ def unchanged(tokens, labels):
         ),
         (
             with_labels(unchanged, SIZE.context),
-            "they are summed over the tokens of a sequence and not divided",
+            "they were summed over the tokens of a sequence and not divided",
         ),
         (with_labels(unchanged, 8 * SIZE.context), "summed over all tokens and not divided"),
     ],

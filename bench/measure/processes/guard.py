@@ -1,15 +1,10 @@
 """A guard that starts a worker, and ends it with all its descendants, even if the front is killed.
 
-The guard is a small process between the front and the worker. On Linux it is the subreaper
-(prctl(2)) of the worker's descendants: one that loses its parent becomes the guard's child, even if
-it has left the worker's session and cleared its environment. The front adopts no process, so
-Lockstep kills only what it has started. Elsewhere, only the worker's process group is killed.
-
-Front and guard share a socket. The guard writes the worker's process id and exit code to it, and
-ends everything once the front asks for it or closes the socket, which happens however the front
-dies. If the guard is killed, the front ends the worker and all processes that inherited a mark in
-their environment. A guard runs this file by its path, which imports only the standard library, so
-that it starts quickly and needs little memory.
+The guard is a small process between the two: see docs/design/processes.md. It writes the worker's
+process id and exit code to a socket, and ends everything once the front asks for it or closes the
+socket. On Linux it is the subreaper (prctl(2)) of the worker's descendants; elsewhere, only the
+worker's process group is killed. A guard runs this file by its path, which imports only the
+standard library, so that it starts quickly and needs little memory.
 """
 
 import contextlib

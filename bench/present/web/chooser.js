@@ -64,7 +64,7 @@ function drawChooser() {
 function useOf(cells, limit, where) {
   const fits = cells.filter(({ memory_bytes: size }) => !limit || (known(size) && size <= limit));
   const left = cells.length - fits.length;
-  const without = left ? ` ${left} of ${cells.length} need more memory, or their memory is unknown.` : "";
+  const without = left ? ` Left out are ${left} of ${cells.length}, which need more memory or whose memory is unknown.` : "";
   if (!fits.length) return element("p", `Nothing fits${where}.${without}`);
   const best = usable(fits);
   const named = best.slice(0, MOST_USED);
@@ -76,7 +76,7 @@ function useOf(cells, limit, where) {
     meshes.length > 1 ? ` (${cell.of.mesh})` : "",
   ]);
   const others = more ? ` or ${more} more` : "";
-  const tied = best.length > 1 ? ": any of them may be the fastest" : "";
+  const tied = best.length > 1 ? `: ${best.length > 2 ? "any" : "either"} of them may be the fastest` : "";
   const highest = widestRatio(best);
   const bounded = tied && highest < 2; // rounded up to a tenth of a percent
   const bound = bounded ? `within ${percent(Math.ceil(1000 * (highest - 1)) / 1000)}; ` : "";

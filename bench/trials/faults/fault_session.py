@@ -112,7 +112,6 @@ COLUMNS = (
     Column("passed", "Result", value=verdict, detail=lambda row: "; ".join(row["deviations"])),
 )  # fmt: skip
 
-
 SHORT = (
     Column("name", "Fault"),
     Column("passed", "", value=verdict),

@@ -75,7 +75,6 @@ COLUMNS = [
 """Columns of SAMPLES: those of bench.records.rows.SampleRow except the host's, and in addition the
 background load and the arm's true ratio to the base."""
 
-
 Row: TypeAlias = dict[str, Any]
 """A line of TRIALS, by its `kind`, with the `pattern` of the load except for `report`:
 

@@ -95,8 +95,8 @@ def workload_entry(entry: messages.FileEntry, module: Any) -> messages.WorkloadE
     found = messages.WorkloadEntry(**entry, sizes=[], default="", scans=False)
     if entry["error"]:
         return found
-    if not isinstance(module.SIZES, Mapping):
-        found["error"] = "SIZES is not a dict of functions that return a configuration"
+    if not isinstance(module.SIZES, Mapping) or not module.SIZES:
+        found["error"] = "SIZES is not a dict of some functions that return a configuration"
         return found
     found["sizes"], found["default"] = [*map(str, module.SIZES)], str(module.DEFAULT_SIZE)
     if strange := [size for size in module.SIZES if not re.fullmatch(r"[\w.-]+", str(size))]:

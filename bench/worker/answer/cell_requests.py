@@ -67,7 +67,7 @@ def inspect(request: CellRequest) -> Inspection:
             return inspection(cell.mesh, None, why=why)
         step = build_step(cell.implementation, cell.problem, cell.mesh)
         return inspection(cell.mesh, step, step.place(cell.problem.batch(0)))
-    except Exception as error:  # noqa: BLE001 - a user's file may raise anything
+    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything
         sys.stderr.write(f"{failure(error)[1]}\n")
         os._exit(1)  # a traceback would show Lockstep's own frames
 

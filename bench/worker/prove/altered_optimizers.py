@@ -39,7 +39,6 @@ REPLAYS = 8
 LESS = 0.5
 """A number is dropped if even the best value leaves more than this share of the last distance."""
 
-
 STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "its state is not kept: each step begins with a new one": (0, lambda old, _: old),
     "its count is one ahead: each step is taken as the one after it": (1, lambda _, new: new),
@@ -199,9 +198,7 @@ class OwnSteps:
         if self.replay(self.seen.problem.optimizer, clipped_per_shard(self.seen, most))[0]:
             return "the gradients are clipped on each shard, before they are averaged"
         if self.replay(optax.chain(alone, without))[0]:
-            return (
-                "each parameter's gradients are clipped by their own norm, not by the global norm"
-            )
+            return "each parameter's gradients are clipped by their own norm, not the global one"
         return ""
 
     def _masked_parameters(self, wrong: list[str]) -> Iterator[list[str]]:

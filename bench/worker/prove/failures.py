@@ -22,8 +22,8 @@ from bench.worker import process_exchange
 
 T = TypeVar("T")
 APPROXIMATE = (
-    "if it is meant to be approximate, the file can declare `approximate`, and is then judged by "
-    "how it trains"
+    "a file has to follow the dtypes that it is given, which are float64 in some proofs; if it is "
+    "meant to be approximate, it can declare `approximate`, and is then judged by how it trains"
 )
 """Advice about an update that is near the right one, and not equal to it."""
 

@@ -218,7 +218,7 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
     used = np.flatnonzero(abs(weights) > least)
     if len(used) == 1 and parts == "shards":
         alone = f"shard {used[0]} alone"
-        return f"the gradients are those of {alone}: they are not reduced over the shards"
+        return f"the gradients are those of {alone}, as if they were not reduced over the shards"
     if len(used) < len(updates) and np.ptp(weights[used]) <= least:
         unused, total = np.setdiff1d(range(len(updates)), used), weights[used].sum()
         which = f"{parts} {some([*map(str, used)])} of {len(updates)} alone"
@@ -241,9 +241,11 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     microbatches, devices, everything = seen.problem.microbatches, seen.devices, jax.device_count()
     rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
     tokens = seen.problem.sequence.length if seen.problem.sequence else 1
+    beyond = everything if everything != devices else 1
     reasons = {
         "summed over the shards and not divided": (shards, shards),
         "reduced twice over the shards": (shards, shards**2),
+        "summed over the mesh's other axes as well": (devices // shards, devices / shards),
         "divided twice by the number of shards": (shards, 1 / shards),
         "summed over the microbatches and not divided": (microbatches, microbatches),
         "divided twice by the number of microbatches": (microbatches, 1 / microbatches),
@@ -251,17 +253,14 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
         "summed over the tokens of a sequence and not divided": (tokens, tokens),
         "summed over all tokens and not divided": (tokens, tokens * seen.problem.batch_size),
         "divided by the number of all devices, not of the shards": (devices, shards / devices),
-        "divided by the number of devices beyond the mesh as well": (
-            everything if everything != devices else 1,
-            shards / everything,
-        ),
+        "divided by the number of devices beyond the mesh as well": (beyond, shards / everything),
     }
     likely = [
         reason
         for reason, (parts, value) in reasons.items()
         if parts > 1 and abs(factor / value - 1) < seen.match
     ]
-    return f": they are {', or '.join(likely)}" if likely else ""
+    return f", as if they were {', or '.join(likely)}" if likely else ""
 
 
 def _explain_loss(seen: Observed, losses: np.ndarray, microbatches: int) -> str:
@@ -280,7 +279,7 @@ def _explain_loss(seen: Observed, losses: np.ndarray, microbatches: int) -> str:
         alone[f"microbatch {index}"] = float(jax.jit(loss_fn)(params, part))
     for name, each in alone.items():
         if seen.is_near(loss, each):
-            return f"the loss is that of {name} alone"
+            return f"the loss is that of {name} alone{', the largest' * bool(each == losses.max())}"
     factor = float(loss / mean)
     differs = f"the loss differs by {abs(factor - 1):.1e} of what it should be"
     if f"{factor:.6g}" != "1":

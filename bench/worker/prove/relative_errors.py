@@ -104,9 +104,7 @@ def state_errors(ours: Flat, theirs: Flat, start: Flat) -> dict[str, float]:
     """
     if differing := differing_paths(ours, theirs):
         if not ours:
-            raise WrongStepError(
-                "the step returns no model state: its TrainStep has no `model_state`"
-            )
+            raise WrongStepError("the step returns no model state: TrainStep has no `model_state`")
         raise WrongStepError(
             f"the model state differs from the model's in names, shapes or dtypes: "
             f"{', '.join(differing[:FEW])}"

@@ -4,6 +4,7 @@ from functools import cache
 from math import inf, isnan
 
 from bench.records.row_parts import AS_TIMED, ProofCheck
+from bench.worker import process_exchange
 from bench.worker.prove.carried_state import Flat, flat, snapshot
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
@@ -19,9 +20,10 @@ from bench.worker.prove.relative_errors import (
     update_errors,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
-from bench.worker.prove.span_records import SpanRecord
-from bench.worker.prove.state_reader import moments
+from bench.worker.prove.span_records import PendingSnapshot, SpanRecord
+from bench.worker.prove.state_reader import StateReader, moments
 from bench.worker.prove.timed_reference import ReferenceSteps
+from bench.worker.time.clock import Arm
 
 NAME = "in the rounds"
 LOST = 0.5
@@ -84,7 +86,8 @@ class Comparison:
         masks = self._expected.mask if self._moving else None
         floor = self._floor / (self._size or 1.0)
         updates = update_errors(ours, theirs, self._start, masks, self._size)
-        off = _beyond(abs(loss - their_loss), blur) / (abs(their_loss) or 1.0)
+        size = abs(their_loss) or 1.0
+        off = _beyond(abs(loss - their_loss) / size, blur / size)  # infinite if theirs is NaN
         return off, {path: _beyond(error, floor) for path, error in updates.items()}
 
     def _within(self, loss_tolerance: float, update_tolerance: float) -> bool:
@@ -121,6 +124,17 @@ class Comparison:
         if not check["loss_error"] <= check["loss_tolerance"]:
             reasons.append(named_loss(span, self._right.losses[-1]))
         return f"{'; '.join(reasons)} ({describe(check)})"
+
+
+def reads_rightly(gate: Gate, reader: StateReader, arm: Arm) -> bool:
+    """Whether the reference reproduces a step from the optimizer's state that a reader finds."""
+    before = PendingSnapshot(gate, reader, arm.state)
+    arm.run(1)
+    states = before, PendingSnapshot(gate, reader, arm.state)
+    span = SpanRecord(gate, reader, arm, "", arm.steps, 1, states, float(arm.losses[-1][1]), 0.0)
+    span.read()
+    found = Comparison(span, span.stepped())
+    return all(process_exchange.gather(found.is_right and found.check["update_error"] < inf))
 
 
 def nearby_check(span: SpanRecord, other: SpanRecord, right: ReferenceSteps) -> ProofCheck | None:

@@ -31,6 +31,7 @@ from bench.worker.prove.repeated_turns import repetition
 from bench.worker.prove.span_comparison import (
     Comparison,
     nearby_check,
+    reads_rightly,
     why_drifting,
     why_lost,
     why_wrong_state,
@@ -127,6 +128,8 @@ class SpotChecks:
             turn_of(arm.name)
             if arm.train_step is not None:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
+                if reader.guesses and not reads_rightly(self.gate, reader, arm):
+                    reader.optimizer = None
                 held = read_moment(self.gate, reader, arm.state, moments=False).held
                 left, repeats = self._left(arm.steps, held), 1 + secrets.randbelow(most)
                 self._watched[arm.name] = _WatchedArm(reader, left, repeats)
@@ -172,9 +175,8 @@ class SpotChecks:
             times.append(time.monotonic())
             states = taken[0], PendingSnapshot(self.gate, watched.reader, arm.state)
             loss = float(private(arm.losses[-1][1]))
-            took_s = time.monotonic() - times[0]
             # A turn that is taken anyway is not the check's time.
-            took_s -= times[2] - times[1] if taken_anyway else 0.0
+            took_s = time.monotonic() - times[0] - taken_anyway * (times[2] - times[1])
             self._kept.append(
                 SpanRecord(
                     self.gate, watched.reader, arm, where, arm.steps - steps + 1, steps, states,
@@ -224,9 +226,7 @@ class SpotChecks:
                     arm.run_spans([(checked.steps or self._in_turn, checked.wait_each)])
                     checked.after(arm)
             self.verify(turn_of)
-        if not is_late():
-            return
-        for arm in arms:
+        for arm in arms if is_late() else ():
             turn_of(arm.name)
             settle(arm)
             try:

@@ -44,8 +44,9 @@ class StateReader:
 
     The optimizer's state is a run of leaves with the shapes and dtypes of a fresh optimizer state
     for the parameters, which are the result of `held`, or else of `params`. Of several such runs,
-    it is the first of those whose paths share most field names with that state. To convert moments
-    to the problem's layout, they take the parameters' places in the state, which is then read.
+    it is the first of those whose paths share most field names with that state; if none has any in
+    common, the choice is a guess (`guesses`). To convert moments to the problem's layout, they take
+    the parameters' places in the state, which is then read.
 
     Raises WrongStepError if reading changes the state.
     """
@@ -79,7 +80,8 @@ class StateReader:
         self.held = sorted(place for place in paths if place is not None)
         """Indices of the parameters among the state's leaves, in ascending order."""
         init = problem.optimizer.init
-        self._optimizer: tuple[int, Any] | None = None
+        self.guesses = False
+        self.optimizer: tuple[int, Any] | None = None
         """Index of the optimizer state's first leaf, and the state's tree structure over a list of
         parameters, each in a dict under its path, on which an optimizer may depend."""
         if len(self.held) < len(held):  # params are computed
@@ -108,19 +110,20 @@ class StateReader:
         ]
         if fitting:
             place = max(fitting, key=likeness)
-            self._optimizer = place, jax.tree.structure(shapes)
+            self.optimizer = place, jax.tree.structure(shapes)
+            self.guesses = any(own) and not likeness(place)
 
     @property
     def whole(self) -> bool:
         """Whether the optimizer's state was found."""
-        return self._optimizer is not None
+        return self.optimizer is not None
 
     @property
     def places(self) -> list[int] | None:
         """Return the indices of the leaves that reading needs; None if it may need all."""
-        if self._optimizer is None or self._parts.num_leaves > len(self.held):
+        if self.optimizer is None or self._parts.num_leaves > len(self.held):
             return None
-        first, tree = self._optimizer
+        first, tree = self.optimizer
         return [*self.held, *range(first, first + tree.num_leaves)]
 
     def parts(self, state: Any) -> tuple[Params, ModelState]:
@@ -143,10 +146,10 @@ class StateReader:
         Without `moments`, empty arrays take their place.
         """
         params, model_state = on_host(parts)
-        if self._optimizer is None:
+        if self.optimizer is None:
             return HostState(params, None, model_state)
         leaves, tree = jax.tree.flatten(state)
-        place, optimizers = self._optimizer
+        place, optimizers = self.optimizer
         held = jax.tree.unflatten(optimizers, leaves[place : place + optimizers.num_leaves])
 
         def is_moment(part: Any) -> bool:
@@ -231,11 +234,8 @@ def is_elsewhere(train_step: TrainStep) -> bool:
     return hasattr(train_step, "children")
 
 
-def check_widths(problem: Problem, params: Params, state: Any) -> None:
-    """Raise WrongStepError if a state holds parameters or moments in a narrower dtype than theirs.
-
-    The state must have room for all parameters and moments in their own dtypes.
-    """
+def check_room(problem: Problem, params: Params, state: Any) -> None:
+    """Raise WrongStepError if a state lacks room for the parameters and moments in their dtypes."""
     wanted = _floats((params, jax.eval_shape(problem.optimizer.init, params)))
     found = _floats(state)
     for width in {leaf.dtype.itemsize for leaf in wanted.values()}:
@@ -244,10 +244,13 @@ def check_widths(problem: Problem, params: Params, state: Any) -> None:
             for floats in (wanted, found)
         )
         narrow = [path for path, leaf in found.items() if leaf.dtype.itemsize < width]
-        if narrow and room < needed:
+        if room < needed:
             raise WrongStepError(
                 f"the state's {narrow[0]} is {found[narrow[0]].dtype}, narrower than the "
                 f"parameters or what the optimizer's init makes ({APPROXIMATE})"
+                if narrow
+                else f"the state has {room} numbers, where parameters and the optimizer's state "
+                f"have {needed}: the step keeps the rest outside of `state`"
             )
 
 

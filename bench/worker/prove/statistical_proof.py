@@ -20,7 +20,7 @@ from bench.worker.prove.carried_state import Flat, flat, model_state_of, on_host
 from bench.worker.prove.due_updates import LastCheck
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.relative_errors import distance, rms
+from bench.worker.prove.relative_errors import distance, named_state, rms
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import digest_of
@@ -43,10 +43,9 @@ QUANTILE = 2.132
 PROBED = 8
 """Fewest steps after which each part of the batch must have influenced the parameters."""
 INFLUENCE = 1e-3
-"""Least effect of replacing the rows of a part, relative to the parameters' whole change."""
+"""Least effect of replacing a part's labels, relative to the parameters' whole change."""
 DRIFT = 1e-2
 """Largest difference between replicas, relative to the parameters' change over all steps."""
-
 
 NOTHING_TO_JUDGE_BY = (
     f"it is approximate, and the reference's loss does not reliably fall in {STEPS} steps, so "
@@ -119,12 +118,23 @@ class StatisticalProof:
             raise UnsupportedError(NOTHING_TO_JUDGE_BY)
         return before - after
 
-    def _loss(self, train_step: TrainStep, state: Any, batch: Batch) -> float:
-        """Return the reference's loss at a step's own parameters."""
-        with remembered_programs(self._gate.programs):
-            model_state = model_state_of(self._gate.timed, train_step, state)
-            params, model_state = on_host((train_step.params(state), model_state))
-            return float(self._gate.reference.gradients(params, model_state, batch)[0][0])
+    def _judged_step(self, train_step: TrainStep, state: Any, batch: Batch) -> tuple[Any, ...]:
+        """Take a step; return the reference's loss at its own parameters, its state and its loss.
+
+        WrongStepError if its model state is not the one that the reference makes of its own.
+        """
+        gate = self._gate
+        with remembered_programs(gate.programs):
+            before = model_state_of(gate.timed, train_step, state)
+            params, before = on_host((train_step.params(state), before))
+            (judged, due), _ = gate.reference.gradients(params, before, batch)
+        state, loss = take_step(train_step, state, batch)
+        if due:
+            now = model_state_of(gate.timed, train_step, state)
+            most = gate.expected(AS_TIMED).state
+            if why := named_state(flat(now), flat(due), flat(before), most):
+                raise WrongStepError(why)
+        return float(judged), state, loss
 
     def _run(self, seed: int, build: Build, decrease: float) -> tuple[float, Any]:
         """Train a step; return its shortfall in units of a decrease in loss, and its last state.
@@ -139,9 +149,11 @@ class StatisticalProof:
         returned, judged, changes = [], [], 0
         for number in range(STEPS):
             batch = problem.batch(number)
-            if number >= STEPS - TAIL:
-                judged.append(self._loss(train_step, state, batch))
-            state, loss = take_step(train_step, state, batch)
+            if number < STEPS - TAIL:
+                state, loss = take_step(train_step, state, batch)
+            else:
+                own, state, loss = self._judged_step(train_step, state, batch)
+                judged.append(own)
             returned.append(float(loss))
             if train_step.period > 1:
                 now = read_params(train_step.params(state))
@@ -172,31 +184,34 @@ class StatisticalProof:
         return (float(np.mean(judged)) - self._curve(seed)[1]) / decrease, state
 
     def _check_influence(self, build: Build, progress: Callable[[], None]) -> None:
-        """Raise WrongStepError if the first or the last part of the batch moves no parameters."""
-        problem, shards = self._problem(1), self._gate.shards
+        """Raise WrongStepError if the labels of some rows move no parameters.
 
-        def after(part: int | None) -> Flat:
+        Labels, a batch's last array, have no influence by the statistics of a layer.
+        """
+        problem, parts = self._problem(1), self._gate.timed.microbatches
+        half = max(1, problem.batch_size // (2 * self._gate.shards))
+        probes = {f"first {half} rows": slice(half), f"last {half} rows": slice(-half, None)}
+        for at in (0, parts - 1) if parts > 1 else ():
+            probes[f"rows of microbatch {at}"] = slice(at, None, parts)
+
+        def after(rows: slice) -> Flat:
             progress()
             train_step = build(problem)
             state = train_step.state
             for number in range(max(PROBED, train_step.period)):
-                batch = problem.batch(number)
-                if part is not None:
-                    other = problem.batch(number + SEEDS * STEPS)
-                    batch = jax.tree.map(lambda a, b: with_part(a, b, part, shards), batch, other)
-                state, _ = take_step(train_step, state, batch)
+                batch, other = problem.batch(number), problem.batch(number + SEEDS * STEPS)
+                state, _ = take_step(train_step, state, with_labels(batch, other, rows))
             return read_params(train_step.params(state))
 
-        same = jax.tree.map(np.array_equal, problem.batch(0), problem.batch(SEEDS * STEPS))
-        if shards == 1 or all(jax.tree.leaves(same)):
-            return
-        whole = after(None)
-        for part in (0, shards - 1):
-            influence = distance(after(part), whole)
+        whole, labels = after(slice(0)), [labels_of(problem.batch(n)) for n in (0, SEEDS * STEPS)]
+        for name, rows in probes.items():
+            if np.array_equal(*(each[rows] for each in labels)):
+                continue
+            influence = distance(after(rows), whole)
             if influence <= INFLUENCE * distance(whole, flat(problem.start)):
                 raise WrongStepError(
-                    f"part {part + 1} of {shards} of the batch has no influence on the parameters: "
-                    "its gradients are not reduced"
+                    f"the labels of the {name} of the batch have no influence on the parameters: "
+                    "their gradients are left out, or are not reduced"
                 )
 
 
@@ -218,11 +233,17 @@ def check_parameters(train_step: TrainStep, state: Any) -> None:
         raise WrongStepError(f"its period is {train_step.period}; it must be from 1 to {TAIL}")
 
 
-def with_part(batch: Any, other: Any, part: int, shards: int) -> np.ndarray:
-    """Return an array of a batch with the rows of one part, of `shards`, taken from another."""
-    mixed, rows = np.array(batch), len(batch) // shards
-    mixed[part * rows : (part + 1) * rows] = other[part * rows : (part + 1) * rows]
-    return mixed
+def with_labels(batch: Batch, other: Batch, rows: slice) -> Batch:
+    """Return a batch whose labels, its last array, are those of another batch in some rows."""
+    mixed = np.array(labels_of(batch))
+    mixed[rows] = labels_of(other)[rows]
+    leaves, tree = jax.tree.flatten(batch)
+    return jax.tree.unflatten(tree, [*leaves[:-1], mixed])
+
+
+def labels_of(batch: Batch) -> Any:
+    """Return the last array of a batch."""
+    return jax.tree.leaves(batch)[-1]
 
 
 def why_not_training(kept: SpanRecord, left: LastCheck) -> str:

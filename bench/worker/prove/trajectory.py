@@ -230,7 +230,7 @@ def check_waitable(state: Any, loss: Any) -> None:
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float | complex | str):
             raise WrongStepError(
                 f"the state holds a {type(leaf).__name__} at {path or 'its root'}: it cannot be "
-                "waited for (jax.tree_util.register_dataclass registers a class of your own)"
+                "waited for (keep functions elsewhere, and register classes as pytrees of arrays)"
             )
 
 

@@ -113,9 +113,8 @@ def high_water(arm: Arm, devices: Sequence[Any]) -> int | None:
     most = np.array(at_rest)
 
     def look() -> None:
-        np.maximum(
-            most, [memory_count(device, "bytes_in_use") or 0 for device in devices], out=most
-        )
+        now = [memory_count(device, "bytes_in_use") or 0 for device in devices]
+        np.maximum(most, now, out=most)
 
     with polling(look, LOOK_EVERY_S):
         arm.run(LOOKED_AT_STEPS)

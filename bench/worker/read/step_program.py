@@ -13,7 +13,6 @@ and input for the partitioner, which has run; the dispatch path has the placemen
 """
 
 import gc
-import hashlib
 import inspect
 import math
 import re
@@ -27,6 +26,7 @@ from typing import Any
 import jax
 from jaxlib._hlo import HloPrintOptions
 
+from bench.records.files import digest
 from bench.records.step_programs import Operation, StepProgram, packed
 from bench.worker.read import hlo
 from bench.worker.read.collectives import GROUPS, bytes_of, parse_groups
@@ -85,7 +85,7 @@ def dispatch_path(arm: Arm) -> tuple[str, int]:
     first, second = _calls(arm), _calls(arm)
     leaves, structure = jax.tree.flatten((arm.state, arm.batch))
     path = "\n".join([*first, str(structure), *map(_placed, leaves)])
-    return short_hash(path) if first == second else "", len(first)
+    return digest(path.encode()) if first == second else "", len(first)
 
 
 def _calls(arm: Arm) -> list[str]:
@@ -117,7 +117,7 @@ def _calls(arm: Arm) -> list[str]:
 def _of_code(code: CodeType) -> str:
     """Identify a function by its name and bytecode."""
     constants = [each for each in code.co_consts if not isinstance(each, CodeType)]
-    return f"{code.co_qualname} {short_hash(code.co_code)} {code.co_names} {constants}"
+    return f"{code.co_qualname} {digest(code.co_code)} {code.co_names} {constants}"
 
 
 def _placed(leaf: Any) -> str:
@@ -157,12 +157,7 @@ def fingerprint(programs: Iterable[Any]) -> str:
         for program in programs
         for module in program.hlo_modules()
     ]
-    return short_hash("\n".join(sorted(texts)))
-
-
-def short_hash(text: str | bytes) -> str:
-    """Return 64 bits of a text's SHA-256, in hexadecimal digits."""
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:16]
+    return digest("\n".join(sorted(texts)).encode())
 
 
 def canonical(module: Any) -> str:
@@ -188,4 +183,4 @@ def _literal(module: Any, name: str) -> str:
         if inner == _INSTRUCTIONS
     )
     own = next(one for one in instructions if one[_NAME_OF] == name[1:].encode())
-    return short_hash(own[_LITERAL])
+    return digest(own[_LITERAL])
