@@ -43,7 +43,7 @@ def folder_faults() -> list[str]:
 def name_fault(name: str, *, resumes: bool = False) -> str:
     """Return why a new run cannot have this name; empty if it can."""
     if not store.NAME.fullmatch(name):
-        return f"{name!r} is not a plain name of a folder: use at most 100 of A-Z a-z 0-9 . _ -"
+        return f"{name!r} is not a folder's name: use up to 100 letters, digits, '.', '_' and '-'"
     if name == LAST:
         return f"{LAST!r} stands for the newest run; choose another name"
     if not (REPORTS / name).exists():

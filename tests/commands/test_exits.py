@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import synthetic
@@ -11,6 +12,9 @@ from typer.testing import CliRunner
 import lockstep
 from bench import __main__ as command_line
 from bench.commands import exits
+from bench.measure.run_folder import resumed_options
+from bench.plan.option_values import BadInput
+from bench.plan.options import Options
 from bench.records.paths import ROOT
 
 BAD = [
@@ -19,6 +23,7 @@ BAD = [
     ["nonsense"],
     ["report"],
     ["report", "nowhere"],
+    ["report", 300 * "r"],
     ["gallery"],
     ["gallery", "nonsense"],
     ["publish"],
@@ -37,14 +42,18 @@ BAD = [
     ["plan"],
     ["plan", "mlp-base", "--hardware", "nonsense"],
     ["plan", "mlp-base", "--chips", "0"],
+    ["plan", "mlp-tiny", "--chips", "2", "--batch", "8", "--scan-layers"],
     ["inspect"],
     ["inspect", "no-cell"],
     ["inspect", "mlp/data=1/b8/fp32,nonsense/python_loop"],
+    ["inspect", "mlp/data=2/b8/fp32,processes=3/jit_spmd"],
     ["selftest", "--trials", "0"],
     ["selftest", "--load", "nonsense"],
     ["selftest", "--again", "nowhere"],
     ["faults", "nonsense"],
     ["faults", "--jobs", "0"],
+    ["faults", "--limit", "3"],
+    ["faults", "--list", "nonsense"],
     ["faults", "--run", "../up"],
     ["tensorboard"],
     ["tensorboard", "--port", "nonsense"],
@@ -125,6 +134,34 @@ def test_several_faults_are_a_list() -> None:
     words = ["inspect", "mlp/data=1/b8/fp32/mine", "--implementation-path", "a.py"]
     ended = CliRunner().invoke(command_line.app, [*words, "--workload-path", "b.py"])
     assert ended.output.startswith("error: 2 things are wrong:\n  - --implementation-path: there")
+
+
+@pytest.mark.parametrize(
+    ("words", "cannot"),
+    [
+        ("project race", "projected"),
+        ("maxbatch race --memory 1GiB", "searched"),
+        ("explain jit_spmd other --run race", "explained"),
+    ],
+)
+def test_a_race_of_functions_has_no_files(words, cannot, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    race = synthetic.write(Path("reports"), synthetic.Plan(devices=(1,), rounds=6), "race")
+    synthetic.rewrite(race, "manifest", lambda manifest: manifest["config"].update(functions={}))
+    ended = CliRunner().invoke(command_line.app, words.split())
+    assert ended.output == f"error: race is a race of functions, which cannot be {cannot}\n"
+    with pytest.raises(BadInput, match="which cannot be resumed"):
+        resumed_options(Options(resume="race"))
+
+
+def test_a_cell_without_a_trace_says_how_it_ended(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = synthetic.Plan(devices=(1,), rounds=6, endings={("pmap", 0): ("crashed", "why")})
+    synthetic.write(Path("reports"), plan, "run")
+    ended = CliRunner().invoke(command_line.app, ["explain", "jit_spmd", "pmap", "--run", "run"])
+    assert ended.exit_code == exits.BAD_INPUT
+    assert "pmap has no trace in reports/run; it is crashed" in ended.output
+    assert "jit_spmd has no trace in reports/run; record it with --profile" in ended.output
 
 
 def test_the_version_is_the_packages() -> None:

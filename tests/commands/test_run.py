@@ -112,7 +112,7 @@ def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, D
         (("report", "mxied"), "did you mean mixed?"),
         (("run", "--run", "mixed"), "--resume mixed"),
         (("run", "--run", "a/b"), "'a/b' is not a plain name"),
-        (("run", "--run", "a b"), "'a b' is not a plain name of a folder: use letters"),
+        (("run", "--run", "a b"), "'a b' is not a folder's name: use up to 100 letters"),
         (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
         (("run", "--dry-run", "--seconds", "x"), "--seconds: 'x' is not"),
         (("run", "--dry-run", "--margin", "200"), "--margin: '200' is not a percentage"),
@@ -686,7 +686,7 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
         (("--qqq",), "--qqq is not an option; see --help"),
         (
             ("--run", ""),
-            "--run: '' is not a plain name of a folder: use letters, digits, '.', '_' and '-'",
+            "--run: '' is not a folder's name: use up to 100 letters, digits, '.', '_' and '-'",
         ),
         (("--clip-norm", "0"), "--clip-norm: '0' is not a positive number"),
         (

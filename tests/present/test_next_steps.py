@@ -13,7 +13,9 @@ from bench.analyse.verdicts import Claim, Verdict
 from bench.present.closing_summary import next_steps
 
 
-def told(word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seconds=100.0):
+def told(
+    word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seconds=100.0, config=None
+):
     claim = Claim(None, Verdict(word, low, high), to_decide)
     conditions = Conditions(steal=0.0, foreign=foreign, mhz=None)
     standings = SimpleNamespace(largest_ratio=1.0)
@@ -21,13 +23,15 @@ def told(word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seco
         name="b", claims={"arm": claim}, conditions=conditions, standings=standings, margin=0.02
     )
     rows = [{"block": "b", "seconds": {"measure": seconds}}, {"block": "c", "seconds": {"x": 9e9}}]
-    run = SimpleNamespace(directory=Path("reports/r"), block_rows=rows)
+    manifest = {"config": config or {}}
+    run = SimpleNamespace(directory=Path("reports/r"), block_rows=rows, manifest=manifest)
     return list(next_steps(SimpleNamespace(comparisons=[block]), run))
 
 
 def test_nothing_is_said_where_all_is_decided():
     assert told(word="same") == []
     assert told(word="slower") == []
+    assert told(config={"functions": True}) == [], "a race cannot be resumed"
 
 
 def test_within_nox_commands_are_sessions(monkeypatch):

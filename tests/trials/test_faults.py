@@ -209,7 +209,7 @@ def test_the_table_and_the_exit_code(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fault_table, "FAULTS", (fault(trial, "mine"),))
     with pytest.raises(typer.Exit) as ended:
-        faults.faults(["mine"], list_=False, jobs=1, run="r", right=0, limit=0.0)
+        faults.faults(["mine"], list_=False, jobs=1, run="r", right=0, limit=None)
     assert ended.value.exit_code == code
     assert words in (tmp_path / "reports/r" / trial_results.FAULTS_MARKDOWN).read_text()
     html = (tmp_path / "reports/r" / trial_results.FAULTS_PAGE).read_text()
@@ -226,7 +226,7 @@ def test_the_table_and_the_exit_code(
 
 def test_unknown_faults_are_refused() -> None:
     with pytest.raises(BadInput, match=r"fault: unknown .* did you mean sigkill-in-build"):
-        faults.faults(["sigkil-in-build"], list_=False, jobs=1, run="", right=0, limit=0.0)
+        faults.faults(["sigkil-in-build"], list_=False, jobs=1, run="", right=0, limit=None)
 
 
 @pytest.mark.parametrize(

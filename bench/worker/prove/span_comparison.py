@@ -86,8 +86,7 @@ class Comparison:
         masks = self._expected.mask if self._moving else None
         floor = self._floor / (self._size or 1.0)
         updates = update_errors(ours, theirs, self._start, masks, self._size)
-        size = abs(their_loss) or 1.0
-        off = _beyond(abs(loss - their_loss) / size, blur / size)  # infinite if theirs is NaN
+        off = _beyond(abs(loss - their_loss), blur) / (abs(their_loss) or 1.0)
         return off, {path: _beyond(error, floor) for path, error in updates.items()}
 
     def _within(self, loss_tolerance: float, update_tolerance: float) -> bool:
