@@ -277,7 +277,7 @@ def test_a_whole_session(tmp_path: Path) -> None:
         (("--load", "windy"), "unknown 'windy'"),
         (("--peer", "stopwatch"), "unknown 'stopwatch'"),
         (("--again", "nowhere"), "nowhere is not a self-test"),
-        (("--run", "a/b"), "'a/b' is not a plain name"),
+        (("--run", "a/b"), "'a/b' is not a folder's name"),
     ],
 )
 def test_bad_input_is_refused(

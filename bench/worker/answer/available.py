@@ -96,7 +96,7 @@ def workload_entry(entry: messages.FileEntry, module: Any) -> messages.WorkloadE
     if entry["error"]:
         return found
     if not isinstance(module.SIZES, Mapping) or not module.SIZES:
-        found["error"] = "SIZES is not a dict of some functions that return a configuration"
+        found["error"] = "SIZES is not a non-empty dict of functions that return a configuration"
         return found
     found["sizes"], found["default"] = [*map(str, module.SIZES)], str(module.DEFAULT_SIZE)
     if strange := [size for size in module.SIZES if not re.fullmatch(r"[\w.-]+", str(size))]:
