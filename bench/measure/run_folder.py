@@ -56,7 +56,7 @@ def name_fault(name: str, *, resumes: bool = False) -> str:
 def find_run(name: str) -> Path:
     """Find a stored run's folder by name, path or `last`; BadInput if there is none."""
     if name == LAST and (starts := [*map(_started, REPORTS.glob(f"*/{store.MANIFEST}"))]):
-        return max(starts)[1]
+        return max(starts)[-1]
     too_long = len(Path(name).name) > 255  # noqa: PLR2004 - for any file system
     folders = () if too_long else (REPORTS / name, Path(name))
     for folder in folders:
@@ -69,12 +69,13 @@ def find_run(name: str) -> Path:
     raise BadInput([f"there is no run {name!r} in {REPORTS}/; {closest(name, known)}"])
 
 
-def _started(manifest: Path) -> tuple[str, Path]:
-    """Return a run's start, in UTC, and its folder; an unreadable run counts as the oldest."""
+def _started(manifest: Path) -> tuple[str, bool, Path]:
+    """Return a run's start in UTC, if readable; whether it is no published copy; and its folder."""
+    folder, began = manifest.parent, ""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        began = datetime.fromisoformat(json.loads(manifest.read_bytes())["started_at"])
-        return began.astimezone(UTC).isoformat(), manifest.parent
-    return "", manifest.parent
+        start = datetime.fromisoformat(json.loads(manifest.read_bytes())["started_at"])
+        began = start.astimezone(UTC).isoformat()
+    return began, any(folder.glob("*.parquet")), folder
 
 
 def resumed_options(options: Options) -> Options:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from bench.__main__ import app
 from bench.analyse import change_points
 from bench.commands import exits
+from bench.measure.run_folder import find_run
 from bench.present.gallery import history_tables, index, published_run
 from bench.records import store
 from bench.records.paths import ROOT
@@ -239,6 +240,13 @@ def test_outside_of_git_every_run_counts_once(tmp_path, monkeypatch, quick_repor
     assert [entry.folder for entry in index.find(tmp_path)] == ["one"]
     published = published_run.publish(store.load(tmp_path / "one"), tmp_path)
     assert [entry.folder for entry in index.find(tmp_path)] == [published.name], "they are one run"
+
+
+def test_the_last_run_is_not_its_published_copy(checkout, quick_report):
+    original = synthetic.write(checkout / "reports", PLAN, "first-by-name")
+    (original / "cells.parquet").touch()
+    published_run.publish(store.load(original), checkout / "reports")
+    assert find_run("last").name == "first-by-name"
 
 
 def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_path, monkeypatch):
