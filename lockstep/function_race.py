@@ -10,6 +10,7 @@ import platform
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,7 +116,7 @@ def compare(
       ValueError: a name is unknown or not usable, a number is out of range, there is nothing to
         compare, or the reference is not finite, does nothing, does not return (state, loss), or
         changes from one call to the next.
-      TypeError: a step is not a function, or is async or a generator.
+      TypeError: a step is not a function, or is async or a generator; an argument is not a number.
       Exception: whatever the reference raises, or a function while it is timed.
     """
     if not isinstance(steps, Mapping):
@@ -139,8 +140,10 @@ def compare(
     except WrongStepError as error:
         who = f"the reference {reference!r}" if isinstance(reference, str) else "the reference"
         raise ValueError(f"compare: {who} is not a train step: {error}") from None
-    session, plan = _session(tuple(steps), baseline, state, batch, precision, margin, name, rounds,
-                             seconds, seed)  # fmt: skip
+    session, plan = _session(
+        tuple(steps), baseline, state, batch, precision, float(margin), name, int(rounds),
+        float(seconds), int(seed),
+    )  # fmt: skip
     schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
     session.agreement = agreement
     looks, asked = LaunchLooks(schedule, session.block), cast("list[LookEvent]", session.asked)
@@ -253,7 +256,7 @@ def _check_values(precision: str | None, **numbers: float | None) -> None:
         raise ValueError(f"compare: precision={precision!r}: choose from {', '.join(PRECISIONS)}")
     for name, value in numbers.items():
         whole = name == "rounds"
-        if value is not None and not isinstance(value, int if whole else int | float):
+        if value is not None and not isinstance(value, Integral if whole else Real):
             raise TypeError(f"compare: {name}={value!r}: it has to be a {'whole ' * whole}number")
         may_be_zero = name in ("margin", "loss_tolerance", "update_tolerance")
         if value is not None and not (0 < value < math.inf or (may_be_zero and value == 0)):
