@@ -256,7 +256,7 @@ def test_an_approximate_step_is_proved_timed_and_marked_and_an_exact_one_like_it
     assert row["payload_bytes"] == 4 * (4 * 2 + 2) / 4 + 4, "parameters in every fourth step"
     assert "approximate" not in cells["jit_spmd"]
     assert cells["hidden"]["status"] == "wrong"
-    assert "the file can declare `approximate`" in cells["hidden"]["reason"]
+    assert "it can declare `approximate`" in cells["hidden"]["reason"]
     (samples,) = [each["rows"] for each in found if each["event"] == "samples"]
     assert {row["arm"] for row in samples} == {"local_steps", "jit_spmd", TWIN}
     *_, block = [each["row"] for each in found if each["event"] == "block"]
