@@ -323,6 +323,7 @@ def kind_of(name):
 
 
 SLOW_TO_BUILD = {"pipeline_interleaved", "pipeline_1f1b", "pipeline_zero_bubble"}
+SLOW_TO_RUN_TWICE = {*SLOW_TO_BUILD, *LIKE_OTHERS, "pipeline_gpipe", "expert_all_to_all"}
 
 
 def case_of(name):
@@ -349,8 +350,8 @@ def case_of(name):
 @pytest.mark.parametrize(
     "name",
     [
-        *(name for name in IMPLEMENTATIONS if name not in SLOW_TO_BUILD | LIKE_OTHERS),
-        *slow(*sorted(SLOW_TO_BUILD | LIKE_OTHERS)),
+        *(name for name in IMPLEMENTATIONS if name not in SLOW_TO_RUN_TWICE),
+        *slow(*sorted(SLOW_TO_RUN_TWICE)),
     ],
 )
 def test_donates_its_state_and_shares_nothing_with_another_build(programs, name):

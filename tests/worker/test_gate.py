@@ -32,6 +32,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.trajectory import build_step, state_and_loss
 from implementations import python_loop
+from tests.slow import slow
 from tests.worker.conftest import on_the_host
 
 DEVICES = 4
@@ -286,7 +287,7 @@ def test_a_wrong_loss_is_not_blamed_on_the_optimizer(gate):
         gate.prove_exact(data_parallel(step_of, check_vma=False))
 
 
-@pytest.mark.parametrize("exempt", [1, 2])
+@pytest.mark.parametrize("exempt", [1, *slow(2)])
 def test_weight_decay_on_the_wrong_parameters_is_caught(gate, exempt):
     """It changes an update by less than 1e-4; biases are 0 at first."""
     decay = 1e-4 * 1e-3

@@ -32,7 +32,7 @@ from bench.worker.prove.statistical_proof import (
     SEEDS,
     STEPS,
     StatisticalProof,
-    with_labels,
+    with_rows,
 )
 from implementations import jit_spmd, local_steps, shard_map_pmean
 from tests.slow import slow
@@ -236,7 +236,7 @@ def test_a_seed_keeps_the_distribution_of_the_parameters_and_has_batches_of_its_
 
 def test_other_labels_replace_some_of_a_batch():
     batch, other = ((np.full((6, 2), value), np.full(6, value)) for value in (0, 1))
-    inputs, labels = with_labels(batch, other, slice(1, None, 3))
+    inputs, labels = with_rows(batch, other, 1, slice(1, None, 3))
     assert labels.tolist() == [0, 1, 0, 0, 1, 0]
     assert not inputs.any()
     assert not batch[1].any()
@@ -252,7 +252,15 @@ def test_other_labels_replace_some_of_a_batch():
 )
 def test_gradients_of_all_rows_of_a_shard_have_to_count(programs, rows, left_out):
     def two_microbatches(problem):
-        return replace(problem, microbatches=2)
+        """Add an array that nothing depends on: the labels are the one before it."""
+
+        def batch(number):
+            return *problem.batch(number), np.full(problem.batch_size, number)
+
+        def loss(model, batch):
+            return problem.loss(model, batch[:2])
+
+        return replace(problem, batch=batch, loss=loss, microbatches=2)
 
     def of_some(problem, mesh):
         def loss(forward, batch):

@@ -20,7 +20,7 @@ from bench.worker.prove.carried_state import Flat, flat, model_state_of, on_host
 from bench.worker.prove.due_updates import LastCheck
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.relative_errors import distance, named_state, rms
+from bench.worker.prove.relative_errors import distance, length, named_state, rms
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import digest_of
@@ -130,8 +130,7 @@ class StatisticalProof:
             (judged, due), _ = gate.reference.gradients(params, before, batch)
         state, loss = take_step(train_step, state, batch)
         if due:
-            now = model_state_of(gate.timed, train_step, state)
-            most = gate.expected(AS_TIMED).state
+            now, most = model_state_of(gate.timed, train_step, state), gate.expected(AS_TIMED).state
             if why := named_state(flat(now), flat(due), flat(before), most):
                 raise WrongStepError(why)
         return float(judged), state, loss
@@ -186,29 +185,35 @@ class StatisticalProof:
     def _check_influence(self, build: Build, progress: Callable[[], None]) -> None:
         """Raise WrongStepError if the labels of some rows move no parameters.
 
-        Labels, a batch's last array, have no influence by the statistics of a layer.
+        Labels, the last array that moves the reference's gradients, enter no layer's statistics.
         """
-        problem, parts = self._problem(1), self._gate.timed.microbatches
-        half = max(1, problem.batch_size // (2 * self._gate.shards))
+        problem, gate = self._problem(1), self._gate
+        half, parts = max(1, problem.batch_size // (2 * gate.shards)), gate.timed.microbatches
         probes = {f"first {half} rows": slice(half), f"last {half} rows": slice(-half, None)}
         for at in (0, parts - 1) if parts > 1 else ():
             probes[f"rows of microbatch {at}"] = slice(at, None, parts)
 
-        def after(rows: slice) -> Flat:
+        def batch(number: int, at: int, rows: slice) -> Batch:
+            return with_rows(problem.batch(number), problem.batch(number + SEEDS * STEPS), at, rows)
+
+        def gradients(array: int, rows: slice) -> Flat:
+            given = problem.start, gate.reference.start_state, batch(0, array, rows)
+            return flat(gate.reference.gradients(*given)[1])
+
+        def after(array: int, rows: slice) -> Flat:
             progress()
             train_step = build(problem)
             state = train_step.state
             for number in range(max(PROBED, train_step.period)):
-                batch, other = problem.batch(number), problem.batch(number + SEEDS * STEPS)
-                state, _ = take_step(train_step, state, with_labels(batch, other, rows))
+                state, _ = take_step(train_step, state, batch(number, array, rows))
             return read_params(train_step.params(state))
 
-        whole, labels = after(slice(0)), [labels_of(problem.batch(n)) for n in (0, SEEDS * STEPS)]
+        right, whole = gradients(0, slice(0)), after(0, slice(0))
+        least = INFLUENCE * length(right), INFLUENCE * distance(whole, flat(problem.start))
+        arrays = range(len(jax.tree.leaves(problem.batch(0))))
         for name, rows in probes.items():
-            if np.array_equal(*(each[rows] for each in labels)):
-                continue
-            influence = distance(after(rows), whole)
-            if influence <= INFLUENCE * distance(whole, flat(problem.start)):
+            used = [at for at in arrays if distance(gradients(at, rows), right) > least[0]]
+            if used and distance(after(used[-1], rows), whole) <= least[1]:
                 raise WrongStepError(
                     f"the labels of the {name} of the batch have no influence on the parameters: "
                     "their gradients are left out, or are not reduced"
@@ -233,17 +238,12 @@ def check_parameters(train_step: TrainStep, state: Any) -> None:
         raise WrongStepError(f"its period is {train_step.period}; it must be from 1 to {TAIL}")
 
 
-def with_labels(batch: Batch, other: Batch, rows: slice) -> Batch:
-    """Return a batch whose labels, its last array, are those of another batch in some rows."""
-    mixed = np.array(labels_of(batch))
-    mixed[rows] = labels_of(other)[rows]
+def with_rows(batch: Batch, other: Batch, array: int, rows: slice) -> Batch:
+    """Return a batch with some rows of one of its arrays taken from another batch."""
     leaves, tree = jax.tree.flatten(batch)
-    return jax.tree.unflatten(tree, [*leaves[:-1], mixed])
-
-
-def labels_of(batch: Batch) -> Any:
-    """Return the last array of a batch."""
-    return jax.tree.leaves(batch)[-1]
+    leaves[array] = np.array(leaves[array])
+    leaves[array][rows] = jax.tree.leaves(other)[array][rows]
+    return jax.tree.unflatten(tree, leaves)
 
 
 def why_not_training(kept: SpanRecord, left: LastCheck) -> str:
