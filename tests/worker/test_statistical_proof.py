@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from bench.contract.placement import (
     place_batch_on_shards,
     place_model_state_on_shards,
 )
-from bench.contract.workloads import linear, mlp, resnet
+from bench.contract.workloads import linear, mlp
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
@@ -36,6 +37,7 @@ from bench.worker.prove.statistical_proof import (
 )
 from implementations import jit_spmd, local_steps, shard_map_pmean
 from tests.slow import slow
+from tests.worker import test_model_state
 from tests.worker.conftest import on_the_host
 
 APPROXIMATE = {
@@ -276,7 +278,11 @@ def test_gradients_of_all_rows_of_a_shard_have_to_count(programs, rows, left_out
 
 
 def test_model_state_that_is_not_updated_is_refused(programs):
-    proof, mesh = proof_of(resnet, "data=1", programs)
+    def problem(_config, _batch, precision):
+        return test_model_state.problem(precision)
+
+    net = SimpleNamespace(SIZES={"tiny": dict}, problem=problem)
+    proof, mesh = proof_of(net, "data=1", programs)
     right = jit_spmd.build(proof._problem(0), mesh)
     first = on_host(right.model_state(right.state))
     frozen = replace(right, model_state=lambda _: first)
