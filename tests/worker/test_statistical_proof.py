@@ -25,9 +25,10 @@ from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
 from bench.worker.prove import statistical_proof
-from bench.worker.prove.carried_state import on_host
+from bench.worker.prove.carried_state import flat, on_host
 from bench.worker.prove.failures import UnsupportedError, WrongStepError, approximation
 from bench.worker.prove.gate import Gate
+from bench.worker.prove.relative_errors import named_state
 from bench.worker.prove.statistical_proof import (
     MARGIN,
     SEEDS,
@@ -291,6 +292,14 @@ def test_model_state_that_is_not_updated_is_refused(programs):
         proof._judged_step(frozen, jit_spmd.build(proof._problem(0), mesh).state, batch)
     judged, _, loss = proof._judged_step(right, right.state, batch)
     assert float(loss) == pytest.approx(judged, rel=1e-5)
+
+
+def test_model_state_may_differ_by_what_rounding_makes_of_it():
+    start, right, found = (flat({"mean": np.full(4, value)}) for value in (0.0, 1.0, 1.0 + 1e-5))
+    assert "by up to 1.0e-05 of its change" in named_state(found, right, start, 1e-6)
+    for size, holds in ((1e-6, True), (1e-7, False)):
+        other = {"mean": np.full(4, 1.0 - size)}
+        assert (not named_state(found, right, start, 1e-6, lambda o=other: o)) == holds
 
 
 @pytest.mark.parametrize("value", [3, None, "", "  ", ["rounded"], print])

@@ -16,7 +16,6 @@ from bench.worker.prove.relative_errors import (
     length,
     named_state,
     rms,
-    state_errors,
     update_errors,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
@@ -170,11 +169,7 @@ def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
     states = span.before.held.model_state, span.after.held.model_state, right.states[-1]
     start, end, theirs = map(flat, states)
     most = span.gate.expected(AS_TIMED).state
-    if not named_state(end, theirs, start, most):
-        return ""
-    other = flat(span.stepped(apart=True).states[-1])
-    most += ROUNDINGS * max(state_errors(other, theirs, start).values())
-    return named_state(end, theirs, start, most)
+    return named_state(end, theirs, start, most, lambda: span.stepped(apart=True).states[-1])
 
 
 def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:

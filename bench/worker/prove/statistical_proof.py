@@ -123,15 +123,16 @@ class StatisticalProof:
 
         WrongStepError if its model state is not the one that the reference makes of its own.
         """
-        gate = self._gate
+        gate, gradients = self._gate, self._gate.reference.gradients
         with remembered_programs(gate.programs):
             before = model_state_of(gate.timed, train_step, state)
             params, before = on_host((train_step.params(state), before))
-            (judged, due), _ = gate.reference.gradients(params, before, batch)
+            (judged, due), _ = gradients(params, before, batch)
         state, loss = take_step(train_step, state, batch)
         if due:
             now, most = model_state_of(gate.timed, train_step, state), gate.expected(AS_TIMED).state
-            if why := named_state(flat(now), flat(due), flat(before), most):
+            other = lambda: gradients(params, before, batch, apart=True)[0][1]  # noqa: E731
+            if why := named_state(flat(now), flat(due), flat(before), most, other):
                 raise WrongStepError(why)
         return float(judged), state, loss
 
@@ -271,8 +272,7 @@ def _half_width(values: Sequence[float]) -> float:
 
 def _checked(name: str, low: float, high: float, margin: float, seeds: int) -> StatisticalCheck:
     """Return the check of a shortfall's interval; WrongStepError if it exceeds the margin."""
-    worst = max(high, -low)
-    if worst <= margin:
+    if (worst := max(high, -low)) <= margin:
         return StatisticalCheck(
             name=name, loss_error=worst, loss_tolerance=margin, low=low, high=high,
             seeds=seeds, steps=STEPS,
