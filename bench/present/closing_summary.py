@@ -98,13 +98,13 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
 
     Commands are on indented lines of their own, which must not be wrapped.
     """
+    if "functions" in run.manifest["config"]:  # it cannot be resumed
+        return
     left = [
         (block, claims)
         for block in found.comparisons
         if (claims := [one for one in block.claims.values() if not one.verdict.decided])
     ]
-    if "functions" in run.manifest["config"]:  # it cannot be resumed
-        return
     resume = f"{INDENT}{as_typed('run')} --resume {run.directory.name}"
     bounds = [bound_of(one.verdict.low, one.verdict.high) for _, claims in left for one in claims]
     if not bounds:

@@ -73,8 +73,7 @@ class StatisticalProof:
             for seed in seeds:
                 progress()
                 decreases.append(self._decrease(seed))
-            decrease = float(np.mean(decreases))
-            if decrease <= _half_width(decreases):
+            if (decrease := float(np.mean(decreases))) <= _half_width(decreases):
                 raise UnsupportedError(NOTHING_TO_JUDGE_BY)
             shortfalls = []
             for seed in seeds:
@@ -211,10 +210,11 @@ class StatisticalProof:
 
         right, whole = gradients(0, slice(0)), after(0, slice(0))
         least = INFLUENCE * length(right), INFLUENCE * distance(whole, flat(problem.start))
-        arrays = range(len(jax.tree.leaves(problem.batch(0))))
+        arrays = range(len(jax.tree.leaves(problem.batch(0))))[::-1]
         for name, rows in probes.items():
-            used = [at for at in arrays if distance(gradients(at, rows), right) > least[0]]
-            if used and distance(after(used[-1], rows), whole) <= least[1]:
+            moving = (at for at in arrays if distance(gradients(at, rows), right) > least[0])
+            labels = next(moving, None)
+            if labels is not None and distance(after(labels, rows), whole) <= least[1]:
                 raise WrongStepError(
                     f"the labels of the {name} of the batch have no influence on the parameters: "
                     "their gradients are left out, or are not reduced"
