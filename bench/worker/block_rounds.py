@@ -13,13 +13,13 @@ from bench.records.current_arm import TurnWriter
 from bench.records.host import host_id
 from bench.records.messages import Job, LookEvent, is_look
 from bench.records.numbers import count
-from bench.records.rows import SampleRow, Turn
+from bench.records.rows import InputWait, SampleRow, Turn
 from bench.records.step_programs import identity
 from bench.worker import process_exchange
 from bench.worker.ablated_arms import ablated_arm
 from bench.worker.block_session import BlockSession
 from bench.worker.foreign.foreign_module import ForeignStep
-from bench.worker.phases.input_feed import FedArm, fed_arm, longest
+from bench.worker.phases.input_feed import FedArm, fed_arm
 from bench.worker.process_exchange import EndedError
 from bench.worker.prove.arm_checks import check_completion, diverged, is_late, why_diverged
 from bench.worker.prove.failures import UnsupportedError, failure, in_all_processes
@@ -28,8 +28,8 @@ from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.prove.trajectory import build_step
 from bench.worker.read.compilation import CompilationLog, remembered_programs
 from bench.worker.time.clock import Arm, measure, steps_per_span
-from bench.worker.time.energy_counters import Meter, merged_energy
-from bench.worker.time.turn_slots import BoardWatch, merged_boards, merged_hosts
+from bench.worker.time.energy_counters import Meter
+from bench.worker.time.turn_slots import BOARDS, BoardWatch, merged, merged_hosts
 
 
 def warm_arm(
@@ -265,27 +265,24 @@ def sample_rows(job: Job, block: str, turns: Iterable[Turn]) -> list[SampleRow]:
         own = [{name: row.pop(name) for name in ("host", *MERGES) if name in row} for row in rows]  # type: ignore[misc]
         hosts = process_exchange.gather(host_id())
         for row, *each in zip(rows, *process_exchange.gather(own), strict=True):
-            row.update(merged(each, hosts))
+            row.update(merged_turn(each, hosts))
     return rows
 
 
-MERGES: dict[str, Callable[[list[Any]], Any]] = {
-    "throughput_ns": max,
-    "latency_ns": max,
-    "wash_out_ns": max,
-    "energy": merged_energy,
-    "boards": merged_boards,
-    "input": longest,
+MERGES: dict[str, Any] = {
+    **dict.fromkeys(("throughput_ns", "latency_ns", "wash_out_ns"), max),
+    "energy": {"joules": lambda joules: round(sum(joules), 6), "seconds": max},
+    "boards": BOARDS,
+    "input": dict.fromkeys(InputWait.__annotations__, max),
 }
-"""Functions that merge the processes' figures of a turn, except the host's."""
+"""How the processes' figures of a turn are merged, except the host's."""
 
 
-def merged(each: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Any:
+def merged_turn(each: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Any:
     """Merge the processes' figures of one turn; figures that any process lacks are left out."""
-    known = {name: [own[name] for own in each if name in own] for name in ("host", *MERGES)}
     return {
-        "host": merged_hosts(known["host"], hosts),
-        "process_throughput_ns": known["throughput_ns"],
-        "process_latency_ns": known["latency_ns"],
-        **{n: merge(known[n]) for n, merge in MERGES.items() if len(known[n]) == len(each)},
+        "host": merged_hosts([own["host"] for own in each], hosts),
+        "process_throughput_ns": [own["throughput_ns"] for own in each],
+        "process_latency_ns": [own["latency_ns"] for own in each],
+        **merged(each, MERGES),
     }

@@ -16,7 +16,7 @@ from bench.present.caveats import caveats
 from bench.records import frames, store
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time import clock
-from bench.worker.time.turn_slots import BoardWatch, merged_boards
+from bench.worker.time.turn_slots import BOARDS, BoardWatch, merged
 
 
 class NVMLError(Exception):
@@ -92,12 +92,12 @@ def test_without_boards_nothing_is_read(watch):
 def test_the_boards_of_all_processes_are_merged():
     one = {"clock_mhz": 1500.0, "temperature_c": 60.0, "power_w": 500.0, "read_ns": 7}
     slots = [one | {"throttled": "power"}, one | {"clock_mhz": 1400.0, "throttled": "heat; power"}]
-    assert merged_boards(slots) == {
+    assert merged(slots, BOARDS) == {
         "clock_mhz": 1400, "temperature_c": 60, "power_w": 1000, "throttled": "heat; power",
         "read_ns": 7,
     }  # fmt: skip
-    assert merged_boards([*slots, one | {"throttled": None}])["throttled"] is None
-    assert merged_boards([one | {"throttled": ""}] * 2)["throttled"] == ""
+    assert merged([*slots, one | {"throttled": None}], BOARDS)["throttled"] is None
+    assert merged([one | {"throttled": ""}] * 2, BOARDS)["throttled"] == ""
 
 
 def test_boards_are_read_between_spans(monkeypatch):

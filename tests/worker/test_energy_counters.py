@@ -16,14 +16,15 @@ from bench.present import cell_columns, report_files, run_environment
 from bench.records import store
 from bench.records.nvml import UnknownError
 from bench.worker import process_exchange
+from bench.worker.block_rounds import MERGES
 from bench.worker.time import energy_counters
 from bench.worker.time.energy_counters import (
     Meter,
     board,
-    merged_energy,
     packages,
     period,
 )
+from bench.worker.time.turn_slots import merged
 
 US = 1_000_000
 
@@ -208,7 +209,9 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
     slots = [meters[0].slot(), meters[1].slot()]
     assert slots[1]["joules"] / slots[1]["seconds"] == pytest.approx(5), "the package is rank 0's"
     assert slots[0]["joules"] / slots[0]["seconds"] == pytest.approx(10)
-    assert merged_energy(slots)["joules"] == pytest.approx(sum(slot["joules"] for slot in slots))
+    assert merged(slots, MERGES["energy"])["joules"] == pytest.approx(
+        sum(slot["joules"] for slot in slots)
+    )
     for meter in meters:
         assert meter.description == {"counted": ["board", "board"], "period_s": 0.1, "reason": ""}
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from bench.worker.block_rounds import merged
+from bench.worker.block_rounds import merged_turn
 from bench.worker.time.turn_slots import HostWatch
 
 
@@ -53,7 +53,7 @@ def test_a_figure_that_one_process_lacks_is_left_out():
         "host": host, "throughput_ns": 7, "latency_ns": 2, "wash_out_ns": 1, "energy": energy,
     }  # fmt: skip
     slower = {**figures, "throughput_ns": 9, "latency_ns": 1, "boards": {"read_ns": 1}}
-    found = merged([figures, slower], ["here", "here"])
+    found = merged_turn([figures, slower], ["here", "here"])
     assert found.keys() == {
         "host", "throughput_ns", "process_throughput_ns", "latency_ns", "process_latency_ns",
         "wash_out_ns", "energy",
@@ -62,4 +62,4 @@ def test_a_figure_that_one_process_lacks_is_left_out():
     assert found["energy"] == {"joules": 3.0, "seconds": 0.5}
     assert (found["host"]["own_s"], found["host"]["foreign_s"]) == (0.5, 0.25)
     del slower["energy"]
-    assert "energy" not in merged([figures, slower], ["here", "here"])
+    assert "energy" not in merged_turn([figures, slower], ["here", "here"])

@@ -8,7 +8,7 @@ batches for free. Grain therefore reads, shards, shuffles and batches on the cal
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
@@ -122,11 +122,6 @@ def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> Fed
     read = pipeline(problem, rows)
     feed = Feed(lambda number: place(read(number)), FEEDS[way])
     return FedArm(arm_beside(name, way), train_step.step, train_step.state, None, feed=feed)
-
-
-def longest(waits: Sequence[Any]) -> InputWait:
-    """Return the longest wait of each kind among the processes, in one turn."""
-    return cast("InputWait", {kind: max(own[kind] for own in waits) for kind in _no_wait()})
 
 
 def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any], range]:

@@ -183,9 +183,3 @@ class Meter:
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, UnknownError) else name_and_text(error)
-
-
-def merged_energy(slots: Sequence[Energy]) -> Energy:
-    """Sum the energy of all processes over their longest time."""
-    joules = round(sum(slot["joules"] for slot in slots), 6)
-    return Energy(joules=joules, seconds=max(slot["seconds"] for slot in slots))

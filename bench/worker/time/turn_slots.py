@@ -26,6 +26,31 @@ FREQUENCIES = "/sys/devices/system/cpu"
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
+def _joined(texts: Sequence[str]) -> str:
+    return "; ".join(sorted({word for text in texts for word in text.split("; ") if word}))
+
+
+BOARDS: dict[str, Any] = {
+    "clock_mhz": min,
+    "temperature_c": max,
+    "power_w": sum,
+    "throttled": _joined,
+    "read_ns": max,
+}
+"""How the figures of several boards, or of the boards of all processes, are merged."""
+
+
+def merged(each: Sequence[Any], how: Any) -> Any:
+    """Merge figures by a function, or dicts of figures by a dict of functions.
+
+    A dict's figure is left out if a dict lacks it, and None if it is None in any.
+    """
+    if callable(how):
+        return None if None in each else how(each)
+    known = (name for name in how if all(name in one for one in each))
+    return {name: merged([one[name] for one in each], how[name]) for name in known}
+
+
 def merged_hosts(slots: Sequence[HostSlot], hosts: Sequence[str]) -> HostSlot:
     """Sum the processes' slots, with each host counted once; frequencies are averaged."""
     # The first process of each host reports for it, except for the processes' own CPU time.
@@ -101,25 +126,8 @@ class BoardWatch:
         if not self._boards:
             return None
         began = time.perf_counter_ns()
-        found = merged_boards([BoardSlot(**nvml.state(board), read_ns=0) for board in self._boards])
-        return BoardSlot(**{**found, "read_ns": time.perf_counter_ns() - began})
-
-
-def merged_boards(slots: Sequence[BoardSlot]) -> BoardSlot:
-    """Merge the slots of several boards, or of the boards of all processes."""
-
-    def of(key: str, combined: Callable[[list[Any]], Any]) -> Any:
-        """Combine a figure, which is unknown if one board lacks it."""
-        values = [slot[key] for slot in slots]  # type: ignore[literal-required]
-        return None if None in values else combined(values)
-
-    def joined(texts: list[str]) -> str:
-        return "; ".join(sorted({word for text in texts for word in text.split("; ") if word}))
-
-    return BoardSlot(
-        clock_mhz=of("clock_mhz", min),
-        temperature_c=of("temperature_c", max),
-        power_w=of("power_w", sum),
-        throttled=of("throttled", joined),
-        read_ns=of("read_ns", max),
-    )
+        found: BoardSlot = merged(
+            [{**nvml.state(board), "read_ns": 0} for board in self._boards], BOARDS
+        )
+        found["read_ns"] = time.perf_counter_ns() - began
+        return found
