@@ -60,8 +60,6 @@ class BlockRounds:
         self.approximate = {name for name in self.names if session.approximate.get(name)}
         baseline = job["baseline"]
         session.row["baseline"] = baseline if baseline in self.names else self.first(self.names)
-        self.arms_beside: list[Arm] = []
-        """Input arms and ablated arms."""
         self.arm = self.turn = ""
         """The arm that is being timed, and its implementation; for the twin, the baseline."""
         self.turns = TurnWriter()
@@ -168,13 +166,12 @@ class BlockRounds:
 
             reason = ""
             try:
-                self.arms_beside.append(in_all_processes(make))
+                session.arms.append(in_all_processes(make))
             except EndedError as error:  # the cell itself stays valid
                 reason = error.reason
             session.put_back(name)  # before the next arm is traced
             cell: Any = session.cells[name]
             cell.setdefault("inputs" if way in job["inputs"] else "ablations", {})[way] = reason
-        session.arms += self.arms_beside
 
     def begin_turn(self, arm: str) -> None:
         """Record whose turn begins, so that the supervisor can blame an arm if the worker dies."""
@@ -245,13 +242,13 @@ class BlockRounds:
 
     def end_arms_beside(self, reasons: Mapping[str, str]) -> None:
         """Close the feeds; store in the cells why their input and ablated arms are withdrawn."""
-        for arm in self.arms_beside:
+        for arm in self.session.arms:
             if isinstance(arm, FedArm):
                 arm.feed.close()
             name, _, way = arm.name.partition("+")
-            cell: Any = self.session.cells[name]
-            for kind in {"inputs", "ablations"} & cell.keys():
-                if way in cell[kind]:
+            cell: Any = self.session.cells.get(name, {})
+            for kind in ("inputs", "ablations"):
+                if way in cell.get(kind, ()):
                     cell[kind][way] = reasons.get(arm.name, "")
 
 
