@@ -71,10 +71,7 @@ class Operations:
         self, own: Sequence[hlo.Module], devices: int, others: Sequence[hlo.Module] = ()
     ) -> None:
         self._devices = devices
-        self._modules: defaultdict[str, list[tuple[hlo.Module, bool]]] = defaultdict(list)
-        """Modules by name, and whether they are the step's own; own ones first."""
-        for module, is_own in [(one, True) for one in own] + [(one, False) for one in others]:
-            self._modules[module.name].append((module, is_own))
+        self._own, self._every = own, [*own, *others]
         self._operations: dict[tuple[str, str, int], Operation] = {}
         self._kernels: dict[hlo.Module, GraphKernels] = {}
 
@@ -89,7 +86,7 @@ class Operations:
         return sorted(chain.from_iterable(named), key=lambda event: event.start)
 
     def _of_run(self, name: str, program: int, events: list[Event]) -> Iterable[Event]:
-        found = _chosen(self._modules[name], program)
+        found = self._chosen(name, program)
         if len(found) != 1:
             return events
         if found[0] not in self._kernels:
@@ -103,21 +100,24 @@ class Operations:
         """
         key = (module, name, program)
         if key not in self._operations:
-            candidates = [pair for pair in self._modules[module] if name in pair[0].instructions]
-            own = next(iter(_chosen(candidates, program)), None)
+            own = next(iter(self._chosen(module, program, name)), None)
             self._operations[key] = (
                 _read(own, own.instructions[name], self._devices) if own else unknown(module, name)
             )
         return self._operations[key]
 
+    def _chosen(self, name: str, program: int, instruction: str = "") -> list[hlo.Module]:
+        """Return the modules of this name and number; if there is none, the step's own.
 
-def _chosen(candidates: Sequence[tuple[hlo.Module, bool]], program: int) -> list[hlo.Module]:
-    """Return the modules of this number; if there is none, the step's own.
-
-    A program from the compilation cache may carry another process's number.
-    """
-    exact = [found for found, _ in candidates if program and found.number == program]
-    return exact or [found for found, is_own in candidates if is_own]
+        A program from the compilation cache may carry another process's number.
+        """
+        named = [
+            module
+            for module in self._every
+            if module.name == name and (not instruction or instruction in module.instructions)
+        ]
+        exact = [module for module in named if program and module.number == program]
+        return exact or [module for module in named if module in self._own]
 
 
 def _read(module: hlo.Module, instruction: Any, devices: int) -> Operation:

@@ -257,7 +257,7 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         **fields,
         cell=row["cell"],
         implementation=row["implementation"],
-        profile=row.get("profile", ""),
+        profile=traced.run,
         host=_process_name(),
         steps=steps,
         counted=counted,
