@@ -69,6 +69,7 @@ class BlockSession:
         )
         """The block's row so far; the supervisor adds the host's load."""
         self.cells: dict[str, CellRow] = {}
+        self._sent: dict[str, CellRow] = {}
         self.proved: dict[str, Proved] = {}
         self.arms: list[Arm] = []
         """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
@@ -105,9 +106,11 @@ class BlockSession:
         self._lap_began = now
 
     def send_rows(self) -> None:
-        """Send the rows of the cells and the block so far."""
-        for row in self.cells.values():
-            self.emit(RowEvent(event="cell", row=row))
+        """Send the block's row so far, and the rows of cells that are new or changed."""
+        for name, row in self.cells.items():
+            if self._sent.get(name) != row:
+                self._sent[name] = row.copy()
+                self.emit(RowEvent(event="cell", row=row))
         self.emit(RowEvent(event="block", row=self.row))
 
     def fail(self, name: str, status: Status, reason: str) -> None:
@@ -115,7 +118,7 @@ class BlockSession:
         row = self.cell_row(name, status, reason)
         if "threads_s" in (before := self.cells.get(name, row)):
             row["threads_s"] = before["threads_s"]
-        self.cells[name] = row
+        self.cells[name], self._sent[name] = row, row.copy()
         self.emit(RowEvent(event="cell", row=row))
 
     def cell_row(self, name: str, status: Status, reason: str) -> CellRow:
