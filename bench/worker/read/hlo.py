@@ -180,22 +180,19 @@ def moves_elements(instruction: Any) -> bool:
     kind = opcode(instruction)
     if kind not in {"copy", "transpose"}:
         return False
-    made, read = _layout(instruction), _layout(instruction.operands()[0])
-    if made is None or read is None:
+    texts = (
+        one.to_string().partition(" = ")[2] for one in (instruction, instruction.operands()[0])
+    )
+    made, read = map(_LAYOUT.match, texts)
+    if made is None or read is None:  # a tuple
         return False
-    (sizes, order), (_, source) = made, read
+    sizes, order, source = integers(made[1]), integers(made[2]), integers(read[2])
     permutation = list(range(len(sizes)))
     if kind == "transpose" and (found := _DIMENSIONS.search(instruction.to_string())):
         permutation = integers(found[1])
     # Express the source layout in dimensions of the result.
     moved = [permutation.index(dimension) for dimension in source]
     return [d for d in order if sizes[d] > 1] != [d for d in moved if sizes[d] > 1]
-
-
-def _layout(instruction: Any) -> tuple[list[int], list[int]] | None:
-    """Return sizes and layout of an instruction's result; None for a tuple."""
-    found = _LAYOUT.match(instruction.to_string().partition(" = ")[2])
-    return (integers(found[1]), integers(found[2])) if found else None
 
 
 def short_path(path: str) -> str:

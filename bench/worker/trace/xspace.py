@@ -11,9 +11,9 @@ import re
 import warnings
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from jax.profiler import ProfileData
 
@@ -70,9 +70,8 @@ def read(serialized: bytes, step: str) -> Recording:
         hosts = [plane for plane in planes if plane.name.startswith("/host:CPU")][:1]
         events = [event for plane in planes for event in _of_device(plane)]
         stats = {name: value for plane in planes for name, value in plane.stats}
-        threads = [_Thread.of(line, step) for host in hosts for line in host.lines]
-    events = sorted(events or _of_threads(threads), key=lambda event: event.start)
-    steps = sorted(step for thread in threads for step in thread.steps)
+        steps, on_host = _of_threads([line for host in hosts for line in host.lines], step)
+    events = sorted(events or on_host, key=lambda event: event.start)
     return Recording(steps, events, int(stats.get("profile_start_time", 0)))
 
 
@@ -113,43 +112,14 @@ def _event(event: Any, stats: dict[str, Any], device: int, op: str) -> Event:
     )
 
 
-@dataclass
 class _Thread:
-    """The records of one host thread."""
+    """Times of one host thread."""
 
-    steps: list[tuple[int, int]] = field(default_factory=list)
-    started: list[tuple[int, Event]] = field(default_factory=list)
-    """Events that the thread started, each with the number by which its completion is recorded."""
-    completed: list[tuple[int, int]] = field(default_factory=list)
-    """Numbers of operations whose completion this thread recorded, with its time."""
-    regions: list[int] = field(default_factory=list)
-    """Times at which the thread began a task of its pool."""
-    others: list[int] = field(default_factory=list)
-    """Times at which the thread began an operation, or a continuation of one."""
-
-    @classmethod
-    def of(cls, line: Any, step: str) -> Self:
-        thread = cls()
-        for event in line.events:
-            name, start = event.name, int(event.start_ns)
-            if name == _REGION:
-                thread.regions.append(start)
-            elif name == _EXECUTE:
-                thread.others.append(start)
-            elif name.startswith(_END):
-                thread.completed.append((int(dict(event.stats).get("_c", -1)), start))
-            elif name == step:
-                thread.steps.append((start, int(event.end_ns)))
-            elif "::" not in name:
-                stats = dict(event.stats)
-                if "hlo_op" in stats:
-                    device = int(stats.get("device_ordinal", 0))
-                    started = _event(event, stats, device, str(stats["hlo_op"]))
-                    thread.started.append((int(stats.get("_p", 0)), started))
-        thread.others += [event.start for _, event in thread.started]
-        thread.regions.sort()
-        thread.others.sort()
-        return thread
+    def __init__(self) -> None:
+        self.regions: list[int] = []
+        """When the thread began a task of its pool."""
+        self.others: list[int] = []
+        """When the thread began an operation, or a continuation of one."""
 
     def finished(self, noted: int, since: int) -> int:
         """Return the end of an operation whose completion the thread recorded at `noted`.
@@ -161,20 +131,39 @@ class _Thread:
         return min([noted, *self.others[bisect_left(self.others, earliest) :][:1]])
 
 
-def _of_threads(threads: list[_Thread]) -> Iterator[Event]:
-    """Yield the operations of XLA:CPU.
+def _of_threads(lines: Iterable[Any], step: str) -> tuple[list[tuple[int, int]], list[Event]]:
+    """Return the steps that a host's threads annotate, and the operations of XLA:CPU.
 
     An operation's event covers the thread that started it. Work handed to other threads, such as
     parts of a matrix product, is done when the last of them records `end: <operation>`.
     """
+    steps: list[tuple[int, int]] = []
+    begun: list[tuple[_Thread, int, Event]] = []
     notes: defaultdict[int, list[tuple[_Thread, int]]] = defaultdict(list)
-    for thread in threads:
-        for number, noted in thread.completed:
-            notes[number].append((thread, noted))
-    for thread in threads:
-        for number, event in thread.started:
-            end = event.end
-            for other, noted in notes.get(number, []):
-                since = event.end if other is thread else 0
-                end = max(end, other.finished(noted, since))
-            yield replace(event, end=end)
+    for line in lines:
+        thread = _Thread()
+        for event in line.events:
+            name, start = event.name, int(event.start_ns)
+            if name == _REGION:
+                thread.regions.append(start)
+            elif name == _EXECUTE:
+                thread.others.append(start)
+            elif name.startswith(_END):
+                notes[int(dict(event.stats).get("_c", -1))].append((thread, start))
+            elif name == step:
+                steps.append((start, int(event.end_ns)))
+            elif "::" not in name and "hlo_op" in (stats := dict(event.stats)):
+                device = int(stats.get("device_ordinal", 0))
+                own = _event(event, stats, device, str(stats["hlo_op"]))
+                begun.append((thread, int(stats.get("_p", 0)), own))
+                thread.others.append(start)
+        thread.regions.sort()
+        thread.others.sort()
+    events = []
+    for thread, number, event in begun:
+        ends = [
+            other.finished(noted, event.end if other is thread else 0)
+            for other, noted in notes.get(number, [])
+        ]
+        events.append(replace(event, end=max([event.end, *ends])))
+    return sorted(steps), events
