@@ -48,20 +48,16 @@ from bench.worker.time.ceilings import measure_ceilings
 from bench.worker.time.clock import Arm
 from bench.worker.trace.profiler import trace_cells
 
-AfterRounds = Callable[[BlockSession, Gate, Mapping[str, Any]], None]
-"""Runs a phase on the cells that are ok, with the phase's settings from the job.
-
-It may add to the rows of cells and send its own events. A phase must not cost a cell its time: it
-stores a failure as the reason why a cell lacks the phase's figures. If the worker dies
-nevertheless, the supervisor keeps everything sent before.
-"""
-
-PHASES: dict[str, AfterRounds] = {
+PHASES: dict[str, Callable[[BlockSession, Gate, Mapping[str, Any]], None]] = {
     "trace": trace_cells,
     "checkpoint": save_and_restore_cells,
     "train": train_cells,  # last: it frees the arms' memory
 }
-"""Phases after the rounds by their names in the job, in the order in which they run."""
+"""Phases after the rounds, by their names in the job; each runs on ok cells with its settings.
+
+It may add to the rows of cells and send its own events. It must not cost a cell its time: a failure
+is stored as the reason why a cell lacks the phase's figures.
+"""
 
 
 def run_job(

@@ -26,11 +26,7 @@ from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.phases import saved_state
 from bench.worker.process_exchange import EndedError
-from bench.worker.prove.failures import (
-    UnsupportedError,
-    WrongStepError,
-    in_all_processes,
-)
+from bench.worker.prove.failures import UnsupportedError, WrongStepError, in_all_processes
 from bench.worker.prove.gate import Gate
 from bench.worker.read.device_memory import device_bytes
 from bench.worker.time.clock import Arm
