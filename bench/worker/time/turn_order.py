@@ -2,17 +2,17 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 REENTRY = 8
 
 
 class Orders:
-    """An endless iterator of the rounds' orders. Arms may leave; every REENTRY-th round has all."""
+    """The rounds' orders, without end. Arms may leave; every REENTRY-th round has all."""
 
     def __init__(self, arms: list[str], seed: int) -> None:
         self._arms = arms
         self._rng = random.Random(seed)
-        self._number = 0
         self.keep(arms)
 
     def keep(self, arms: Sequence[str]) -> None:
@@ -21,13 +21,11 @@ class Orders:
         self._balanced = balanced_orders(self._kept, self._rng)
 
     def __iter__(self) -> Iterator[list[str]]:
-        return self
-
-    def __next__(self) -> list[str]:
-        self._number += 1
-        if self._number % REENTRY == 0 and len(self._kept) < len(self._arms):
-            return self._rng.sample(self._arms, len(self._arms))
-        return next(self._balanced)
+        for number in count(1):
+            everyone = number % REENTRY == 0 and len(self._kept) < len(self._arms)
+            yield (
+                self._rng.sample(self._arms, len(self._arms)) if everyone else next(self._balanced)
+            )
 
 
 def balanced_orders(arms: list[str], rng: random.Random) -> Iterator[list[str]]:
