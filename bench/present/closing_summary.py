@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 
-import pandas as pd
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -15,6 +14,7 @@ from bench.analyse.verdicts import Claim
 from bench.present import phase_tables, run_tables, sentences
 from bench.present.bounds import bound_of, percentage, within
 from bench.present.caveats import BUSY_SHARE
+from bench.present.cell_columns import Row
 from bench.present.sentences import Summary
 from bench.present.terminal import Prose, table
 from bench.records import numbers
@@ -43,7 +43,7 @@ def print_answers(console: Console, run: Run) -> None:
 
 def print_summary(console: Console, run: Run, found: Tables) -> None:
     """Print the answers, the failures and the counts; no line is wider than the console."""
-    ended = sentences.counted(found.cells["status"] if len(found.cells) else (), STATUSES)
+    ended = sentences.counted((cell["status"] for cell in found.rows), STATUSES)
     phases = phase_tables.find(found, found.comparisons)
     lines = (
         *phase_tables.input_sentences(phases["inputs"]),
@@ -53,8 +53,8 @@ def print_summary(console: Console, run: Run, found: Tables) -> None:
     for part in (
         *_answers(sentences.summaries(found)),
         *map(Prose, filter(None, lines)),
-        *_failures(found.cells),
-        Text(f"{numbers.count(len(found.cells), 'cell')}: {ended or 'none'}"),
+        *_failures(found.rows),
+        Text(f"{numbers.count(len(found.rows), 'cell')}: {ended or 'none'}"),
     ):
         console.print(part)
     for line in next_steps(found, run):
@@ -78,7 +78,7 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
         yield Text(f"and {left} more workloads or options in the report", "dim")
 
 
-def _failures(cells: pd.DataFrame) -> Iterator[RenderableType]:
+def _failures(cells: Sequence[Row]) -> Iterator[RenderableType]:
     """Yield every reason once, with the cells that failed for it."""
     endings = run_tables.endings(cells)
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure]

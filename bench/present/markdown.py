@@ -50,7 +50,7 @@ def content(
 ) -> dict[str, Any]:
     """Return everything that the template shows of a run, by the names it uses."""
     noted = caveats(found, manifest)
-    endings = run_tables.endings(found.cells)
+    endings = run_tables.endings(found.rows)
     return {
         "summary": _summary(found, manifest, noted, endings),
         "subjects": _subjects(found, manifest, drawn),
@@ -73,7 +73,7 @@ def _summary(
     found: Tables, manifest: Manifest, noted: Iterable[str], endings: Table
 ) -> dict[str, Any]:
     every = sentences.summaries(found)
-    counts = [sentences.decisions(found.cells), sentences.tally(found.cells)]
+    counts = [sentences.decisions(found.rows), sentences.tally(found.rows)]
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure]
     named = [
         row for _, same in groupby(failed, lambda row: row["status"]) for row in [*same][:NAMED]

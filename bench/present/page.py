@@ -42,8 +42,8 @@ def content(
     found: Tables, manifest: Manifest, projected: Projected | None = None
 ) -> dict[str, Any]:
     """Return everything that the template shows, by the names it uses."""
-    cells = found.cells
-    ended = Counter(cells["status"]) if len(cells) else Counter[str]()
+    cells = found.rows
+    ended = Counter(cell["status"] for cell in cells)
     predicted = projected.charts if projected else []
     data = page_data.build(found, manifest) | {"predicted": predicted}
     subjects = sentences.by_subject(sentences.summaries(found))
@@ -58,7 +58,7 @@ def content(
     return {
         "run": manifest["run"],
         "question": run_environment.question(manifest),
-        "counts": f"{names} in {situations} (workload, mesh and batch)" if len(cells) else "",
+        "counts": f"{names} in {situations} (workload, mesh and batch)" if cells else "",
         "tally": sentences.tally(cells),
         "started": run_environment.started(manifest),
         "subjects": [

@@ -1,5 +1,6 @@
 """The environment of a run, as names and values, and in one line."""
 
+import math
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -117,10 +118,10 @@ def energy(found: Tables) -> str:
         metered = {
             name for name, own in found.meters.items() if not all(one["reason"] for one in own)
         }
-        cells = found.cells[(found.cells["status"] == "ok") & found.cells["block"].isin(metered)]
-        if missing := int(cells["joules_per_step"].isna().sum()):
+        cells = (c for c in found.rows if c["status"] == "ok" and c["block"] in metered)
+        if unknown := sum(math.isnan(cell["joules_per_step"]) for cell in cells):
             parts.append(
-                f"unknown for {numbers.count(missing, 'cell')}, whose turns are too short to "
+                f"unknown for {numbers.count(unknown, 'cell')}, whose turns are too short to "
                 "meter: a larger --seconds makes them longer"
             )
     if reasons:

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from operator import itemgetter, methodcaller
 
-import pandas as pd
 from rich.console import Console
 
 from bench.analyse import loss_curves, peaks, turn_details
@@ -18,6 +17,7 @@ from bench.present import program_sentences, terminal
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE, Row
 from bench.present.columns import Column, Figure, Table, between, formatted, missing, where_known
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
@@ -179,18 +179,22 @@ def losses(trainings: Sequence[Training]) -> Table:
     return Table(title, columns, rows, [fact], name="loss_differences")
 
 
-def endings(cells: pd.DataFrame) -> Table:
+def endings(cells: Sequence[Row]) -> Table:
     """Return the cells without a time, grouped by reason, worst first."""
-    without = cells[cells["status"] != "ok"] if len(cells) else cells
+    order = [*STATUSES]
+    without = grouped(
+        ((order.index(cell["status"]), cell["reason"]), cell)
+        for cell in cells
+        if cell["status"] != "ok"
+    )
     rows = [
         {
-            "status": status,
-            "reason": str(reason),
-            "implementations": sorted(same["implementation"].unique()),
-            "cells": list(same["cell"]),
+            "status": order[place],
+            "reason": reason,
+            "implementations": sorted({cell["implementation"] for cell in same}),
+            "cells": [cell["cell"] for cell in same],
         }
-        for status in (STATUSES if len(without) else ())
-        for reason, same in without[without["status"] == status].groupby("reason", sort=True)
+        for (place, reason), same in sorted(without.items(), key=itemgetter(0))
     ]
     columns = [
         Column("status", "Ended", "", "status"),

@@ -6,18 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Self
-
-import pandas as pd
+from typing import Self
 
 from bench.analyse.causes import pair_of
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import bounds
-from bench.present.cell_columns import is_other_framework
+from bench.present.cell_columns import Row, is_other_framework
 from bench.present.columns import Figure, between
 from bench.present.trace_tables import reason
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.statuses import STATUSES, VERDICT_STYLES
 from bench.records.trace_rows import TraceRow
 
@@ -108,17 +107,11 @@ class Summary:
 
     def _utilization(self) -> str:
         """Say how much of an accelerator `first` uses; empty where no peak is published."""
-        mfu = self._of_first("mfu")
-        if math.isnan(mfu):
+        cell = next(c for c in self.comparison.ranked if c["implementation"] == self.first)
+        if math.isnan(cell["mfu"]):
             return ""
-        rate = numbers.si(self._of_first("units_per_s"), "")
-        unit = self._of_first("unit")
-        return f" {self.first}: {rate}\N{NO-BREAK SPACE}{unit}/s, MFU {numbers.percent(mfu)}."
-
-    def _of_first(self, column: str) -> Any:
-        """Return a figure of `first`; NaN if nothing has a time."""
-        cells = self.comparison.ranked
-        return next((c[column] for c in cells if c["implementation"] == self.first), math.nan)
+        rate = f"{numbers.si(cell['units_per_s'], '')}\N{NO-BREAK SPACE}{cell['unit']}/s"
+        return f" {self.first}: {rate}, MFU {numbers.percent(cell['mfu'])}."
 
     def cause(self, slower: str, faster: str) -> str:
         """Return the main cause of a difference, as far as traces show one; else an empty text."""
@@ -139,10 +132,12 @@ class Summary:
             return f"Nothing has a time{self._endings and ': ' + self._endings}."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
-        rest += "".join(f" {text}" for text in approximate([self])) + self._utilization()
+        approximately = approximate([self])
+        rest += approximately and f" {approximately}"
+        rest += self._utilization()
         if not self.compared:
             alone = f"There is nothing to compare {self.first} with."
-            return f"{alone * (not approximate([self]))}{rest}".strip()
+            return f"{'' if approximately else alone}{rest}".strip()
         leaders, how = listed(block.standings.leaders), self._spread()
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
         return f"{'; '.join([lead, *_behind(block, listed)])}.{rest}"
@@ -206,7 +201,8 @@ def advice(own: Sequence[Summary]) -> list[str]:
         at, there = (f" with {e.among(own)}" * (len(where) > 1) for e in (worst, widest))
         avoid = _avoid(best, worst, at) if worst in where else ""
         said.append((best, places, max(reach[best]), there, avoid))
-    return [*_advice_sentences(said, own[0].wide), *_other_frameworks(own), *approximate(own)]
+    sentences = *_advice_sentences(said, own[0].wide), *_other_frameworks(own), approximate(own)
+    return [*filter(None, sentences)]
 
 
 def _advice_sentences(said: Sequence[Advice], wide: float) -> Iterator[str]:
@@ -243,11 +239,8 @@ def _places(places: Sequence[str]) -> str:
     return some(places)
 
 
-def approximate(own: Sequence[Summary]) -> list[str]:
-    """Return a sentence with the ratios of approximate steps to their baselines, if there are any.
-
-    The steps are in the order of their smallest ratios.
-    """
+def approximate(own: Sequence[Summary]) -> str:
+    """Return the ratios of approximate steps to their baselines, smallest first; may be empty."""
     found: dict[str, list[float]] = {}
     sure: dict[str, list[float]] = {}
     for block in (each.comparison for each in own):
@@ -257,7 +250,7 @@ def approximate(own: Sequence[Summary]) -> list[str]:
                 found.setdefault(name, []).append(cell["ratio"])
                 sure.setdefault(name, []).extend((cell["verdict_low"], cell["verdict_high"]))
     if not found:
-        return []
+        return ""
     baselines = listing(sorted({each.comparison.baseline for each in own} - {""}))
     times = [
         f"{name} {ends(known)}" + (f" ({within})" if within else "")
@@ -265,7 +258,7 @@ def approximate(own: Sequence[Summary]) -> list[str]:
         for within in [between(min(sure[name]), max(sure[name]), "ratio")]
     ]
     said = "Approximate steps are ranked separately. Times relative to"
-    return [f"{said} {baselines}: {listing(times)}."]
+    return f"{said} {baselines}: {listing(times)}."
 
 
 def _use(name: str, places: str, bound: float, there: str, wide: float) -> str:
@@ -307,35 +300,30 @@ def headline(every: Sequence[Summary]) -> str:
     return " ".join(several if len(known) > 1 else known.values()) or "Nothing could be compared."
 
 
-def decisions(cells: pd.DataFrame) -> str:
+def decisions(cells: Sequence[Row]) -> str:
     """Return `Against the baselines: 2 faster, 3 undecided (within 4.2 %).`; may be empty.
 
     Of undecided comparisons, it gives the smallest and the largest bound.
     """
-    if cells.empty:
-        return ""
-    compared = cells[cells["verdict"].notna() & (cells["approximate"] == "")]
-    counts = Counter(compared["verdict"])
-    parts = [f"{counts[word]} {word}" for word in VERDICT_STYLES if counts[word]]
-    if counts["undecided"]:
-        undecided = compared[compared["verdict"] == "undecided"]
-        pairs = map(bounds.bound_of, undecided["verdict_low"], undecided["verdict_high"])
-        known = [*filter(math.isfinite, pairs)]
-        least, most = (bounds.within(end(known, default=1)) for end in (min, max))
+    compared = grouped((cell["verdict"], cell) for cell in cells if not cell["approximate"])
+    decided = (word for word in VERDICT_STYLES if word != "undecided" and word in compared)
+    parts = [f"{len(compared[word])} {word}" for word in decided]
+    undecided = compared.get("undecided", [])
+    every = (bounds.bound_of(cell["verdict_low"], cell["verdict_high"]) for cell in undecided)
+    if known := [*filter(math.isfinite, every)]:
+        least, most = (bounds.within(end(known)) for end in (min, max))
         between = least if least == most else f"{least} to {most.removeprefix('within ')}"
-        parts[-1:] = [f"{len(known)} undecided ({between})"] if known else []
-        if len(known) < len(undecided):
-            parts.append(f"{len(undecided) - len(known)} with too few rounds")
+        parts.append(f"{len(known)} undecided ({between})")
+    if len(known) < len(undecided):
+        parts.append(f"{len(undecided) - len(known)} with too few rounds")
     return f"Against the baselines: {', '.join(parts)}." if parts else ""
 
 
-def tally(cells: pd.DataFrame) -> str:
+def tally(cells: Sequence[Row]) -> str:
     """Count cells by status: `84 cells: 60 ok, 2 wrong, ...`."""
-    if cells.empty:
-        return "No cell has ended yet."
-    labels = {name: status.label for name, status in STATUSES.items()}
-    ended = counted(map(labels.__getitem__, cells["status"]), labels.values())
-    return f"{numbers.count(len(cells), 'cell')}: {ended}."
+    labels = [status.label for status in STATUSES.values()]
+    ended = counted((STATUSES[cell["status"]].label for cell in cells), labels)
+    return f"{numbers.count(len(cells), 'cell')}: {ended}." if cells else "No cell has ended yet."
 
 
 def counted(words: Iterable[str], order: Iterable[str]) -> str:

@@ -74,7 +74,7 @@ def test_the_answer_is_an_exact_step(found: Tables) -> None:
         assert "fast" in answer
         assert apart.startswith("jit_spmd: sparse 0.")
         assert apart.index("sparse") < apart.index("coarse")
-    assert sentences.decisions(found.cells) == "Against the baselines: 2 faster."
+    assert sentences.decisions(found.rows) == "Against the baselines: 2 faster."
 
 
 def test_without_another_exact_step_there_is_still_an_order(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_equals_are_not_ranked(tmp_path: Path) -> None:
         r"slow takes 4\d\.\d\s% to 5\d\.\d\s% longer than the fastest\.",
         summary.text(),
     )
-    assert sentences.decisions(built.cells) == "Against the baselines: 1 same, 1 slower."
+    assert sentences.decisions(built.rows) == "Against the baselines: 1 same, 1 slower."
     assert re.match(
         r"Use (jit_spmd|same); nothing else is more than \d\.\d+\s% faster; avoid slow: ",
         sentences.advice([summary] * 2)[0],
@@ -437,7 +437,7 @@ def test_too_few_rounds_have_no_bound_and_no_floor(tmp_path: Path) -> None:
         == "jit_spmd has the best estimate on average, but there are too few rounds for a bound."
     )
     assert summary.floor == numbers.MISSING
-    assert sentences.decisions(built.cells) == "Against the baselines: 1 with too few rounds."
+    assert sentences.decisions(built.rows) == "Against the baselines: 1 with too few rounds."
 
 
 def test_a_copy_that_differs_from_its_original_is_an_alarm(tmp_path: Path) -> None:
@@ -670,7 +670,7 @@ def test_the_slowest_process_is_named() -> None:
 
 
 def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
-    endings = run_tables.endings(found.cells)
+    endings = run_tables.endings(found.rows)
     assert endings is not None
     (pmap,) = [row for row in endings.rows if row["status"] == "unsupported"]
     assert (pmap["implementations"], pmap["reason"]) == (["pmap"], "jax.pmap is not there")

@@ -95,8 +95,8 @@ def _run(folder: Path) -> tuple[Any, dict[str, Any]]:
     git = manifest["git"]
     blocks, picture = found.comparisons, folder / "share.svg"
     facts = {
-        "Cells": sentences.tally(found.cells).partition(": ")[2],
-        "Against the baselines": sentences.decisions(found.cells).partition(": ")[2],
+        "Cells": sentences.tally(found.rows).partition(": ")[2],
+        "Against the baselines": sentences.decisions(found.rows).partition(": ")[2],
         "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
         "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
         "Versions": ", ".join(f"{name} {number}" for name, number in manifest["versions"].items()),
