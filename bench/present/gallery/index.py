@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
 
 from bench.analyse import cell_history, cell_table
 from bench.analyse.cell_table import Tables
@@ -100,11 +99,11 @@ def _run(folder: Path) -> tuple[Any, dict[str, Any]]:
         "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
         "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
         "Versions": ", ".join(f"{name} {number}" for name, number in manifest["versions"].items()),
-        "Commit": f"{git.get('commit')} with uncommitted changes" if git.get("dirty") else "",
+        "Commit": f"{git['commit']} with uncommitted changes" if git["dirty"] else "",
     }
     return manifest, {
         "kind": RUNS,
-        "dirty": bool(git.get("dirty")),
+        "dirty": git["dirty"],
         "timed": int((found.cells["status"] == "ok").sum()),
         "headline": sentences.headline(sentences.summaries(found)),
         "picture": picture.read_text("utf-8") if picture.is_file() else "",
@@ -151,6 +150,6 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
         markdown = name == MARKDOWN
         tables = history_tables.tables(histories, markdown=markdown)
         history = {"about": history_tables.ABOUT, "tables": tables}
-        text = render("index", markdown=markdown, sections=sections, history=history, quote=quote)
+        text = render("index", markdown=markdown, sections=sections, history=history)
         files.write(reports / name, text)
     return reports / PAGE, entries
