@@ -60,7 +60,7 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
     if over := sorted({block.block.mesh.size for block in blocks if block.oversubscribed}):
         said["More devices than cores"] = (
             f"Meshes of {listing([str(devices) for devices in over])} CPU devices share "
-            f"{numbers.count(int(host['usable_cores']), 'usable core')}. They show what dispatch "
+            f"{numbers.count(host['usable_cores'], 'usable core')}. They show what dispatch "
             "and communication cost, not how the step scales."
         )
     busy = []
@@ -73,10 +73,9 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
             busy.append(
                 f"While {where} was timed, {what} used {numbers.percent(worst)} of the cores' time."
             )
-    cores, load = host.get("usable_cores"), host.get("load")
+    cores, load = host["usable_cores"], host["load"] or 0.0
     # Where others' load was measured, a load average only adds what the user ran before.
-    measured = any(block.conditions for block in blocks)
-    if not measured and cores is not None and load is not None and load > cores / 2:
+    if load > cores / 2 and not any(block.conditions for block in blocks):
         busy.append(f"When the run began, the load was {load:.2g} on {cores} usable cores.")
     said["A busy host"] = " ".join(busy)
     said["Throttled GPUs"] = _throttled(content.throttling)
@@ -87,7 +86,7 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
         said["Utilization unknown"] = (
             f"No peak is published for {kind} in {listing(missing)}, so there is no MFU."
         )
-    if manifest["git"].get("dirty"):
+    if manifest["git"]["dirty"]:
         said["Uncommitted changes"] = "The working tree had changes that the recorded commit lacks."
 
 

@@ -334,7 +334,7 @@ def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
             "all of them equally."
         )
     runs = {"A": compared.a, "B": compared.b}
-    dirty = [name for name, run in runs.items() if run.manifest["git"].get("dirty")]
+    dirty = [name for name, run in runs.items() if run.manifest["git"]["dirty"]]
     if dirty and not compared.same_run:
         said["Uncommitted changes"] = (
             f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "

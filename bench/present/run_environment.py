@@ -19,7 +19,7 @@ def environment(manifest: Manifest, found: Tables | None = None) -> list[tuple[s
     device += f", {numbers.bytes_(memory)} each" if memory else ""
     if manifest["platform"] == "cpu":
         device = "virtual CPU devices, as many as each mesh has"
-    commit = git.get("commit") or "unknown"
+    dirty = " with uncommitted changes" if git["dirty"] else ""
     variants = manifest["config"].get("variants", {})
     known = [
         ("Started", started(manifest)),
@@ -28,31 +28,26 @@ def environment(manifest: Manifest, found: Tables | None = None) -> list[tuple[s
         ("Margin", manifest["config"].get("margin_reason") or None),
         ("Platform", manifest["platform"]),
         ("Device", device),
-        ("Processor", host.get("cpu")),
+        ("Processor", host["cpu"]),
         ("Cores", _cores(host)),
-        ("Host memory", numbers.bytes_(host["memory_bytes"]) if host.get("memory_bytes") else None),
-        ("Operating system", host.get("os")),
-        ("Load at start", None if host.get("load") is None else f"{host['load']:.2f}"),
+        ("Host memory", numbers.bytes_(host["memory_bytes"])),
+        ("Operating system", host["os"]),
+        ("Load at start", None if host["load"] is None else f"{host['load']:.2f}"),
         ("Versions", ", ".join(f"{k} {v}" for k, v in manifest["versions"].items())),
         ("Environment", " ".join(f"{k}={v}" for k, v in manifest["environment"].items()) or "-"),
         *((f"Variant {name}", text) for name, text in variants.items()),
         ("Energy", (found and energy(found)) or None),
-        ("Commit", f"{commit}{' with uncommitted changes' if git.get('dirty') else ''}"),
+        ("Commit", f"{git['commit'] or 'unknown'}{dirty}"),
     ]
     return [(name, str(value)) for name, value in known if value is not None]
 
 
 def machine(manifest: Manifest) -> str:
     """Return the environment in a few words."""
-    host = manifest["host"]
-    known = [
-        manifest["device_kind"] if manifest["platform"] != "cpu" else host.get("cpu") or "CPU",
-        f"{_cores(host)} cores" if _cores(host) else None,
-        host.get("os"),
-        *(f"{name} {manifest['versions'][name]}" for name in ("python", "jax")
-          if name in manifest["versions"]),
-    ]  # fmt: skip
-    return ", ".join(text for text in known if text)
+    host, versions = manifest["host"], manifest["versions"]
+    chip = host["cpu"] if manifest["platform"] == "cpu" else manifest["device_kind"]
+    software = f"{host['os']}, python {versions['python']}, jax {versions['jax']}"
+    return f"{chip}, {_cores(host)} cores, {software}"
 
 
 def question(manifest: Manifest) -> str:
@@ -63,7 +58,7 @@ def question(manifest: Manifest) -> str:
 def hardware(manifest: Manifest) -> str:
     """Return `2 CPU cores` or `8 x NVIDIA H200`."""
     if manifest["platform"] == "cpu":
-        return numbers.count(int(manifest["host"].get("usable_cores") or 1), "CPU core")
+        return numbers.count(manifest["host"]["usable_cores"], "CPU core")
     count, kind = manifest["device_count"], manifest["device_kind"]
     return kind if count == 1 else f"{count} {numbers.TIMES} {kind}"
 
@@ -73,15 +68,14 @@ def chips(manifest: Any) -> str:
     if manifest.get("platform", "cpu") != "cpu":
         return hardware(manifest)
     host = manifest["host"]
-    return f"{numbers.count(int(host['usable_cores']), 'core')} of {host['cpu']}"
+    return f"{numbers.count(host['usable_cores'], 'core')} of {host['cpu']}"
 
 
 def provenance(manifest: Manifest) -> str:
     """Return devices, host, commit, versions and time in one line."""
     known = dict(environment(manifest))
-    parts = [known[key] for key in ("Device", "Processor") if key in known]
-    parts += [f"{key.lower()} {known[key]}" for key in ("Cores", "Commit") if key in known]
-    return "; ".join([*parts, known["Versions"], known["Started"]])
+    made = f"cores {known['Cores']}; commit {known['Commit']}; {known['Versions']}"
+    return f"{known['Device']}; {known['Processor']}; {made}; {known['Started']}"
 
 
 def started(manifest: Manifest) -> str:
@@ -90,10 +84,8 @@ def started(manifest: Manifest) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _cores(host: dict[str, Any]) -> str | None:
-    if host.get("usable_cores") is None:
-        return None
-    usable, physical = host["usable_cores"], host.get("physical_cores")
+def _cores(host: dict[str, Any]) -> str:
+    usable, physical = host["usable_cores"], host["physical_cores"]
     differ = physical and physical != usable
     return f"{usable} usable, {physical} physical" if differ else f"{usable}"
 

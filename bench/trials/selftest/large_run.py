@@ -22,7 +22,9 @@ _MANIFEST: stored.Manifest = {
     "schema": stored.SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
     "preset": "full", "config": {"margin": 0.02, "options": {}},
     "platform": "cpu", "device_kind": "cpu", "device_count": 1, "device_memory_bytes": None,
-    "host": {"usable_cores": 8}, "versions": {}, "environment": {}, "git": {},
+    "host": {"os": "", "cpu": "", "physical_cores": 8, "usable_cores": 8, "memory_bytes": 0,
+             "load": 0.0},
+    "versions": {"python": "", "jax": ""}, "environment": {}, "git": {"commit": "", "dirty": False},
 }  # fmt: skip
 
 
