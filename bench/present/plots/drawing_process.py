@@ -5,17 +5,17 @@ In the caller's process, the renderer would hold Python's global interpreter loc
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from bench.present.plots.vega_plot import Plot
 
 # The task is read before anything is imported, so that the caller does not wait to write it.
-_PROGRAM = f"import json, sys; task = json.load(sys.stdin); from {__name__} import draw; draw(task)"
+_PROGRAM = f"import sys; task = sys.stdin.buffer.read(); from {__name__} import draw; draw(task)"
 
 FEW = 8
 """The most plots that take less time to draw than a process and its renderer take to start."""
@@ -35,19 +35,17 @@ def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
             plot.write(folder)
         yield
         return
-    task = json.dumps([[asdict(plot), str(folder)] for plot, folder in listed])
     process = subprocess.Popen(  # noqa: S603 - this interpreter and module
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C is for the caller
     )
     with process:
         try:
             assert process.stdin is not None, "it is a pipe"  # noqa: S101
-            process.stdin.write(task)
+            pickle.dump(listed, process.stdin)
             process.stdin.close()
             process.stdin = None
             yield
@@ -61,10 +59,10 @@ def drawing(plots: Iterable[tuple[Plot, Path]]) -> Iterator[None]:
         raise OSError(*json.loads(answer))
 
 
-def draw(task: list[tuple[dict[str, object], str]]) -> None:
-    """Write each plot, given by its fields, into its folder; print the arguments of an OSError."""
+def draw(task: bytes) -> None:
+    """Write each plot of the pickled list into its folder; print the arguments of an OSError."""
     try:
-        for fields, folder in task:
-            Plot(**fields).write(Path(folder))  # type: ignore[arg-type]
+        for plot, folder in pickle.loads(task):  # noqa: S301 - from the caller
+            plot.write(folder)
     except OSError as error:
         print(json.dumps([error.errno, error.strerror, error.filename]))  # noqa: T201
