@@ -22,16 +22,14 @@ from bench.records.statuses import VERDICT_STYLES
 
 Rows = Sequence[Mapping[str, Any]]
 
-LABELS = {
-    "communication": "communication",
-    "update": "the update",
-    "after_loss": "all that follows from the gradients",
-}
-TITLES = {
-    "communication": ("Communication", "share, 95 % interval"),
-    "update": ("Update", "by the optimizer"),
-    "after_loss": ("After the loss", "backward pass, reduction, update"),
-}
+_WORDS = {
+    "communication": ("communication", "Communication", "share, 95 % interval"),
+    "update": ("the update", "Update", "by the optimizer"),
+    "after_loss": (
+        "all that follows from the gradients", "After the loss", "backward pass, reduction, update"
+    ),
+}  # fmt: skip
+"""A part's name in a sentence, and the title and note of its column."""
 
 _YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 
@@ -95,7 +93,7 @@ def ablations(rows: Rows) -> Table:
         IMPLEMENTATION,
         *(
             column
-            for part, (title, note) in TITLES.items()
+            for part, (_, title, note) in _WORDS.items()
             for column in (
                 Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high")),
                 Column(f"{part}_traced", "In the trace", title.lower(), "percent", optional=True,
@@ -107,8 +105,8 @@ def ablations(rows: Rows) -> Table:
         "The share of a part is the time that a step without it saves, in turns with the whole "
         "step. Shares need not add up, because parts may overlap."
     )
-    facts = [fact, *(f"{TITLES[part][0]}: {ABLATIONS[way]}." for way, part in PARTS.items())]
-    if any(not missing(row[f"{part}_traced"]) for row in rows for part in LABELS):
+    facts = [fact, *(f"{_WORDS[part][1]}: {ABLATIONS[way]}." for way, part in PARTS.items())]
+    if any(not missing(row[f"{part}_traced"]) for row in rows for part in _WORDS):
         facts.append(
             "In a trace, which records a few steps and waits after each, a part has the time of "
             "its operations, and communication that of moving data. Shares are those of the time "
@@ -117,7 +115,7 @@ def ablations(rows: Rows) -> Table:
     remarks = [
         f"{row['implementation']} has no share of {label}: {row[f'{part}_reason'].rstrip('.')}."
         for row in rows
-        for part, label in LABELS.items()
+        for part, (label, *_) in _WORDS.items()
         if row[f"{part}_reason"]
     ]
     title = "Parts of the step, by ablation"
@@ -127,7 +125,7 @@ def ablations(rows: Rows) -> Table:
 def ablation_sentence(row: Mapping[str, Any]) -> str:
     """Return a cell's shares, such as `communication 31 % (29-33 %)`; empty if it has none."""
     shares = []
-    for part, label in LABELS.items():
+    for part, (label, *_) in _WORDS.items():
         if missing(row[part]):
             continue
         text = f"{label} {numbers.percent(row[part])}"
