@@ -175,13 +175,11 @@ def _of_block(
     block: Comparison, found: Tables, cells: Mapping[str, Row], manifest: Manifest
 ) -> Iterator[Table]:
     """Yield the tables of one block, its times first."""
-    reasons = (trace_tables.reasons, trace_tables.against_fastest)
-    said = [one for find in reasons for one in find(block, found.traces).values()]
     yield run_tables.comparison(block, cells, manifest)
     for table in (
         run_tables.processes([block], found.traces),
         *phase_tables.tables(found, [block]),
-        trace_tables.breakdown(block, found.traces, said),
+        trace_tables.breakdown(block, found.traces),
     ):
         if table:
             yield replace(table, title=f"{table.title}, {block.place}")

@@ -15,7 +15,7 @@ from bench.present.caveats import caveats
 from bench.present.charts import CHARTS
 from bench.present.plots import vega_plot
 from bench.present.predicted_curves import Projected
-from bench.present.rendering import environment, reading_guide, stylesheet
+from bench.present.rendering import reading_guide, render, stylesheet
 from bench.records import numbers
 from bench.records.rows import Manifest
 from bench.records.statuses import FAILURES, STATUSES
@@ -34,8 +34,8 @@ FIRST = 8
 
 def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
     """Return the page of a run, with the predicted curves if it has any."""
-    template = environment(WEB, markdown=False).get_template("page.html.j2")
-    return template.render(page=content(found, manifest, projected), charts=CHARTS)
+    page = content(found, manifest, projected)
+    return render("page.html", WEB, markdown=False, page=page, charts=CHARTS)
 
 
 def content(

@@ -165,15 +165,9 @@ NOTES = {
 """Qualifiers of the labels of a traced step's parts."""
 
 
-def breakdown(
-    block: Comparison, traces: Mapping[str, TraceRow], said: Iterable[Reason] = ()
-) -> Table:
-    """Return the breakdown of the steps of a block's cells, with the reasons `said` below it."""
-    traced = {
-        cell["implementation"]: traces[cell["cell"]]
-        for cell in block.ranked
-        if cell["cell"] in traces
-    }
+def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
+    """Return the breakdown of the steps of a block's cells, with reasons for differences below."""
+    traced = {c["implementation"]: traces[c["cell"]] for c in block.ranked if c["cell"] in traces}
     columns = [
         Column("implementation", "Implementation"),
         Column("total", "Traced step", "waited for", "s"),
@@ -202,6 +196,7 @@ def breakdown(
             f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
             "part of that is waiting for a core."
         )
+    said = *reasons(block, traces).values(), *against_fastest(block, traces).values()
     remarks = [found.sentence for found in said]
     return Table("Where a step's time goes", columns, rows, facts, remarks)
 
