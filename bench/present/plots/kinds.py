@@ -4,6 +4,7 @@ Equal rows give equal bytes. Marks or dashes repeat every distinction made by co
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from bench.present.charts import CHARTS, LOG_TICKS, PARTS, SPECS
 from bench.present.columns import Table, missing
 from bench.present.plots.vega_plot import LABELS, WIDTH, panel_sizes, spec_of, time_and_share
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.statuses import STATUSES
 
 LINES = 120
@@ -93,18 +95,16 @@ def plans(subject: Subject) -> list[tuple[str, Plan]]:
 
 def ratios(subject: Subject) -> Iterator[Plan]:
     """Plot ratios to the baseline with their intervals, in a panel for each block."""
-    panels = {
-        block.place: [
-            _row(block, cell, "ratios", floor=block.floor_width)
-            for cell in block.ranked
-            if not missing(cell["ratio"])
-        ]
+    rows = [
+        _row(block, cell, "ratios", floor=block.floor_width)
         for block in subject.blocks
-    }
-    compared = {place: rows for place, rows in panels.items() if len(rows) > 1}
+        for cell in block.ranked
+        if not missing(cell["ratio"])
+    ]
+    arms = Counter(row["place"] for row in rows)
+    compared = [row for row in rows if arms[row["place"]] > 1]
     margin = subject.blocks[0].margin
-    far = [abs(math.log(row["ratio"])) for rows in compared.values() for row in rows]
-    wide = max(far, default=0.0) > math.log(TWICE)
+    wide = any(abs(math.log(row["ratio"])) > math.log(TWICE) for row in compared)
     axis = {"scale": SPECS["common"]["wide"], "ticks": LOG_TICKS} if wide else {}
     yield from _faceted(subject, "ratios", compared, 3, margin=margin, legend=None, **axis)
 
@@ -112,37 +112,33 @@ def ratios(subject: Subject) -> Iterator[Plan]:
 def breakdown(subject: Subject) -> Iterator[Plan]:
     """Plot the parts of traced steps as stacked bars, in a panel for each block."""
     traces = subject.found.traces
-    panels = {
-        block.place: [
-            _row(block, cell, "breakdown", what=PARTS[part][0], number=number, seconds=spent[part])
-            for cell in block.ranked
-            if cell["cell"] in traces
-            for spent in [causes.parts(traces[cell["cell"]])]
-            for number, part in enumerate(PARTS)
-        ]
+    rows = [
+        _row(block, cell, "breakdown", what=PARTS[part][0], number=number, seconds=spent[part])
         for block in subject.blocks
-    }
-    known = {row["what"] for rows in panels.values() for row in rows if row["seconds"] > 0}
+        for cell in block.ranked
+        if cell["cell"] in traces
+        for spent in [causes.parts(traces[cell["cell"]])]
+        for number, part in enumerate(PARTS)
+    ]
+    known = {row["what"] for row in rows if row["seconds"] > 0}
     shown = {title: colour for title, colour in PARTS.values() if title in known}
     colours = list(shown.values())
     yield from _faceted(
-        subject, "breakdown", panels, 2, parts=list(shown), partColours=colours, stack="zero"
+        subject, "breakdown", rows, 2, parts=list(shown), partColours=colours, stack="zero"
     )
 
 
 def roofline(subject: Subject) -> Iterator[Plan]:
     """Plot compiled steps below the measured roofs, in a panel for each number of devices."""
-    panels: dict[str, list[Row]] = {}
-    for block in sorted(subject.blocks, key=lambda block: block.block.mesh.size):
-        if roofs := block.ceilings:
-            place = numbers.count(block.block.mesh.size, "device")
-            own = {"matmul": roofs["matmul_flops"], "bandwidth": roofs["memory_bytes"]}
-            panels.setdefault(place, []).extend(
-                _row(block, cell, "roofline", **own) | {"place": place}
-                for cell in block.ranked
-                if cell["intensity"] > 0 and cell["device_flops"] > 0
-            )
-    yield from _faceted(subject, "roofline", panels, 3, "meshes", labels=60, area=60)
+    rows = [
+        _row(block, cell, "roofline", matmul=roofs["matmul_flops"], bandwidth=roofs["memory_bytes"])
+        | {"place": numbers.count(block.block.mesh.size, "device")}
+        for block in sorted(subject.blocks, key=lambda block: block.block.mesh.size)
+        if (roofs := block.ceilings)
+        for cell in block.ranked
+        if cell["intensity"] > 0 and cell["device_flops"] > 0
+    ]
+    yield from _faceted(subject, "roofline", rows, 3, "meshes", labels=60, area=60)
 
 
 def scaling(subject: Subject) -> Iterator[Plan]:
@@ -193,26 +189,26 @@ def heatmap(subject: Subject) -> Iterator[Plan]:
 def _faceted(
     subject: Subject,
     kind: str,
-    panels: Mapping[str, Sequence[Row]],
+    rows: Iterable[Row],
     beside: int,
     what: str = "blocks",
     *,
     labels: int = LABELS,
     **values: Any,
 ) -> Iterator[Plan]:
-    """Yield one plot of the panels, by place, that have rows; none if no panel has any.
+    """Yield one plot with a panel for each place of the rows; none if there are no rows.
 
     `beside` panels fit in a row, and `labels` is the space beside them in pixels.
     """
-    found = {place: rows for place, rows in panels.items() if rows}
+    found = grouped((row["place"], row) for row in rows)
     if not found:
         return
-    lines = max(len({row["name"] for row in rows}) for rows in found.values())
+    lines = max(len({row["name"] for row in own}) for own in found.values())
     places, rest = some(list(found), max(1, min(subject.panels, LINES // lines)), what)
-    rows = [row for place in places for row in found[place]]
-    looks = subject.looks(row["name"] for row in rows)
+    shown = [row for place in places for row in found[place]]
+    looks = subject.looks(row["name"] for row in shown)
     sizes = panel_sizes(len(places), beside, labels)
-    values |= {"rows": rows, "places": places, **looks, **sizes}
+    values |= {"rows": shown, "places": places, **looks, **sizes}
     note = CHARTS[kind].note.format(margin=numbers.percent(subject.blocks[0].margin))
     yield Plan(len(places), partial(spec_of, kind, values), note + rest)
 
@@ -263,12 +259,11 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
 
 def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
     ends = {"value": "", "low": "_q1", "high": "_q3"}
-    keys = ["implementation", "devices", *(f"{key}{end}{suffix}" for end in ends.values())]
-    points = zip(*(curve.points[name].tolist() for name in keys), strict=True)
-    names = ("name", "x", *ends)
+    columns = {"name": "implementation", "x": "devices"}
+    columns |= {name: f"{key}{end}{suffix}" for name, end in ends.items()}
     return [
-        {name: None if missing(value) else value for name, value in zip(names, point, strict=True)}
-        for point in points
+        {name: None if missing(point[own]) else point[own] for name, own in columns.items()}
+        for point in curve.points.to_dict("records")
     ]
 
 
