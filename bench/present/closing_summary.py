@@ -18,6 +18,7 @@ from bench.present.cell_columns import Row
 from bench.present.sentences import Summary
 from bench.present.terminal import Prose, table
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.paths import as_typed
 from bench.records.printable import shortened
 from bench.records.statuses import STATUSES
@@ -148,14 +149,11 @@ def _why(blocks: list[Comparison]) -> str:
 
 def _needed(left: list[tuple[Comparison, list[Claim]]], run: Run) -> float:
     """Return the seconds of measuring that would probably decide all claims with an interval."""
-    seconds = {block.name: 0.0 for block, _ in left}
-    for row in run.block_rows:
-        if row["block"] in seconds:
-            seconds[row["block"]] += sum(row["seconds"].values())
+    spent = grouped((row["block"], sum(row["seconds"].values())) for row in run.block_rows)
     total = sum(
         # Rounds are added by whole launches, at least one.
         max([1.0, *(one.to_decide - 1 for one in claims if math.isfinite(one.to_decide))])
-        * seconds[block.name]
+        * sum(spent[block.name])
         for block, claims in left
     )
     return max(60.0, math.ceil(total / 10) * 10)

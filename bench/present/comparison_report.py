@@ -265,11 +265,11 @@ def setting(compared: RunComparison) -> str:
         return SAME_RUN
     if not compared.differences:
         return ALIKE
-    by_kind: dict[Kind, list[str]] = {}
-    for each in compared.differences:
-        # Names of packages, variables and files keep their spelling.
-        verbatim = each.kind in ("versions", "environment", "sources")
-        by_kind.setdefault(each.kind, []).append(each.name if verbatim else each.name.lower())
+    verbatim = ("versions", "environment", "sources")  # packages, variables and files
+    by_kind = grouped(
+        (each.kind, each.name if each.kind in verbatim else each.name.lower())
+        for each in compared.differences
+    )
     return " ".join(
         f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: "
         f"{(some if kind == 'sources' else listing)(names)}."  # a package may have hundreds

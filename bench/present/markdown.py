@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Any
 
 from markupsafe import Markup
@@ -29,6 +29,7 @@ from bench.present.predicted_curves import Projected
 from bench.present.print_plots import Figures, PrintedChart
 from bench.present.rendering import environment, reading_guide
 from bench.records import numbers, printable
+from bench.records.grouping import grouped
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 
@@ -75,9 +76,8 @@ def _summary(
     every = sentences.summaries(found)
     counts = [sentences.decisions(found.rows), sentences.tally(found.rows)]
     failed = [row for row in endings.rows if STATUSES[row["status"]].failure]
-    named = [
-        row for _, same in groupby(failed, lambda row: row["status"]) for row in [*same][:NAMED]
-    ]
+    by_status = grouped((row["status"], row) for row in failed)
+    named = [row for same in by_status.values() for row in same[:NAMED]]
     return {
         "run": manifest["run"],
         "answers": sentences.answers(every),
@@ -104,7 +104,7 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
     The blocks of a subject are rendered until one does not fit.
     """
     cells = cell_columns.rows(found, manifest)
-    blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
+    blocks = grouped((block.subject, block) for block in found.comparisons)
     room = BYTES
 
     def fits(text: Markup, most: int = BYTES, left: int = 0) -> bool:

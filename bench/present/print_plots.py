@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from bench.analyse.cell_table import Tables
@@ -15,6 +15,7 @@ from bench.present.charts import CHARTS
 from bench.present.columns import Table
 from bench.present.plots.kinds import Subject, plans
 from bench.present.plots.vega_plot import Plot, compose
+from bench.records.grouping import grouped
 from bench.records.paths import adapt_commands
 
 PANELS = 36
@@ -56,7 +57,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
 
     `machine` is printed on each of them.
     """
-    blocks = {name: [*own] for name, own in groupby(found.comparisons, lambda b: b.subject)}
+    blocks = grouped((block.subject, block) for block in found.comparisons)
     room = math.inf if every else PANELS
     most = int(min(MOST, max(FEWEST, room // (2 * max(1, len(blocks))))))
     planned = {name: plans(Subject(found, own, most)) for name, own in blocks.items()}

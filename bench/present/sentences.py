@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Self
 
 from bench.analyse.causes import pair_of
@@ -167,8 +166,7 @@ def summaries(content: Tables) -> list[Summary]:
 
 def by_subject(every: Iterable[Summary]) -> list[tuple[str, list[Summary]]]:
     """Return summaries by subject: a workload with its options."""
-    grouped = groupby(every, key=lambda each: each.comparison.subject)
-    return [(subject, list(own)) for subject, own in grouped]
+    return [*grouped((each.comparison.subject, each) for each in every).items()]
 
 
 def advice(own: Sequence[Summary]) -> list[str]:
@@ -184,15 +182,11 @@ def advice(own: Sequence[Summary]) -> list[str]:
     worst = max(telling, key=lambda each: max(each.comparison.standings.behind.values()))
     said: list[Advice] = []
     while left:
-        reach: dict[str, list[float]] = {}
-        times: defaultdict[str, float] = defaultdict(lambda: 1.0)
-        for each in left:
-            standings = each.comparison.standings
-            for cell in each.comparison.ranked:
-                times[cell["implementation"]] *= cell["step_s"]
-            for name in standings.leaders:
-                reach.setdefault(name, []).append(standings.behind[name][1])
-        best = min(reach, key=lambda name: (-len(reach[name]), max(reach[name]), times[name]))
+        cells = (cell for each in left for cell in each.comparison.ranked)
+        times = grouped((cell["implementation"], cell["step_s"]) for cell in cells)
+        standings = [each.comparison.standings for each in left]
+        reach = grouped((name, one.behind[name][1]) for one in standings for name in one.leaders)
+        best = min(reach, key=lambda n: (-len(reach[n]), max(reach[n]), math.prod(times[n])))
         where = [each for each in left if best in each.comparison.standings.leaders]
         left = [each for each in left if each not in where]
         places = _places([each.among(own) for each in where])

@@ -1,6 +1,5 @@
 """What traces explain: sentences on why one step takes longer than another, and tables."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from bench.present.bounds import TWICE
 from bench.present.charts import PARTS
 from bench.present.columns import Column, Table, formatted, where_known
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.trace_rows import TraceRow
 
 _CATEGORIES = {
@@ -106,13 +106,10 @@ def operation_name(key: Key) -> str:
 
 def _themes(causes: Iterable[Cause]) -> Iterable[list[Cause]]:
     """Group causes, apart from idle time, by what operations do and which side transposes."""
-    found = defaultdict[tuple[str, ...], list[Cause]](list)
-    for cause in causes:
-        key = cause.key
-        if key.category != "idle":
-            kind = key.sizes[0] if key.category == "collective" else ""
-            found[key.category, key.phase, kind, only_one_transposes(cause)].append(cause)
-    return found.values()
+    busy = (cause for cause in causes if cause.key.category != "idle")
+    return grouped(
+        ((operation_name(one.key), one.key.phase, only_one_transposes(one)), one) for one in busy
+    ).values()
 
 
 def only_one_transposes(cause: Cause) -> str:

@@ -1,7 +1,6 @@
 """Histories of cells as tables, with sparklines."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -13,6 +12,7 @@ from bench.analyse.cell_history import RESOLVED, Change, History
 from bench.present import run_environment
 from bench.present.columns import Column, Figure, Table, ratio_figure
 from bench.records import numbers
+from bench.records.grouping import grouped
 
 ABOUT = (
     "Cells that several runs timed on the same hardware, by their ratio to a baseline that took "
@@ -38,10 +38,8 @@ _HASH = re.compile(r"\b([0-9a-f]{9})[0-9a-f]{7,}\b")
 
 def tables(histories: Sequence[History], *, markdown: bool) -> list[Table]:
     """Return a table for each workload and hardware, with sparklines as text or as SVG."""
-    groups = defaultdict[str, list[History]](list)
-    for history in histories:
-        where = run_environment.chips(history.visits[-1].run.manifest)
-        groups[f"{history.block.subject}, {where}"].append(history)
+    newest = ((own, run_environment.chips(own.visits[-1].run.manifest)) for own in histories)
+    groups = grouped((f"{own.block.subject}, {where}", own) for own, where in newest)
     columns = (
         Column("implementation", "Implementation", detail=lambda own: own.block.place),
         Column("runs", "Runs", value=_runs),
