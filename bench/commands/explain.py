@@ -50,14 +50,12 @@ def explain(
         stored = store.load(find_run(run)) if run else newest_run(a, b)
         warn_of_damage(stored)
         refuse_race(stored.manifest, "explained")
-        programs, apart = stored.programs, cells_apart(stored)
-        traces = {row["cell"]: row for row in stored.traces}
+        programs, tables = stored.programs, cell_table.build(stored)
         known = {row["cell"] for row in stored.cell_rows}
         a, b = whole_name(a, known), whole_name(b, known)
         compiled = a != b and {a, b} <= programs.keys()
-        separate = a != b and {a, b} <= known and {a, b} & apart
-        traced = not separate and {a, b} <= traces.keys()
-        tables = cell_table.build(stored)
+        separate = a != b and {a, b} <= known and {a, b} & cells_apart(stored)
+        traced = not separate and {a, b} <= tables.traces.keys()
         if compiled or separate:
             explanation.show_times(console, (a, b), tables)
         if compiled and (every or not traced):
@@ -73,22 +71,19 @@ def explain(
     typer.echo(f"causes: {path.as_posix()}")
 
 
-def explain_cells(
-    a: str, b: str, run: store.Run, tables: Tables | None = None
-) -> tuple[Explanation, Path]:
+def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> tuple[Explanation, Path]:
     """Compare the traces of two cells of a run, and store the causes as CSV and Parquet.
 
     Returns the explanation, and the CSV file: `explain_<a>_<b>.csv` in the run's folder. BadInput
     if both are the same cell, or the run lacks a trace or a time of one of them.
     """
-    from bench.analyse import cell_table
     from bench.analyse.causes import attribute
     from bench.present.explanation import Explanation, causes_frame
     from bench.records import frames
 
     if a == b:
         raise BadInput(["name two different cells"])
-    traces = {row["cell"]: row for row in run.traces}
+    traces = tables.traces
     cells = {row["cell"]: row["status"] for row in run.decisive()}
     said = f"{run.directory} has no cell"
     faults = [_unknown(name, cells, said) for name in (a, b) if name not in cells] or [
@@ -98,7 +93,7 @@ def explain_cells(
     ]  # fmt: skip
     if faults:
         raise BadInput(faults)
-    latency = (tables or cell_table.build(run)).cells.set_index("cell")["latency_s"]
+    latency = tables.cells.set_index("cell")["latency_s"]
     ratio = float(latency[a] / latency[b])
     if not math.isfinite(ratio):
         raise BadInput([f"{a if math.isnan(latency[a]) else b} has no time in {run.directory}"])

@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.analyse import cell_table
 from bench.analyse.causes import Key, attribute, means, oversubscription, stragglers
 from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
@@ -197,7 +198,7 @@ def test_parts_devices_and_cores() -> None:
 def explain(a: str, b: str, run: str = ""):
     """As the command does."""
     found = store.load(Path("reports", run)) if run else newest_run(a, b)
-    return explain_cells(a, b, found)
+    return explain_cells(a, b, found, cell_table.build(found))
 
 
 @pytest.fixture
