@@ -170,44 +170,37 @@ class _Worker:
                 reason = f"the worker ended without {what} for it"
                 cells[name] = self.run.cell_row(name, "crashed", reason)
         # Impossible times do not count; with those of the baseline, neither do its twin's.
-        block, right, ceilings = self._timed()
-        if block is not None and right:
-            samples, rounds_s = self.report.samples, self.report.rounds_s
-            refused = reasons_against(block, right, samples, ceilings, rounds_s)
-            self._withdraw(refused, "implausible")
+        self._withdraw(reasons_against(*self._timed(), self.report.rounds_s), "implausible")
 
-    def _timed(self) -> tuple[BlockRow | None, dict[str, CellRow], Ceilings | None]:
-        """Return the block's row, the rows of the cells that are ok, and the block's ceilings."""
-        block = self.report.block
-        right = {name: row for name, row in self.report.cells.items() if row["status"] == "ok"}
-        return block, right, (block and block["ceilings"]) or self.run.launch.ceilings
+    def _timed(self) -> tuple[BlockRow, Cells, Sequence[SampleRow], Ceilings | None]:
+        """Return a complete block's row, the rows of its ok cells, its samples and ceilings."""
+        block, cells = self.report.block, self.report.cells
+        assert block is not None, "a worker that finished has sent it"  # noqa: S101
+        right = {name: row for name, row in cells.items() if row["status"] == "ok"}
+        return block, right, self.report.samples, block["ceilings"] or self.run.launch.ceilings
 
     def _withdraw(self, refused: Mapping[str, str], status: Status) -> None:
         """End ok cells whose times do not count, for the given reasons."""
-        report = self.report
-        assert report.block is not None, "its arms were measured"  # noqa: S101
-        right = [name for name, row in report.cells.items() if row["status"] == "ok"]
+        report, (block, right, *_) = self.report, self._timed()
         for name, reason in refused.items():
             report.cells[name] = self.run.cell_row(name, status, reason)
-        gone = {*refused, *([TWIN] if report.block["baseline"] in refused else [])}
+        gone = {*refused, *([TWIN] if block["baseline"] in refused else [])}
         report.samples = [r for r in report.samples if implementation_of(r["arm"]) not in gone]
         if TWIN in gone:
-            report.block["baseline"] = next((name for name in right if name not in gone), "")
+            block["baseline"] = next((name for name in right if name not in gone), "")
 
     def repeat_winner(self) -> str:
         """Isolate a suspicious winner; return it if its times are withdrawn, else an empty name."""
-        run, report, settings = self.run, self.report, self.run.settings.worker
-        block, right, ceilings = self._timed()
+        run, report, timed = self.run, self.report, self._timed()
         # A gate compares revisions in the worker, a TPU belongs to one process, and an isolated
         # process cannot join a mesh that several processes share.
-        apart = settings["base_files"] or run.settings.platform == "tpu"
-        if block is None or apart or run.block.options.processes > 1:
+        apart = run.settings.worker["base_files"] or run.settings.platform == "tpu"
+        if apart or run.block.options.processes > 1:
             return ""
-        users = run.users_among(right)
-        found = suspicious_winner(block, right, report.samples, ceilings, users)
+        found = suspicious_winner(*timed, run.users_among(timed[1]))
         if found is None or found.name in run.launch.isolated:
             return ""
-        names = list(filter(None, (found.beside, found.name)))
+        names = list(filter(None, (found.finding["beside"], found.name)))
         again = _Worker(run, names, isolated=True)
         if again.report.status != "ok":
             again.report.samples = []

@@ -161,13 +161,10 @@ class Suspicion:
     """A suspicious winner."""
 
     name: str
-    beside: str
-    """The fastest other arm, a shipped one if possible; empty if there is none."""
-    why: str
-    ratio: float
-    """Its step time over that of the other arm; without one, seconds. The median of the rounds."""
+    finding: Isolation
+    """What the rounds have shown: the other arm is the fastest, a shipped one if possible."""
     high: float
-    """The same in the rounds' upper quartile."""
+    """The upper quartile of the rounds' ratios, of which the finding has the median."""
 
 
 def suspicious_winner(
@@ -202,8 +199,10 @@ def suspicious_winner(
         "its file changes settings of the whole process": row.get("jax_config"),
     }
     why = "; ".join(sign for sign, shown in signs.items() if shown)
-    high = quantiles(ratios, n=4, method="inclusive")[-1]
-    return Suspicion(winner, beside, why, ratio, high) if why else None
+    if not why:
+        return None
+    finding = Isolation(why=why, beside=beside, ratio=ratio, isolated_ratio=None, reason="")
+    return Suspicion(winner, finding, quantiles(ratios, n=4, method="inclusive")[-1])
 
 
 def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolation, str]:
@@ -211,10 +210,8 @@ def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolati
 
     Returns the finding, and the reason why the cell is wrong, empty if it is not.
     """
-    name, beside = suspicion.name, suspicion.beside
-    found = Isolation(
-        why=suspicion.why, beside=beside, ratio=suspicion.ratio, isolated_ratio=None, reason=""
-    )
+    name, found = suspicion.name, suspicion.finding.copy()
+    beside = found["beside"]
     ended = [cells[one] for one in (name, beside) if one in cells and cells[one]["status"] != "ok"]
     others = step_times(samples, beside) if beside else None
     ratios = _ratios(step_times(samples, name), others)
@@ -231,7 +228,7 @@ def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolati
         return found, ""
     took = [
         f"{100 * each:.3g} % of the time of {beside}" if beside else numbers.si(each, "s")
-        for each in (suspicion.ratio, now)
+        for each in (found["ratio"], now)
     ]
     return found, (
         f"its times depend on the process that it shares with the clock: a step took {took[0]} "

@@ -42,7 +42,7 @@ def test_an_approximate_step_is_no_winner_and_hides_none():
     suspicion = suspicious_winner(
         {"devices": 1}, cells, samples(seconds), CEILINGS, (USER, "sparse")
     )
-    assert (suspicion.name, suspicion.beside) == (USER, SHIPPED)
+    assert (suspicion.name, suspicion.finding["beside"]) == (USER, SHIPPED)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_an_approximate_step_is_no_winner_and_hides_none():
 )
 def test_a_winner_that_is_suspicious(seconds, more, beside: str, why: str) -> None:
     suspicion = found(seconds, **more)
-    assert (suspicion.name, suspicion.beside) == (USER, beside)
-    assert why in suspicion.why
+    assert (suspicion.name, suspicion.finding["beside"]) == (USER, beside)
+    assert why in suspicion.finding["why"]
     wanted = seconds[USER] / seconds[beside] if beside else seconds[USER]
-    assert suspicion.ratio == pytest.approx(wanted, rel=0.1)
-    assert suspicion.high >= suspicion.ratio
+    assert suspicion.finding["ratio"] == pytest.approx(wanted, rel=0.1)
+    assert suspicion.high >= suspicion.finding["ratio"]
 
 
 @pytest.mark.parametrize(
