@@ -105,7 +105,7 @@ class Engine:
         if self.options.cold or self.bases is not None or self.catalogue["processes"] > 1:
             return 0
         keys = proof_cache.entry_keys(self._contents, block, arms)
-        return sum(user_cache.has(proof_cache.entry_name(keys[name])) for name in arms)
+        return sum(user_cache.has(keys[name]) for name in arms if name in keys)
 
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.

@@ -12,26 +12,17 @@ from bench.records.variants import Variant
 
 
 class Order(TypedDict):
-    """The description of a launch for the hosts that start its processes."""
+    """All that a host needs to start one of a launch's processes."""
 
     job: Job
     platform: str
     devices: int
     """Devices of each process."""
-    processes: int
     variables: dict[str, str]
-    coordinator: str
-    """`host:port` for jax.distributed.initialize; empty if there is one process."""
-
-
-class StartOrder(Order):
-    """The order to start one of the launch's processes."""
-
-    rank: int
-    place: int
-    """Index among the processes of its host."""
-    neighbours: int
-    """Number of processes that share its host, itself included."""
+    place: Place
+    """Its place in the launch; the supervisor fills in that of rank 0."""
+    ranks: list[int]
+    """Ranks of the processes on its host, itself included."""
 
 
 class Hosts:
@@ -47,28 +38,27 @@ class Hosts:
 
     def start(self, order: Order, rank: int, on_line: OnLine) -> Process:
         """Start the launch's process of this rank, with cores of its own if possible."""
-        every = order["processes"]
-        return start_process({**order, "rank": rank, "place": rank, "neighbours": every}, on_line)
+        place = order["place"] | {"rank": rank}
+        return start_process({**order, "place": place}, on_line)
 
     def close(self) -> None:
         """End the run on the other hosts."""
 
 
-def start_process(order: StartOrder, on_line: OnLine) -> LocalProcess:
+def start_process(order: Order, on_line: OnLine) -> LocalProcess:
     """Start one of a launch's processes on this host."""
-    platform, devices, processes = order["platform"], order["devices"], order["processes"]
-    place, neighbours = order["place"], order["neighbours"]
+    platform, devices, job = order["platform"], order["devices"], order["job"]
+    place, neighbours = order["place"], len(order["ranks"])
+    processes, index = place["processes"], order["ranks"].index(place["rank"])
     environment = worker_environment(platform, devices, processes)
-    job = order["job"]
     if programs := job.get("program_cache"):  # removed even if it is killed
         environment["TMPDIR"] = str(Path(programs).parent)
     if processes > 1:
-        own = Place(rank=order["rank"], processes=processes, coordinator=order["coordinator"])
         if platform != "cpu" and neighbours > 1:
-            own["local_devices"] = [*range(place * devices, (place + 1) * devices)]
-        job = {**job, "place": own}
+            place["local_devices"] = [*range(index * devices, (index + 1) * devices)]
+        job = {**job, "place": place}
     environment = Variant("", order["variables"]).applied(environment)
-    cores = worker_cores(platform, devices, place, neighbours)
+    cores = worker_cores(platform, devices, index, neighbours)
     return LocalProcess(
         json.dumps(job), on_line, environment=environment, cores=cores, shares_host=processes > 1
     )

@@ -36,8 +36,8 @@ ACCOUNTED = {
 """Modules outside the project that the files of a cached cell may import. Any other may read files
 or variables, or be an editable install, which changes without a new version."""
 
-Keys = dict[str, str | None]
-"""Cache keys of a launch's entries, by implementation and GATE; None if it must not be cached."""
+Keys = dict[str, str]
+"""Names of entries in the user's cache, by implementation and GATE, of what may be cached."""
 Known = dict[str, dict[str, Any]]
 """Contents of entries by the same names: `run`, `proof`, `figures`, and `compile` if cold."""
 ROOM = 64 << 20
@@ -49,7 +49,7 @@ CONTENT = "content.json"
 
 
 def entry_keys(contents: Contents, block: Block, arms: Sequence[str]) -> Keys:
-    """Hash everything on which the proofs and programs of a block's arms depend.
+    """Name the entries by hashes of all on which the proofs and programs of a block's arms depend.
 
     These are the cell's content key, the names of its files, the worker's files, the variables that
     change how XLA and its libraries run, the versions of installed packages, and the processor.
@@ -65,8 +65,8 @@ def entry_keys(contents: Contents, block: Block, arms: Sequence[str]) -> Keys:
     for name in [*arms, *([GATE] if arms else [])]:
         cell = Cell(block, name if name in arms else "")
         parts = json.dumps([contents.key(cell), contents.sources(cell), shared], sort_keys=True)
-        accounted = contents.elsewhere(cell) <= ACCOUNTED
-        keys[name] = digest(parts.encode(), 32) if accounted else None
+        if contents.elsewhere(cell) <= ACCOUNTED:
+            keys[name] = f"cells/{digest(parts.encode(), 32)}.zip"
     return keys
 
 
@@ -74,7 +74,7 @@ def recall(keys: Keys, folder: Path) -> Known:
     """Unpack the programs of entries into a compilation cache; return the entries' contents."""
     known: Known = {}
     for name, key in keys.items():
-        packed = user_cache.read(entry_name(key))
+        packed = user_cache.read(key)
         if packed is not None:  # if programs cannot be unpacked, nothing is reused
             with zipfile.ZipFile(io.BytesIO(packed)) as archive, contextlib.suppress(OSError):
                 content = json.loads(archive.read(CONTENT))
@@ -113,18 +113,13 @@ def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, ru
                 entry["compile"] = row["compile"]
             entries[row["implementation"]] = entry
     for name, entry in [*entries.items(), *([(GATE, {})] if entries else [])]:
-        if (key := keys.get(name)) is not None and name not in known:
+        if name in keys and name not in known:
             packed = io.BytesIO()
             with contextlib.suppress(OSError), zipfile.ZipFile(packed, "w") as archive:
                 archive.writestr(CONTENT, json.dumps(entry))
                 for path in sorted((folder / name).rglob("*")):
                     archive.write(path, path.relative_to(folder / name))
-            user_cache.write(entry_name(key), packed.getvalue())
-
-
-def entry_name(key: str | None) -> str:
-    """Return the name of an entry in the user's cache."""
-    return f"cells/{key}.zip"
+            user_cache.write(keys[name], packed.getvalue())
 
 
 def _workers() -> str:

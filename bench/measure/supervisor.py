@@ -24,7 +24,7 @@ from bench.records.arms import TWIN, implementation_of
 from bench.records.cells import Block, Cell
 from bench.records.git_files import shipped_implementations
 from bench.records.host import load_average
-from bench.records.messages import UNFINISHED, Job, LookEvent, PhaseEvent, WorkerSettings
+from bench.records.messages import UNFINISHED, Job, LookEvent, PhaseEvent, Place, WorkerSettings
 from bench.records.rows import BlockRow, Ceilings, CellRow, Cells, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
 from bench.records.step_programs import ProgramFigures
@@ -108,14 +108,15 @@ class _Worker:
         self.run, block, settings = run, run.block, run.settings
         processes = block.options.processes
         self.report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
+        coordinator = settings.hosts.coordinator() if processes > 1 else ""
         variant = settings.variants.get(block.options.variant)
         order = Order(
             job=self._job(names, alone=alone or isolated, isolated=isolated),
             platform=settings.platform,
             devices=block.mesh.size // processes,
-            processes=processes,
             variables={} if variant is None else dict(variant.variables),
-            coordinator=settings.hosts.coordinator() if processes > 1 else "",
+            place=Place(rank=0, processes=processes, coordinator=coordinator),
+            ranks=[*range(processes)],
         )
         start = partial(settings.hosts.start, order)
         with Group(start, processes, self.report.attempt) as group:

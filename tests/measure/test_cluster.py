@@ -31,7 +31,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.messages import PhaseEvent
+from bench.records.messages import PhaseEvent, Place
 from bench.records.paths import ROOT
 from tests.fakes.settings import worker_settings
 
@@ -308,12 +308,12 @@ def test_what_an_earlier_launch_said_is_not_heard(cluster: Cluster) -> None:
     led, connection = cluster.lead(), cluster.says(hello(config_of(1)))
     found, heard = led.result(), []
     order = Order(
-        job={"attempt": "second"}, platform="cpu", devices=1, processes=2, variables={},
-        coordinator=f"{HOST}:1",
+        job={"attempt": "second"}, platform="cpu", devices=1, variables={}, ranks=[0, 1],
+        place=Place(rank=0, processes=2, coordinator=f"{HOST}:1"),
     )  # fmt: skip
     process = found.start(order, 1, heard.append)
     assert isinstance(process, RemoteProcess)
-    assert json.loads(connection.recv_bytes())["start"]["rank"] == 1
+    assert json.loads(connection.recv_bytes())["start"]["place"]["rank"] == 1
     for message in (
         {"attempt": "first", "said": "old"},
         {"attempt": "first", "ended": 1, "tail": ["old"], "killed_by_kernel": None},

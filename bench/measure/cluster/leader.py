@@ -17,7 +17,7 @@ from multiprocessing.connection import Client, Connection, answer_challenge, del
 from typing import Any, TypedDict, cast
 
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
-from bench.measure.hosts import Hosts, Order, StartOrder, start_process
+from bench.measure.hosts import Hosts, Order, start_process
 from bench.measure.processes.group import Ended, LocalProcess, Process, free_port
 from bench.measure.processes.guarded import OnLine
 from bench.plan.distributed_config import DistributedConfig
@@ -190,12 +190,12 @@ class Leader(Hosts):
         """Start the launch's process of this rank on its host."""
         # All processes must take part in some compilations, so none may use a cache of its own.
         job = cast("Any", {k: v for k, v in order["job"].items() if k != "program_cache"})
-        ranks = self._on_host_of(rank, order["processes"])
-        where = {"rank": rank, "place": ranks.index(rank), "neighbours": len(ranks)}
-        place = cast("StartOrder", {**order, **where, "job": job})
+        place = order["place"] | {"rank": rank}
+        ranks = self._on_host_of(rank, place["processes"])
+        own: Order = {**order, "job": job, "place": place, "ranks": ranks}
         if not rank:
-            return start_process(place, on_line)
-        self._links[rank].start(place, on_line)
+            return start_process(own, on_line)
+        self._links[rank].start(own, on_line)
         return self._links[rank]
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class RemoteProcess(Process):
         self._ended: Ended = {"ended": 0, "tail": [], "killed_by_kernel": None}
         threading.Thread(target=self._read, daemon=True).start()
 
-    def start(self, order: StartOrder, on_line: OnLine) -> None:
+    def start(self, order: Order, on_line: OnLine) -> None:
         """Start the process of another launch, whose output `on_line` receives."""
         self._attempt, self._on_line = order["job"]["attempt"], on_line
         self._over.clear()
