@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -79,11 +79,6 @@ class BlockState:
     @property
     def _settled_arms(self) -> set[str]:
         return set(self.looks[-1].get("settled", ())) if self.looks else set()
-
-    def is_open(self, implementation: str, launches: int) -> bool:
-        """Whether an implementation has fewer launches than this, and none that failed."""
-        done = sum(row["implementation"] == implementation for row in self.cells)
-        return done < launches and implementation not in self.failed
 
     def proved(self, launch: int) -> dict[str, ProgramFigures]:
         """Return the programs' figures of the implementations that an earlier launch has proved."""
@@ -254,11 +249,13 @@ class Schedule:
     def _open(self, block: Block, arms: Sequence[str], launches: int) -> list[str]:
         """List the arms with fewer launches than this; in a gate, only complete pairs."""
         state = self.blocks[block.name]
-        settled = state.settled
+        settled, failed = state.settled, state.failed
+        done = Counter(row["implementation"] for row in state.cells)
         # Comparisons of variants and of process counts use the launches that all have in common.
         across = len({(b.options.variant, b.options.processes) for b in self.plan.blocks}) > 1
         fewest = launches if across else min(launches, FEWEST_LAUNCHES)
-        names = [n for n in arms if state.is_open(n, fewest if n in settled else launches)]
+        most = {name: fewest if name in settled else launches for name in arms}
+        names = [name for name in arms if done[name] < most[name] and name not in failed]
         if self.bases is not None:
             return self.bases.paired(names)
         # The baseline alone is not worth measuring, unless arms beside it are unsettled.

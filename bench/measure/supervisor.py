@@ -99,127 +99,10 @@ def run_block(
     return run.run(list(implementations))
 
 
-class _Worker:
-    """One worker for some of a block's implementations, from its start to its end."""
-
-    def __init__(
-        self, run: _BlockRun, names: list[str], *, alone: bool = False, isolated: bool = False
-    ) -> None:
-        self.run, block, settings = run, run.block, run.settings
-        processes = block.options.processes
-        self.report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
-        coordinator = settings.hosts.coordinator() if processes > 1 else ""
-        variant = settings.variants.get(block.options.variant)
-        order = Order(
-            job=self._job(names, alone=alone or isolated, isolated=isolated),
-            platform=settings.platform,
-            devices=block.mesh.size // processes,
-            variables={} if variant is None else dict(variant.variables),
-            place=Place(rank=0, processes=processes, coordinator=coordinator),
-            ranks=[*range(processes)],
-        )
-        start = partial(settings.hosts.start, order)
-        with Group(start, processes, self.report.attempt) as group:
-            end = group.follow(partial(self._on_event, group), self.report.overdue)
-        self.report.finish(end, group, settings.worker["seconds"])
-        if self.report.status == "ok":
-            self._complete(names)
-
-    def _job(self, implementations: list[str], *, alone: bool, isolated: bool) -> Job:
-        run, settings = self.run, self.run.settings
-        number, proved, baseline = run.launch.number, run.launch.proved, settings.baseline
-        job: Job = {
-            **settings.worker,
-            **run.block.fields,
-            "attempt": self.report.attempt,
-            "launch": number,
-            "implementations": implementations,
-            "baseline": baseline if baseline in implementations else implementations[0],
-            "proved": {name: proved[name] for name in implementations if name in proved},
-            "ceilings": number == 0 and not alone and not run.without_ceilings,
-            # The order of arms differs between blocks, but is the same in a repeated run.
-            "seed": zlib.crc32(f"{run.block.name}/{number}".encode()),
-            # A cell that runs alone is compared with nothing.
-            "interleaved": not alone,
-        }
-        if alone:  # a cell that did not fit with others has no spare memory
-            job |= {"inputs": [], "ablations": []}
-        if isolated:  # each in a process of its own; what the worker has proved holds there too
-            job |= {"isolated": implementations, "proved": {name: {} for name in implementations}}
-            rounds = min(job["rounds"], ROUNDS)
-            job |= {"rounds": rounds, "seconds": job["seconds"] * (rounds / job["rounds"])}
-        if number or isolated:
-            job["phases"] = {}
-        if settings.program_cache is not None:
-            job["program_cache"] = settings.program_cache
-        return job
-
-    def _on_event(self, group: Group, rank: int, event: dict[str, Any]) -> None:
-        self.report.on_event(rank, event)
-        if rank == 0 and event["event"] == "look":
-            more = self.run.launch.arms_to_continue(cast("LookEvent", event))
-            group.processes[0].send_line(json.dumps(more))
-        elif rank == 0 and event["event"] == "phase":
-            self.run.progress(cast("PhaseEvent", event))
-
-    def _complete(self, implementations: list[str]) -> None:
-        """Mark cells without a row, and ok cells without samples, as crashed."""
-        cells, measured = self.report.cells, {row["arm"] for row in self.report.samples}
-        for name in implementations:
-            what = "a result" if name not in cells else "samples"
-            if name not in cells or (cells[name]["status"] == "ok" and name not in measured):
-                reason = f"the worker ended without {what} for it"
-                cells[name] = self.run.cell_row(name, "crashed", reason)
-        # Impossible times do not count; with those of the baseline, neither do its twin's.
-        self._withdraw(reasons_against(*self._timed(), self.report.rounds_s), "implausible")
-
-    def _timed(self) -> tuple[BlockRow, Cells, Sequence[SampleRow], Ceilings | None]:
-        """Return a complete block's row, the rows of its ok cells, its samples and ceilings."""
-        block, cells = self.report.block, self.report.cells
-        assert block is not None, "a worker that finished has sent it"  # noqa: S101
-        right = {name: row for name, row in cells.items() if row["status"] == "ok"}
-        return block, right, self.report.samples, block["ceilings"] or self.run.launch.ceilings
-
-    def _withdraw(self, refused: Mapping[str, str], status: Status) -> None:
-        """End ok cells whose times do not count, for the given reasons."""
-        report, (block, right, *_) = self.report, self._timed()
-        for name, reason in refused.items():
-            report.cells[name] = self.run.cell_row(name, status, reason)
-        gone = {*refused, *([TWIN] if block["baseline"] in refused else [])}
-        report.samples = [r for r in report.samples if implementation_of(r["arm"]) not in gone]
-        if TWIN in gone:
-            block["baseline"] = next((name for name in right if name not in gone), "")
-
-    def repeat_winner(self) -> str:
-        """Isolate a suspicious winner; return it if its times are withdrawn, else an empty name."""
-        run, report, timed = self.run, self.report, self._timed()
-        # A gate compares revisions in the worker, a TPU belongs to one process, and an isolated
-        # process cannot join a mesh that several processes share.
-        apart = run.settings.worker["base_files"] or run.settings.platform == "tpu"
-        if apart or run.block.options.processes > 1:
-            return ""
-        found = suspicious_winner(*timed, run.users_among(timed[1]))
-        if found is None or found.name in run.launch.isolated:
-            return ""
-        names = list(filter(None, (found.finding["beside"], found.name)))
-        again = _Worker(run, names, isolated=True)
-        if again.report.status != "ok":
-            again.report.samples = []
-            blamed = again.report.arm if again.report.arm in names else found.name
-            again.report.cells[blamed] = again.ended(blamed)
-        isolation, wrong = compared(found, again.report.cells, again.report.samples)
-        if wrong:
-            self._withdraw({found.name: wrong}, "wrong")
-        report.cells[found.name]["isolation"] = isolation
-        return found.name if wrong else ""
-
-    def ended(self, name: str) -> CellRow:
-        """Make the row of a cell that ended as the worker itself did."""
-        return self.run.cell_row(name, self.report.status, self.report.reason)
-
-
 @dataclass
 class _BlockRun:
+    """One launch of a block, in as many workers as it takes."""
+
     block: Block
     settings: Settings
     progress: Callable[[PhaseEvent], None]
@@ -258,6 +141,122 @@ class _BlockRun:
         own = cast("BlockRow", block)
         return Attempt(report.samples, rows, own, report.traces, report.losses)
 
+    def _work(
+        self, names: list[str], *, alone: bool = False, isolated: bool = False
+    ) -> WorkerReport:
+        """Run a worker for some implementations, from its start to its end."""
+        block, settings, processes = self.block, self.settings, self.block.options.processes
+        report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
+        coordinator = settings.hosts.coordinator() if processes > 1 else ""
+        variant = settings.variants.get(block.options.variant)
+        order = Order(
+            job=self._job(report.attempt, names, alone=alone or isolated, isolated=isolated),
+            platform=settings.platform,
+            devices=block.mesh.size // processes,
+            variables={} if variant is None else dict(variant.variables),
+            place=Place(rank=0, processes=processes, coordinator=coordinator),
+            ranks=[*range(processes)],
+        )
+        with Group(partial(settings.hosts.start, order), processes, report.attempt) as group:
+            end = group.follow(partial(self._on_event, report, group), report.overdue)
+        report.finish(end, group, settings.worker["seconds"])
+        if report.status == "ok":
+            self._complete(report, names)
+        return report
+
+    def _job(self, attempt: str, implementations: list[str], *, alone: bool, isolated: bool) -> Job:
+        number, proved = self.launch.number, self.launch.proved
+        settings, baseline = self.settings, self.settings.baseline
+        job: Job = {
+            **settings.worker,
+            **self.block.fields,
+            "attempt": attempt,
+            "launch": number,
+            "implementations": implementations,
+            "baseline": baseline if baseline in implementations else implementations[0],
+            "proved": {name: proved[name] for name in implementations if name in proved},
+            "ceilings": number == 0 and not alone and not self.without_ceilings,
+            # The order of arms differs between blocks, but is the same in a repeated run.
+            "seed": zlib.crc32(f"{self.block.name}/{number}".encode()),
+            # A cell that runs alone is compared with nothing.
+            "interleaved": not alone,
+        }
+        if alone:  # a cell that did not fit with others has no spare memory
+            job |= {"inputs": [], "ablations": []}
+        if isolated:  # each in a process of its own; what the worker has proved holds there too
+            job |= {"isolated": implementations, "proved": {name: {} for name in implementations}}
+            rounds = min(job["rounds"], ROUNDS)
+            job |= {"rounds": rounds, "seconds": job["seconds"] * (rounds / job["rounds"])}
+        if number or isolated:
+            job["phases"] = {}
+        if settings.program_cache is not None:
+            job["program_cache"] = settings.program_cache
+        return job
+
+    def _on_event(
+        self, report: WorkerReport, group: Group, rank: int, event: dict[str, Any]
+    ) -> None:
+        report.on_event(rank, event)
+        if rank == 0 and event["event"] == "look":
+            more = self.launch.arms_to_continue(cast("LookEvent", event))
+            group.processes[0].send_line(json.dumps(more))
+        elif rank == 0 and event["event"] == "phase":
+            self.progress(cast("PhaseEvent", event))
+
+    def _complete(self, report: WorkerReport, implementations: list[str]) -> None:
+        """Mark cells without a row, and ok cells without samples, as crashed."""
+        cells, measured = report.cells, {row["arm"] for row in report.samples}
+        for name in implementations:
+            what = "a result" if name not in cells else "samples"
+            if name not in cells or (cells[name]["status"] == "ok" and name not in measured):
+                reason = f"the worker ended without {what} for it"
+                cells[name] = self.cell_row(name, "crashed", reason)
+        # Impossible times do not count; with those of the baseline, neither do its twin's.
+        refused = reasons_against(*self._timed(report), report.rounds_s)
+        self._withdraw(report, refused, "implausible")
+
+    def _timed(
+        self, report: WorkerReport
+    ) -> tuple[BlockRow, Cells, Sequence[SampleRow], Ceilings | None]:
+        """Return a complete block's row, the rows of its ok cells, its samples and ceilings."""
+        block = report.block
+        assert block is not None, "a worker that finished has sent it"  # noqa: S101
+        right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
+        return block, right, report.samples, block["ceilings"] or self.launch.ceilings
+
+    def _withdraw(self, report: WorkerReport, refused: Mapping[str, str], status: Status) -> None:
+        """End ok cells whose times do not count, for the given reasons."""
+        block, right, *_ = self._timed(report)
+        for name, reason in refused.items():
+            report.cells[name] = self.cell_row(name, status, reason)
+        gone = {*refused, *([TWIN] if block["baseline"] in refused else [])}
+        report.samples = [r for r in report.samples if implementation_of(r["arm"]) not in gone]
+        if TWIN in gone:
+            block["baseline"] = next((name for name in right if name not in gone), "")
+
+    def _repeat_winner(self, report: WorkerReport) -> str:
+        """Isolate a suspicious winner; return it if its times are withdrawn, else an empty name."""
+        timed = self._timed(report)
+        # A gate compares revisions in the worker, a TPU belongs to one process, and an isolated
+        # process cannot join a mesh that several processes share.
+        apart = self.settings.worker["base_files"] or self.settings.platform == "tpu"
+        if apart or self.block.options.processes > 1:
+            return ""
+        found = suspicious_winner(*timed, self.users_among(timed[1]))
+        if found is None or found.name in self.launch.isolated:
+            return ""
+        names = list(filter(None, (found.finding["beside"], found.name)))
+        again = self._work(names, isolated=True)
+        if again.status != "ok":
+            again.samples = []
+            blamed = again.arm if again.arm in names else found.name
+            again.cells[blamed] = self.cell_row(blamed, again.status, again.reason)
+        isolation, wrong = compared(found, again.cells, again.samples)
+        if wrong:
+            self._withdraw(report, {found.name: wrong}, "wrong")
+        report.cells[found.name]["isolation"] = isolation
+        return found.name if wrong else ""
+
     def run(self, implementations: list[str]) -> list[Attempt]:
         ended: dict[str, CellRow] = {}
         """Rows of cells that will not run again."""
@@ -267,14 +266,13 @@ class _BlockRun:
         attempts: list[Attempt] = []
         pending = implementations
         while pending:
-            worker = _Worker(self, pending)
-            report = worker.report
+            report = self._work(pending)
             if report.status != "ok" and report.phase == "ceilings" and not self.without_ceilings:
                 self.without_ceilings = True
                 continue
             failed = {name: row for name, row in report.cells.items() if row["status"] != "ok"}
             if report.status != "ok" and report.arm in pending and report.arm not in failed:
-                failed[report.arm] = worker.ended(report.arm)
+                failed[report.arm] = self.cell_row(report.arm, report.status, report.reason)
             doubtful |= (shared := self._shared(failed, report, pending))
             ended |= {name: row for name, row in failed.items() if name not in shared}
             if strangers := self._spoilers(failed, report, pending):
@@ -283,7 +281,7 @@ class _BlockRun:
                 doubtful = doubtful - {*pending} | strangers - failed.keys()
                 continue
             spoiled = any(row.get("threads_s") for row in failed.values())
-            if report.status == "ok" and not spoiled and (spoiler := worker.repeat_winner()):
+            if report.status == "ok" and not spoiled and (spoiler := self._repeat_winner(report)):
                 failed[spoiler] = ended[spoiler] = report.cells[spoiler]
                 spoiled = True
             # A spoiler may have slowed the others down, which therefore run again without it.
@@ -298,10 +296,11 @@ class _BlockRun:
                 memory = report.status == "oom" and report.phase not in _BEFORE_ARMS
                 alone = {*pending} if memory and len(pending) > 1 else set[str]()
                 doubtful |= alone
-                ended |= {name: worker.ended(name) for name in pending if name not in alone}
-                pending = []
+                row = partial(self.cell_row, status=report.status, reason=report.reason)
+                ended |= {name: row(name) for name in pending if name not in alone}
+                break
         if not attempts and ended:
-            nothing = replace(worker.report, block=None, samples=[], traces=[], losses=[])
+            nothing = replace(report, block=None, samples=[], traces=[], losses=[])
             attempts.append(self.attempt(nothing, ended.values()))
         attempts += [self._run_alone(name) for name in implementations if name in doubtful]
         return attempts
@@ -350,11 +349,10 @@ class _BlockRun:
         return users if any(one.cells[0]["status"] == "ok" for one in alone) else set()
 
     def _run_alone(self, name: str) -> Attempt:
-        worker = _Worker(self, [name], alone=True)
-        report = worker.report
+        report = self._work([name], alone=True)
         row = report.cells.get(name)
         if report.status != "ok" and (row is None or row["status"] == "ok"):
-            row = worker.ended(name)
+            row = self.cell_row(name, report.status, report.reason)
         assert row is not None, "a worker that finished has a row for every cell"  # noqa: S101
         if row["status"] != "ok":
             report.samples = []
