@@ -102,16 +102,15 @@ def read_catalogue(
     while True:
         request = json.dumps({**paths, "fatal": fatal})
         answer = ask(COMMAND, request, child_environment(), TIMEOUT_S)
-        values = _read(answer.out)
-        if answer.code == 0 and values and isinstance(values[-1], dict):
-            return cast("Catalogue", {**values[-1], **paths})
-        file = values[-1] if values else None
-        if not isinstance(file, str) or file in fatal:
+        last = _last(answer.out)
+        if answer.code == 0 and isinstance(last, dict):
+            return cast("Catalogue", {**last, **paths})
+        if not isinstance(last, str) or last in fatal:
             raise ChildError(
                 "cannot list what can run here: `python -m bench.worker.answer.available` "
                 f"{answer.ending}. Its last lines:\n{answer.quoted_lines()}"
             )
-        fatal[file] = f"the process that imported it {answer.blame}"
+        fatal[last] = f"the process that imported it {answer.blame}"
 
 
 def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
@@ -131,9 +130,9 @@ def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
     devices = max((block.mesh.size for block in plan.blocks), default=1)
     environment = worker_environment(catalogue["platform"], devices)
     answer = ask(SUPPORT_COMMAND, json.dumps(request), environment, SUPPORT_TIMEOUT_S)
-    if answer.code != 0 or not (values := _read(answer.out)):
+    found: SupportAnswer | None = _last(answer.out) if answer.code == 0 else None
+    if found is None:
         return {}
-    found: SupportAnswer = values[-1]
     if found["faults"]:
         raise BadInput(found["faults"])
     return found["unsupported"]
@@ -201,10 +200,9 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
     )
 
 
-def _read(text: str) -> list[Any]:
-    """Parse the lines that are JSON; the last one is the answer."""
-    values = []
-    for line in text.splitlines():
+def _last(text: str) -> Any:
+    """Parse the last line that is JSON, which is the answer; None if there is none."""
+    for line in reversed(text.splitlines()):
         with contextlib.suppress(ValueError):
-            values.append(json.loads(line))
-    return values
+            return json.loads(line)
+    return None

@@ -15,7 +15,7 @@ from bench.measure.catalogue import Reasons
 from bench.measure.hosts import Hosts
 from bench.measure.launch_looks import LaunchLooks
 from bench.measure.schedule import Schedule
-from bench.measure.supervisor import Launch, Settings, run_block
+from bench.measure.supervisor import Settings, run_block
 from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
@@ -23,7 +23,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options
 from bench.records import files, store, user_cache
 from bench.records.cells import Block, Cell
-from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent
+from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent, WorkerSettings
 from bench.records.paths import PROFILES, REPORTS
 from bench.records.rows import CellRow
 from bench.records.statuses import Status
@@ -203,9 +203,23 @@ class Engine:
         cached = {name: entry["figures"] for name, entry in known.items() if name in own}
         proved = {**cached, **state.proved(number)}
         try:
-            settings = self._settings(directory, programs)
-            launch = Launch(number, proved, looks.arms_to_continue, state.ceilings, state.isolated)
-            attempts = run_block(block, arms, settings, monitor.phase, launch)
+            settings = Settings(
+                platform=self.catalogue["platform"],
+                baseline=self.plan.baseline,
+                worker=self._worker_settings(directory),
+                timeout_s=self.plan.timeout_s,
+                silence_s=self.plan.silence_s,
+                variants=self._contents.variants,
+                hosts=self.hosts,
+                unsupported=self.unsupported,
+                program_cache=str(programs),
+                number=number,
+                proved=proved,
+                arms_to_continue=looks.arms_to_continue,
+                ceilings=state.ceilings,
+                repeated=state.isolated,
+            )
+            attempts = run_block(block, arms, settings, monitor.phase)
         finally:
             if "checkpoint" in self.plan.worker["phases"]:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)
@@ -240,25 +254,14 @@ class Engine:
         folder = directory if parent is None else Path(parent)
         return folder.resolve() / f"checkpoints-{directory.name}"
 
-    def _settings(self, directory: Path, programs: Path) -> Settings:
-        plan = self.plan
+    def _worker_settings(self, directory: Path) -> WorkerSettings:
         folders = {
             "trace": {"logdir": str(PROFILES.resolve()), "run": directory.name},
             "checkpoint": {"folder": str(self._checkpoint_folder(directory))},
         }
-        planned = plan.worker["phases"].items()
+        planned = self.plan.worker["phases"].items()
         phases = {name: {**settings, **folders.get(name, {})} for name, settings in planned}
-        return Settings(
-            platform=self.catalogue["platform"],
-            baseline=plan.baseline,
-            worker={**plan.worker, "phases": phases, "base_files": dict(self._base_files)},
-            timeout_s=plan.timeout_s,
-            silence_s=plan.silence_s,
-            hosts=self.hosts,
-            variants=self._contents.variants,
-            unsupported=self.unsupported,
-            program_cache=str(programs),
-        )
+        return {**self.plan.worker, "phases": phases, "base_files": dict(self._base_files)}
 
 
 def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:

@@ -39,7 +39,7 @@ _BEFORE_ARMS = ("", "start", "truth")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that all blocks of a run share."""
+    """The settings of one launch of a block."""
 
     platform: str
     baseline: str
@@ -53,12 +53,6 @@ class Settings:
     program_cache: str | None = None
     """Compilation cache that the launches of a block share. Blocks do not share one, because that
     would shorten later blocks' compile times."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """The launch of a block to run."""
-
     number: int = 0
     proved: Mapping[str, ProgramFigures] = field(default_factory=dict)
     """See Job.proved."""
@@ -68,7 +62,7 @@ class Launch:
     """Chooses at every look the arms that need more rounds."""
     ceilings: Ceilings | None = None
     """The ceilings that an earlier launch of the block has measured."""
-    isolated: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
     """Suspicious winners that an earlier launch has measured again in isolation."""
 
 
@@ -88,10 +82,9 @@ def run_block(
     implementations: Sequence[str],
     settings: Settings,
     progress: Callable[[PhaseEvent], None] = lambda _: None,
-    launch: Launch = Launch(),
 ) -> list[Attempt]:
     """Prove and measure one block, once; the attempts together hold one row for each cell."""
-    run = _BlockRun(block, settings, progress, launch)
+    run = _BlockRun(block, settings, progress)
     reasons = settings.unsupported.get(block.name, {})
     if all(map(reasons.get, implementations)):
         rows = [run.cell_row(name, "unsupported", reasons[name]) for name in implementations]
@@ -106,7 +99,6 @@ class _BlockRun:
     block: Block
     settings: Settings
     progress: Callable[[PhaseEvent], None]
-    launch: Launch
     without_ceilings: bool = False
     """Set once a worker has died while it measured the ceilings, for which no cell is to blame."""
 
@@ -114,7 +106,7 @@ class _BlockRun:
         """Make the row of a cell without figures; `attempt` fills in the attempt."""
         return {
             "cell": Cell(self.block, name).name,
-            **block_fields(self.block, "", self.launch.number),
+            **block_fields(self.block, "", self.settings.number),
             "implementation": name,
             "status": status,
             "reason": reason,
@@ -129,7 +121,7 @@ class _BlockRun:
         """Make an attempt of a worker's rows and of cell rows, some perhaps from failed workers."""
         nothing = {"baseline": "", "rounds": 0, "steps": 0, "looks": [], "seconds": {}}
         block = {
-            **block_fields(self.block, report.attempt, self.launch.number),
+            **block_fields(self.block, report.attempt, self.settings.number),
             "started_at": report.started_at,
             "ceilings": None,
             **nothing,
@@ -165,8 +157,8 @@ class _BlockRun:
         return report
 
     def _job(self, attempt: str, implementations: list[str], *, alone: bool, isolated: bool) -> Job:
-        number, proved = self.launch.number, self.launch.proved
         settings, baseline = self.settings, self.settings.baseline
+        number, proved = settings.number, settings.proved
         job: Job = {
             **settings.worker,
             **self.block.fields,
@@ -198,7 +190,7 @@ class _BlockRun:
     ) -> None:
         report.on_event(rank, event)
         if rank == 0 and event["event"] == "look":
-            more = self.launch.arms_to_continue(cast("LookEvent", event))
+            more = self.settings.arms_to_continue(cast("LookEvent", event))
             group.processes[0].send_line(json.dumps(more))
         elif rank == 0 and event["event"] == "phase":
             self.progress(cast("PhaseEvent", event))
@@ -222,7 +214,7 @@ class _BlockRun:
         block = report.block
         assert block is not None, "a worker that finished has sent it"  # noqa: S101
         right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
-        return block, right, report.samples, block["ceilings"] or self.launch.ceilings
+        return block, right, report.samples, block["ceilings"] or self.settings.ceilings
 
     def _withdraw(self, report: WorkerReport, refused: Mapping[str, str], status: Status) -> None:
         """End ok cells whose times do not count, for the given reasons."""
@@ -243,7 +235,7 @@ class _BlockRun:
         if apart or self.block.options.processes > 1:
             return ""
         found = suspicious_winner(*timed, self.users_among(timed[1]))
-        if found is None or found.name in self.launch.isolated:
+        if found is None or found.name in self.settings.repeated:
             return ""
         names = list(filter(None, (found.finding["beside"], found.name)))
         again = self._work(names, isolated=True)

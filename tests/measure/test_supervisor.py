@@ -13,7 +13,7 @@ import pytest
 from bench.measure import supervisor
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes import group
-from bench.measure.supervisor import Attempt, Launch, Settings, run_block
+from bench.measure.supervisor import Attempt, Settings, run_block
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import WorkerSettings
@@ -22,9 +22,6 @@ from tests.fakes.settings import worker_settings
 
 ARMS = ["A", "B", "C"]
 BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, StepOptions())
-
-
-FIRST = Launch()
 
 
 class Bench:
@@ -37,15 +34,13 @@ class Bench:
         monkeypatch.setattr(group, "COMMAND", (sys.executable, str(worker)))
         monkeypatch.setattr(supervisor, "shipped_implementations", lambda: set(ARMS))
 
-    def run(
-        self, behaviour: dict[str, object], launch: Launch = FIRST, **settings
-    ) -> list[Attempt]:
+    def run(self, behaviour: dict[str, object], **settings) -> list[Attempt]:
         told = {"log": str(self.folder / "log"), "pids": str(self.folder / "pids"), **behaviour}
         self.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
         keys = settings.keys() & WorkerSettings.__annotations__
         worker = worker_settings(**{key: settings.pop(key) for key in keys})
         made = Settings("cpu", settings.pop("baseline", "A"), worker, **settings)
-        self.attempts = run_block(BLOCK, ARMS, made, launch=launch)
+        self.attempts = run_block(BLOCK, ARMS, made)
         return self.attempts
 
     @property
@@ -109,7 +104,9 @@ def test_looks_are_answered(bench: Bench) -> None:
 
     (attempt,) = bench.run(
         {},
-        Launch(2, {"C": {"kernels": []}}, arms_to_continue),
+        number=2,
+        proved={"C": {"kernels": []}},
+        arms_to_continue=arms_to_continue,
         rounds=128,
         program_cache="programs",
     )
@@ -161,7 +158,7 @@ def test_ceilings_are_measured_in_the_first_launch_beside_others(bench: Bench) -
         (True, True),
         (False, False),
     ]
-    bench.run({"C": "oom"}, Launch(1))
+    bench.run({"C": "oom"}, number=1)
     assert not any(job["ceilings"] for job in bench.jobs[2:])
 
 
@@ -329,7 +326,7 @@ def test_a_death_while_training_costs_only_curves(bench: Bench, behaviour: str) 
 
 
 def test_only_the_first_launch_trains(bench: Bench) -> None:
-    bench.run({}, Launch(number=1), phases={"train": {"steps": 5}})
+    bench.run({}, number=1, phases={"train": {"steps": 5}})
     assert bench.jobs[0]["phases"] == {}
 
 
@@ -487,7 +484,7 @@ def test_a_winner_that_was_not_shipped_is_measured_again_wherever_it_lies(bench:
     "more",
     [
         {"implementation_paths": []},
-        {"launch": Launch(isolated=frozenset("B"))},
+        {"repeated": frozenset("B")},
         {"base_files": {"C": {"path": "", "worktree": "", "repository": ""}}},
     ],
 )
