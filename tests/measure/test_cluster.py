@@ -22,9 +22,8 @@ from fakes.catalogue import catalogue
 from bench.measure.cluster import leader, membership
 from bench.measure.cluster.leader import Hello, Leader, RemoteProcess, follow, hello
 from bench.measure.cluster.membership import ClusterError, Membership
-from bench.measure.hosts import Order
 from bench.measure.processes import group
-from bench.measure.processes.group import free_port
+from bench.measure.processes.group import Order, free_port
 from bench.measure.supervisor import Settings, run_block
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.option_values import BadInput

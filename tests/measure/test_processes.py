@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.environment import worker_cores
 from bench.measure.processes import group as processes
 from bench.measure.processes.group import End, Group, LocalProcess, free_port
 
@@ -23,11 +21,12 @@ def run(*acts: list[list], limit_s: float = FAR_OFF) -> tuple[End, list[tuple[in
     heard: list[tuple[int, dict]] = []
 
     def start(rank: int, on_line) -> LocalProcess:
-        job = json.dumps({"attempt": "7", "place": {"rank": rank}, "acts": acts})
-        cores = worker_cores("cpu", 1, rank, len(acts))
-        return LocalProcess(
-            job, on_line, environment=os.environ, cores=cores, shares_host=len(acts) > 1
-        )
+        place = {"rank": rank, "processes": len(acts), "coordinator": ""}
+        order = processes.Order(
+            job={"attempt": "7", "place": place, "acts": acts}, platform="cpu", devices=1,
+            variables={}, place=place, ranks=[*range(len(acts))],
+        )  # fmt: skip
+        return LocalProcess(order, on_line)
 
     began = time.monotonic()
     with Group(start, len(acts), "7") as group:

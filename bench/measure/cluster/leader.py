@@ -17,8 +17,8 @@ from multiprocessing.connection import Client, Connection, answer_challenge, del
 from typing import Any, TypedDict, cast
 
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
-from bench.measure.hosts import Hosts, Order, start_process
-from bench.measure.processes.group import Ended, LocalProcess, Process, free_port
+from bench.measure.hosts import Hosts
+from bench.measure.processes.group import Ended, LocalProcess, Order, Process, free_port
 from bench.measure.processes.guarded import OnLine
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.host import cores, describe_code, host_id
@@ -109,7 +109,7 @@ class _Follower:
                             return 0
                         case {"start": order}:
                             self._attempt = order["job"]["attempt"]
-                            self._process = start_process(order, self._forward)
+                            self._process = LocalProcess(order, self._forward)
                         case {"say": line} if self._process is not None:
                             self._process.send_line(line)
                         case {"kill": _} if self._process is not None:
@@ -191,7 +191,7 @@ class Leader(Hosts):
         ranks = self._on_host_of(rank, place["processes"])
         own: Order = {**order, "job": job, "place": place, "ranks": ranks}
         if not rank:
-            return start_process(own, on_line)
+            return LocalProcess(own, on_line)
         self._links[rank].start(own, on_line)
         return self._links[rank]
 

@@ -7,18 +7,21 @@ import queue
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
 import psutil
 
+from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.guarded import Guarded, OnLine
 from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
-from bench.records.messages import is_event
+from bench.records.messages import Job, Place, is_event
 from bench.records.printable import readable
+from bench.records.variants import Variant
 
 COMMAND: tuple[str, ...] = (sys.executable, "-m", "bench.worker")
 
@@ -27,6 +30,20 @@ FORGED = "a file writes to the worker's channel"
 """Beginning of the reason for a launch that is cut short because of what its worker sent."""
 _LEAVE_S = 60.0
 """Time that a process may take to exit once its output is closed, or once rank 0 has exited."""
+
+
+class Order(TypedDict):
+    """All that a host needs to start one of a launch's processes."""
+
+    job: Job
+    platform: str
+    devices: int
+    """Devices of each process."""
+    variables: dict[str, str]
+    place: Place
+    """Its place in the launch; the supervisor fills in that of rank 0."""
+    ranks: list[int]
+    """Ranks of the processes on its host, itself included."""
 
 
 class Ended(TypedDict):
@@ -190,31 +207,33 @@ class Group(contextlib.ExitStack):
 class LocalProcess(Guarded):
     """A worker process on this host, with everything that it starts.
 
-    `job` is the first line of its input, and `cores` are those that it may use; None for all. If
-    the launch has other processes on the host, it runs under SCHED_BATCH where available: otherwise
-    it would preempt the others whenever part of a message wakes it.
+    If the launch has several processes, it runs under SCHED_BATCH where available: otherwise it
+    would preempt the others whenever part of a message wakes it.
     """
 
-    def __init__(
-        self,
-        job: str,
-        on_line: OnLine,
-        *,
-        environment: Mapping[str, str],
-        cores: set[int] | None,
-        shares_host: bool,
-    ) -> None:
+    def __init__(self, order: Order, on_line: OnLine) -> None:
+        platform, devices, place = order["platform"], order["devices"], order["place"]
+        job, processes, neighbours = order["job"], place["processes"], len(order["ranks"])
+        index = order["ranks"].index(place["rank"])
         self._turns = Turns()
         self._oom_kills = read_counters()
-        environment = {**environment, **self._turns.environment}
+        environment = worker_environment(platform, devices, processes) | self._turns.environment
+        if programs := job.get("program_cache"):  # removed even if it is killed
+            environment["TMPDIR"] = str(Path(programs).parent)
+        if processes > 1:
+            if platform != "cpu" and neighbours > 1:
+                place["local_devices"] = [*range(index * devices, (index + 1) * devices)]
+            job = {**job, "place": place}
+        environment = Variant("", order["variables"]).applied(environment)
+        cores = worker_cores(platform, devices, index, neighbours)
         super().__init__(COMMAND, environment, on_line, pass_fds=(self._turns.descriptor,))
         # The worker's threads inherit this, because it reads its job before it starts them.
         with contextlib.suppress(ProcessLookupError):
             if cores is not None:
                 os.sched_setaffinity(self.pid, cores)
-            if shares_host and hasattr(os, "SCHED_BATCH"):
+            if processes > 1 and hasattr(os, "SCHED_BATCH"):
                 os.sched_setscheduler(self.pid, os.SCHED_BATCH, os.sched_param(0))
-        self.send_line(job)
+        self.send_line(json.dumps(job))
 
     def stopped(self) -> bool:
         """Return whether a signal such as SIGSTOP has stopped it."""
