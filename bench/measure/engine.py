@@ -196,8 +196,10 @@ class Engine:
         number = state.next_launch
         monitor.begin(block, number, arms)
         began = time.monotonic()
-        # On other hosts, a launcher's processes may see other files than those hashed here.
-        own = arms if not number and self.catalogue["processes"] == 1 else ()
+        # A launcher's processes may see other files than those hashed here. All take part in some
+        # compilations, so none of them may use a cache of its own.
+        alone = self.catalogue["processes"] == 1
+        own = arms if alone and not number else ()
         keys = proof_cache.entry_keys(self._contents, block, own)
         known = {} if self.options.cold else proof_cache.recall(keys, programs)
         cached = {name: entry["figures"] for name, entry in known.items() if name in own}
@@ -212,7 +214,7 @@ class Engine:
                 variants=self._contents.variants,
                 hosts=self.hosts,
                 unsupported=self.unsupported,
-                program_cache=str(programs),
+                program_cache=str(programs) if alone else None,
                 number=number,
                 proved=proved,
                 arms_to_continue=looks.arms_to_continue,

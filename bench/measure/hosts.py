@@ -8,13 +8,16 @@ from bench.records.messages import Catalogue
 class Hosts:
     """The hosts of a run: only this one, unless a subclass has more."""
 
+    address = "127.0.0.1"
+    """The address of this host for the processes of a launch."""
+
     def extend(self, catalogue: Catalogue) -> Catalogue:
         """Add the resources of the other hosts to what this one sees."""
         return catalogue
 
     def coordinator(self) -> str:
         """Return a free `host:port` for the coordinator of a launch."""
-        return f"127.0.0.1:{free_port('127.0.0.1')}"
+        return f"{self.address}:{free_port(self.address)}"
 
     def start(self, order: Order, rank: int, on_line: OnLine) -> Process:
         """Start the launch's process of this rank, with cores of its own if possible."""

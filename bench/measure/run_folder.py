@@ -19,7 +19,7 @@ from bench.records.host import describe_code, describe_host
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
-from bench.records.rows import SCHEMA, Devices, Manifest
+from bench.records.rows import SCHEMA, Devices, Manifest, is_race
 
 LAST = "last"
 """Stands for the newest run wherever a command takes the name of a stored run."""
@@ -109,7 +109,7 @@ def resumed_options(options: Options) -> Options:
 
 def refuse_race(manifest: Manifest, what: str) -> None:
     """Raise BadInput if a run is a race of functions, which cannot be, for instance, `resumed`."""
-    if "functions" in manifest["config"]:
+    if is_race(manifest):
         raise BadInput([f"{manifest['run']} is a race of functions, which cannot be {what}"])
 
 

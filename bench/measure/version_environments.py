@@ -125,13 +125,12 @@ def _compiled(wanted: str, python: str, *more: str) -> subprocess.CompletedProce
 
 def _install(folder: Path, python: str, own: Path, requirements: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted installation
-    for words, text in (
-        (("venv", "--quiet", "--python", python, str(folder)), ""),
-        (("pip", "install", "--quiet", "--python", str(own), "-r", "-"), requirements),
-    ):
-        done = _uv(*words, text=text)
-        if done.returncode:
-            raise BadInput([f"uv cannot make {folder}: {readable(' '.join(done.stderr.split()))}"])
+    done = _uv("venv", "--quiet", "--python", python, str(folder))
+    if not done.returncode:
+        words = ("pip", "install", "--quiet", "--python", str(own), "-r", "-")
+        done = _uv(*words, text=requirements)
+    if done.returncode:
+        raise BadInput([f"uv cannot make {folder}: {readable(' '.join(done.stderr.split()))}"])
     if not CHECKOUT:  # workers find an installed Lockstep last, after the environment's packages
         for packages in folder.rglob("site-packages"):
             (packages / "lockstep.pth").write_text(f"{ROOT}\n")

@@ -21,6 +21,7 @@ from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.paths import as_typed
 from bench.records.printable import shortened
+from bench.records.rows import is_race
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
 
@@ -99,7 +100,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
 
     Commands are on indented lines of their own, which must not be wrapped.
     """
-    if "functions" in run.manifest["config"]:  # it cannot be resumed
+    if is_race(run.manifest):  # it cannot be resumed
         return
     left = [
         (block, claims)

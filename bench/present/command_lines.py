@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.analyse.comparisons import Comparison
 from bench.records.paths import PROGRAM, adapt_commands
-from bench.records.rows import Manifest
+from bench.records.rows import Manifest, is_race
 from bench.records.variants import is_requirement
 
 _NUMBERS = ("launches", "rounds", "seconds")
@@ -19,7 +19,7 @@ LIBRARY = "lockstep.compare(...)"
 
 def of_run(manifest: Manifest) -> str:
     """Return the command line that made the run."""
-    if "functions" in manifest["config"]:
+    if is_race(manifest):
         return LIBRARY
     return f"{PROGRAM} {shlex.join(manifest['argv'])}"
 
@@ -31,7 +31,7 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
     the paths that the run was started with.
     """
     block, config = comparison.block, manifest["config"]
-    if "functions" in config:
+    if is_race(manifest):
         return LIBRARY
     asked, typed = block.options, config["options"]
     variants = [

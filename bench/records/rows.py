@@ -347,3 +347,8 @@ class Manifest(Devices):
     """Variables that change how XLA runs, where set: XLA_FLAGS, JAX_*, NPROC ..."""
     git: dict[str, Any]
     """commit (str or None) and dirty (bool)."""
+
+
+def is_race(manifest: Manifest) -> bool:
+    """Return whether a run is a race of functions: a call of lockstep.compare."""
+    return "functions" in manifest["config"]

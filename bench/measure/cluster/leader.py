@@ -11,17 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any, TypedDict, cast
 
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
 from bench.measure.hosts import Hosts
-from bench.measure.processes.group import Ended, LocalProcess, Order, Process, free_port
+from bench.measure.processes.group import Ended, LocalProcess, Order, Process
 from bench.measure.processes.guarded import OnLine
 from bench.plan.distributed_config import DistributedConfig
-from bench.records.host import cores, describe_code, host_id
+from bench.records.host import cores, describe_code, host_id, installed
 from bench.records.messages import Catalogue
 
 LEFT_ALONE = 1
@@ -30,7 +29,6 @@ LEFT_ALONE = 1
 TERMINATION = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a run as Ctrl-C does. mpirun forwards the second one."""
 
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 _POLL_S = 0.1
 
 
@@ -48,7 +46,7 @@ class Hello(TypedDict):
 
 def hello(config: DistributedConfig) -> Hello:
     """Describe this process."""
-    versions = {name: version(name) for name in _PACKAGES}
+    versions = installed(("jax", "jaxlib", "flax", "optax", "numpy"))
     versions["lockstep"] = describe_code()["commit"] or ""
     return Hello(
         rank=config.rank,
@@ -153,6 +151,7 @@ class Leader(Hosts):
 
     def __init__(self, member: Membership) -> None:
         self.config: DistributedConfig = member.config
+        self.address = member.config.master_addr
         self._hellos: dict[int, Hello] = {0: hello(member.config)}
         self._links: dict[int, RemoteProcess] = {}
         self._arrived: queue.Queue[tuple[Hello, Connection[Any, Any]]] = queue.Queue()
@@ -179,20 +178,12 @@ class Leader(Hosts):
         more = {"processes": self.processes, "usable_cores": len(cores), "device_count": devices}
         return cast("Catalogue", {**catalogue, **more})
 
-    def coordinator(self) -> str:
-        """Return a free port of this host, with the address that the followers use."""
-        return f"{self.config.master_addr}:{free_port(self.config.master_addr)}"
-
     def start(self, order: Order, rank: int, on_line: OnLine) -> Process:
         """Start the launch's process of this rank on its host."""
-        # All processes must take part in some compilations, so none may use a cache of its own.
-        job = cast("Any", {k: v for k, v in order["job"].items() if k != "program_cache"})
-        place = order["place"] | {"rank": rank}
-        ranks = self._on_host_of(rank, place["processes"])
-        own: Order = {**order, "job": job, "place": place, "ranks": ranks}
+        own: Order = {**order, "ranks": self._on_host_of(rank, order["place"]["processes"])}
         if not rank:
-            return LocalProcess(own, on_line)
-        self._links[rank].start(own, on_line)
+            return super().start(own, rank, on_line)
+        self._links[rank].start({**own, "place": own["place"] | {"rank": rank}}, on_line)
         return self._links[rank]
 
     def close(self) -> None:
