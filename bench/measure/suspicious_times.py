@@ -35,8 +35,6 @@ turns on a busy host, in seconds; and the largest probability that gaps exceed i
 than those of other arms by chance."""
 
 Rows = Sequence[SampleRow]
-Turns = Mapping[tuple[str, bool], list[tuple[float, float]]]
-"""Seconds of each turn and of its gap, by arm and by whether the arm was checked in it."""
 
 FACTOR, NEAR = 1.5, 1.5
 """A winner is suspicious if it surely is more than FACTOR times as fast as the next arm, or if it
@@ -68,8 +66,13 @@ def reasons_against(
         )
         return dict.fromkeys(cells, reason)
     found = _why_gaps_are_long(samples, cells)
-    if ceilings is not None:
-        found |= _too_fast(block, cells, samples, ceilings)
+    for name, (least_s, what) in least_times(block, cells, ceilings).items():
+        steps_s = step_times(samples, name).values()
+        if steps_s and (step_s := median(steps_s)) < least_s / SAFETY:
+            found[name] = (
+                f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
+                f"machine was measured to need {numbers.si(least_s, 's')}"
+            )
     if TWIN in found:
         found.setdefault(block["baseline"], found[TWIN])
     return {name: reason for name, reason in found.items() if name in cells}
@@ -81,27 +84,32 @@ def _spans_s(row: SampleRow) -> float:
 
 def _why_gaps_are_long(samples: Rows, cells: Cells) -> dict[str, str]:
     """Compare the spans of each arm's turns with the time until the next turn began."""
-    turns = defaultdict[tuple[str, bool], list[tuple[float, float]]](list)
+    turns = [defaultdict[str, list[tuple[float, float]]](list) for _ in (False, True)]
+    """Seconds of each turn and of its gap, by whether the arm was checked in it, and by arm."""
     for row, following in pairwise(samples):
         arm = row["arm"]
         plain = arm == TWIN or (arm in cells and "foreign" not in cells[arm])
         if plain and row["round"] == following["round"]:
             turn_s = following["at"] - row["at"]
-            turns[arm, bool(row.get("checked"))].append((turn_s, turn_s - _spans_s(row)))
+            turns[bool(row.get("checked"))][arm].append((turn_s, turn_s - _spans_s(row)))
     found = {}
-    for arm in {arm for arm, _ in turns}:
+    for arm in {*turns[False], *turns[True]}:
         # Checks differ in length: where they count, three in four turns have to be late.
-        many = len(turns[arm, False]) >= FEWEST_TURNS
+        many = len(turns[False][arm]) >= FEWEST_TURNS
         kinds, most = ([False], 0.5) if many else ([False, True], 0.75)
-        counted = [turn for kind in kinds for turn in turns[arm, kind]]
+        counted = [turn for kind in kinds for turn in turns[kind][arm]]
         if len(counted) < FEWEST_TURNS:
             continue
         turn_s, gap_s = map(median, zip(*counted, strict=True))
         allowed_s = max(GAP_S, GAP_SHARE * turn_s)
         late, others = list[bool](), list[bool]()
         for kind in kinds:
-            own, beside = _late(turns, arm, kind, allowed_s)
-            late, others = late + own, others + beside
+            theirs = (each for other, each in turns[kind].items() if other != arm)
+            gaps = [gap for each in theirs for _, gap in each]
+            if len(gaps) >= FEWEST_OTHERS:
+                limit_s = median(gaps) + allowed_s
+                late += [gap > limit_s for _, gap in turns[kind][arm]]
+                others += [gap > limit_s for gap in gaps]
         usual = (sum(others) + 1) / (len(others) + 2)
         often = len(late) >= FEWEST_TURNS and sum(late) > most * len(late)
         if (often and _is_significant(late, usual, GAP_ERROR)) or gap_s < -allowed_s:
@@ -113,33 +121,15 @@ def _why_gaps_are_long(samples: Rows, cells: Cells) -> dict[str, str]:
     return found
 
 
-def _late(turns: Turns, arm: str, kind: bool, allowed_s: float) -> tuple[list[bool], list[bool]]:
-    """Return which turns of this kind, the arm's and those of others, have too long a gap."""
-    gaps = [(name, gap_s) for (name, checked), each in turns.items() if checked == kind
-            for _, gap_s in each]  # fmt: skip
-    others = [gap_s for name, gap_s in gaps if name != arm]
-    if len(others) < FEWEST_OTHERS:
-        return [], []
-    limit_s = median(others) + allowed_s
-    own = [gap_s > limit_s for name, gap_s in gaps if name == arm]
-    return own, [gap_s > limit_s for gap_s in others]
+def least_times(
+    block: BlockRow, cells: Cells, ceilings: Ceilings | None
+) -> dict[str, tuple[float, str]]:
+    """Return by implementation the least seconds that the ceilings allow a step, and for what.
 
-
-def _too_fast(block: BlockRow, cells: Cells, samples: Rows, ceilings: Ceilings) -> dict[str, str]:
-    """Find the arms whose steps would exceed the machine's measured ceilings by far."""
-    found = {}
-    for name, (least_s, what) in least_times(block, cells, ceilings).items():
-        steps_s = step_times(samples, name).values()
-        if steps_s and (step_s := median(steps_s)) < least_s / SAFETY:
-            found[name] = (
-                f"its steps would take {numbers.si(step_s, 's')}: for {what} on each device, this "
-                f"machine was measured to need {numbers.si(least_s, 's')}"
-            )
-    return found
-
-
-def least_times(block: BlockRow, cells: Cells, ceilings: Ceilings) -> dict[str, tuple[float, str]]:
-    """Return by implementation the least seconds that the ceilings allow a step, and for what."""
+    Without ceilings, any time is allowed.
+    """
+    if ceilings is None:
+        return dict.fromkeys(cells, (0.0, ""))
     # A workload may overstate its FLOPs, so those of the largest compiled step are the limit.
     done = max((row.get("product_flops") or 0.0 for row in cells.values()), default=0.0)
     moved = 2.0 * block.get("optimizer_bytes", 0) / block["devices"]
@@ -189,7 +179,7 @@ def suspicious_winner(
         return None
     ratio, step_s, row = median(ratios), typical[winner], cells[winner]
     far = beside and _is_significant([each < 1 / FACTOR for each in ratios])
-    least_s = least_times(block, cells, ceilings)[winner][0] if ceilings else 0.0
+    least_s, _ = least_times(block, cells, ceilings)[winner]
     signs = {
         f"it is {numbers.significant(1 / ratio)} times as fast as {beside}": far,
         f"its steps take {numbers.si(step_s, 's')}, and what this machine was measured to do at "
