@@ -30,10 +30,8 @@ class LaunchLooks:
         self._progress = 1.0
         self._settled: set[str] = set()
         self._opponents: Mapping[str, str] = {}
-        self._ablated = False
-        """Whether the last look estimated shares of ablated arms."""
-        self._shares: dict[str, float] = {}
-        """Half-widths of ablated arms' intervals that are still too wide, over SHARE_MARGIN."""
+        self._widths: dict[str, float] = {}
+        """Half-widths of ablated arms' intervals at the last look, over SHARE_MARGIN."""
 
     def arms_to_continue(self, event: LookEvent) -> list[str]:
         """List the arms that need more rounds, and the arms they are compared with.
@@ -47,12 +45,12 @@ class LaunchLooks:
         late = self._progress >= 1
         # If a worker died after a look, its successor takes none, and the alpha spent is lost.
         claims = self._look(rows) if len(self._attempts) == 1 else {}
-        if not claims and not self._ablated:
+        if not claims and not self._widths:
             return [] if late or (self._schedule.sharing and not self._opponents) else arms
         # Rounds cannot compare an arm that is measured alone.
         needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
         needed -= self._settled
-        shares = self._shares
+        shares = {arm: width for arm, width in self._widths.items() if width > 1}
         if late:
             left = (1 + EXTENSION) / self._progress
             undecided = {arm: claims[arm] for arm in needed if claims[arm].to_decide > 0}
@@ -101,14 +99,9 @@ class LaunchLooks:
         if alpha:
             from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
 
-            self._settled = settled  # an arm that is undecided again comes back
-            arms = own_arms(paired.arms, ABLATIONS)
-            widths = {  # half of each share's interval, in multiples of SHARE_MARGIN
-                arm: ratio.value * ratio.half_width() / SHARE_MARGIN
-                for arm, ratio in ratios(paired, arms, spreads).items()
-            }
-            self._ablated = bool(widths)
-            self._settled |= {arm for arm, width in widths.items() if width <= 1}
-            self._shares = {arm: widths[arm] for arm in widths.keys() - self._settled}
+            shares = ratios(paired, own_arms(paired.arms, ABLATIONS), spreads).items()
+            self._widths = {a: r.value * r.half_width() / SHARE_MARGIN for a, r in shares}
+            narrow = {arm for arm, width in self._widths.items() if width <= 1}
+            self._settled = settled | narrow  # an arm that is undecided again comes back
             self._spending.looks[-1]["settled"] = sorted(self._settled)
         return claims
