@@ -138,7 +138,7 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
     A hash covers a file and everything that it imports from the project or from its own folder.
     """
     from bench.analyse.outcomes import relative_times
-    from bench.measure.hosts import Hosts
+    from bench.measure.processes.group import Hosts
     from bench.measure.run_setup import set_up_run
 
     names = [name_of(path) for path in paths]

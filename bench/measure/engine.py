@@ -12,8 +12,8 @@ from typing import Protocol
 from bench.analyse.verdicts import Claim, margin_of
 from bench.measure import proof_cache, run_folder
 from bench.measure.catalogue import Reasons
-from bench.measure.hosts import Hosts
 from bench.measure.launch_looks import LaunchLooks
+from bench.measure.processes.group import Hosts
 from bench.measure.schedule import Schedule
 from bench.measure.supervisor import Settings, run_block
 from bench.plan.base_revisions import Bases

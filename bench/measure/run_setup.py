@@ -7,7 +7,7 @@ from typing import Any
 from bench.analyse.verdicts import margin_of
 from bench.measure.catalogue import file_faults, find_unsupported, read_catalogue
 from bench.measure.engine import Engine
-from bench.measure.hosts import Hosts
+from bench.measure.processes.group import Hosts
 from bench.measure.run_folder import folder_faults, resumed_options
 from bench.measure.version_environments import VersionBases, find_versions, with_versions
 from bench.plan.base_revisions import find_bases

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.catalogue import Reasons
-from bench.measure.hosts import Hosts
-from bench.measure.processes.group import FORGED, Group, Order
+from bench.measure.processes.group import FORGED, Group, Hosts, Order
 from bench.measure.suspicious_times import ROUNDS, compared, reasons_against, suspicious_winner
 from bench.measure.worker_report import WorkerReport
 from bench.plan.presets import SILENCE_S

@@ -26,7 +26,7 @@ from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.measure.cluster.leader import Leader, follow
 from bench.measure.cluster.membership import Membership, membership
 from bench.measure.engine import Engine
-from bench.measure.hosts import Hosts
+from bench.measure.processes.group import Hosts
 from bench.measure.run_setup import set_up_run, with_config
 from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options

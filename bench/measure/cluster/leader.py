@@ -16,8 +16,7 @@ from multiprocessing.connection import Client, Connection, answer_challenge, del
 from typing import Any, TypedDict, cast
 
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
-from bench.measure.hosts import Hosts
-from bench.measure.processes.group import Ended, LocalProcess, Order, Process
+from bench.measure.processes.group import Ended, Hosts, LocalProcess, Order, Process
 from bench.measure.processes.guarded import OnLine
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.host import cores, describe_code, host_id, installed

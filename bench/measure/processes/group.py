@@ -1,4 +1,4 @@
-"""The worker processes of a launch, which start and end together."""
+"""The worker processes of a launch, which start and end together, and the hosts they run on."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.guarded import Guarded, OnLine
 from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
-from bench.records.messages import Job, Place, is_event
+from bench.records.messages import Catalogue, Job, Place, is_event
 from bench.records.printable import readable
 from bench.records.variants import Variant
 
@@ -255,6 +255,29 @@ class LocalProcess(Guarded):
         """Kill it and everything that it started."""
         self._turns.close()
         super().kill()
+
+
+class Hosts:
+    """The hosts of a run: only this one, unless a subclass has more."""
+
+    address = "127.0.0.1"
+    """The address of this host for the processes of a launch."""
+
+    def extend(self, catalogue: Catalogue) -> Catalogue:
+        """Add the resources of the other hosts to what this one sees."""
+        return catalogue
+
+    def coordinator(self) -> str:
+        """Return a free `host:port` for the coordinator of a launch."""
+        return f"{self.address}:{free_port(self.address)}"
+
+    def start(self, order: Order, rank: int, on_line: OnLine) -> Process:
+        """Start the launch's process of this rank, with cores of its own if possible."""
+        place = order["place"] | {"rank": rank}
+        return LocalProcess({**order, "place": place}, on_line)
+
+    def close(self) -> None:
+        """End the run on the other hosts."""
 
 
 def free_port(address: str) -> int:
