@@ -254,7 +254,6 @@ class _BlockRun:
         doubtful: set[str] = set()
         """Cells that will run alone: others may be to blame for how they ended, or a shipped
         implementation failed beside a file that was not shipped, which may have spoiled it."""
-        attempts: list[Attempt] = []
         pending = implementations
         while pending:
             report = self._work(pending)
@@ -277,9 +276,6 @@ class _BlockRun:
                 spoiled = True
             # A spoiler may have slowed the others down, which therefore run again without it.
             if report.status == "ok" and not (spoiled and len(pending) > len(failed)):
-                cells = {n: row for n, row in report.cells.items() if n not in doubtful} | ended
-                if cells:
-                    attempts.append(self.attempt(report, cells.values()))
                 break
             pending = [name for name in pending if name not in failed]
             if not failed:
@@ -289,12 +285,12 @@ class _BlockRun:
                 doubtful |= alone
                 row = partial(self.cell_row, status=report.status, reason=report.reason)
                 ended |= {name: row(name) for name in pending if name not in alone}
-                break
-        if not attempts and ended:
-            nothing = replace(report, block=None, samples=[], traces=[], losses=[])
-            attempts.append(self.attempt(nothing, ended.values()))
-        attempts += [self._run_alone(name) for name in implementations if name in doubtful]
-        return attempts
+                pending = []
+        else:  # nothing counts that the last worker has measured
+            report = replace(report, block=None, cells={}, samples=[], traces=[], losses=[])
+        cells = {n: row for n, row in report.cells.items() if n not in doubtful} | ended
+        attempts = [self.attempt(report, cells.values())] if cells else []
+        return attempts + [self._run_alone(name) for name in implementations if name in doubtful]
 
     def _shared(self, failed: Cells, report: WorkerReport, pending: Sequence[str]) -> set[str]:
         """Return the failed cells for which other arms may be to blame.
