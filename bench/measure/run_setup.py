@@ -91,11 +91,8 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, f
 
     Returns what a manifest holds (see bench.analyse.process_spread.known); None without such runs.
     """
-    found = [
-        run
-        for run in runs_here(catalogue, reports)
-        if len({launch.head["blocks"][0]["launch"] for launch in run.launches}) > 1
-    ]
+    runs = runs_here(catalogue, reports)
+    found = [run for run in runs if len({row["launch"] for row in run.block_rows}) > 1]
     if not found:
         return None
     # Imported here because they load slowly, and most machines have no such runs.

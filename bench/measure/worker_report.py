@@ -115,10 +115,8 @@ class WorkerReport:
             self.arm = self._failed_alone["implementation"]
             self.status, self.reason = self._failed_alone["status"], end.late
         elif end.late:
-            notes = "".join(f"; process {rank} was stopped" for rank in end.stopped)
-            notes += f"; {end.shortage}" if end.shortage else ""
-            cut = end.late.startswith(FORGED)
-            self.status, self.reason = "crashed" if cut else "timeout", end.late + during + notes
+            self.status = "crashed" if end.late.startswith(FORGED) else "timeout"
+            self.reason = "; ".join([end.late + during, *end.notes])
         else:
             self._diagnose(end, group.processes[end.rank], during)
 

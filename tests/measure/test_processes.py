@@ -73,7 +73,8 @@ def test_a_stopped_process_is_named_when_the_deadline_passes() -> None:
         [["tell", 1], ["sleep", 60]], [["tell", 1], ["signal", signal.SIGSTOP]], limit_s=1.5
     )
     assert end.late == "too late"
-    assert end.stopped == (1,)
+    stopped = [note for note in end.notes if "stopped" in note]
+    assert stopped == ["process 1 was stopped"]
 
 
 def test_the_others_may_leave_after_rank_0() -> None:

@@ -93,10 +93,8 @@ class End:
     rank: int
     late: str = ""
     """The deadline that passed; empty if none did."""
-    stopped: tuple[int, ...] = ()
-    """Ranks of the processes that a signal such as SIGSTOP had stopped by then."""
-    shortage: str = ""
-    """Description of this host's shortage of memory by then; empty if there was none."""
+    notes: tuple[str, ...] = ()
+    """Processes that a signal such as SIGSTOP had stopped by then; a shortage of memory."""
     turn: tuple[str, float] = ("", 0.0)
     """The arm whose turn it was when the end was noticed, and the seconds of that turn."""
 
@@ -152,8 +150,7 @@ class Group(contextlib.ExitStack):
                 if (end := self._end(rank)) is not None:
                     return end
                 continue
-            event = self._parse(line)
-            if event is not None:
+            if (event := self._parse(line)) is not None:
                 last_event_at = now
                 self._talking.add(rank)
                 if event["event"] == "tell":
@@ -186,10 +183,11 @@ class Group(contextlib.ExitStack):
 
     def _abort(self, rank: int, late: str) -> End:
         turn = self.processes[0].turn()  # first: a running worker goes on to its next turn
-        shortage = describe_shortage()
-        stopped = tuple(r for r, process in enumerate(self.processes) if process.stopped())
+        stopped = (number for number, one in enumerate(self.processes) if one.stopped())
+        notes = [*(f"process {number} was stopped" for number in stopped), describe_shortage()]
         self.close()
-        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, stopped, shortage, turn)
+        code = self.processes[rank].code(_LEAVE_S) or 0
+        return End(code, rank, late, tuple(filter(None, notes)), turn)
 
     def _read_lines(self) -> Iterator[tuple[int, str | None]]:
         """Yield ranks and lines as they arrive, and an empty line after each silent interval."""
