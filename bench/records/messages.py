@@ -58,19 +58,6 @@ class Place(TypedDict):
     """Indices of the host's accelerators that it uses; all if absent."""
 
 
-class Rendezvous(TypedDict):
-    """The answer of `python -m bench.worker.answer.rendezvous`."""
-
-    rank: int
-    processes: int
-    address: str
-    """Address of the host of rank 0."""
-    port: int
-    """Port on which rank 0 listens for followers."""
-    token: str
-    """Secret shared by the processes of the run."""
-
-
 class FilePaths(TypedDict):
     """Absolute paths of files outside the usual folders; a file's stem is its name."""
 

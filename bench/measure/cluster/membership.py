@@ -8,13 +8,12 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import ask
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.option_values import BadInput
-from bench.records.messages import Rendezvous
 
 RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
 _BACKLOG = 128
@@ -88,21 +87,21 @@ def _detected() -> Membership:
     address, port = server.getsockname()
     with contextlib.ExitStack() as closing:
         closing.enter_context(server)
-        meeting = _meet({"address": address, "port": port, "token": secrets.token_hex(16)})
-        host, port = meeting["address"], meeting["port"]
-        ranks = {"world_size": meeting["processes"], "rank": meeting["rank"]}
-        config = DistributedConfig(enabled=True, master_addr=host, master_port=port, **ranks)
+        own = {"master_addr": address, "master_port": port, "token": secrets.token_hex(16)}
+        found = _meet(own)
+        token = found.pop("token").encode()
+        config = DistributedConfig(enabled=True, **found)
         if config.is_main_process():
             closing.pop_all()  # the server stays open
-        token = meeting["token"].encode()
         return Membership(config, token, server if config.is_main_process() else None)
 
 
-def _meet(own: dict[str, str | int]) -> Rendezvous:
+def _meet(own: dict[str, str | int]) -> dict[str, Any]:
+    """Return rank 0's address and token, with the number of processes and this one's rank."""
     answer = ask(RENDEZVOUS, json.dumps(own), child_environment(), 2 * COME_S)
     with contextlib.suppress(ValueError):
-        return cast("Rendezvous", json.loads(answer.out))
-    hint, address = "", str(own["address"])
+        return cast("dict[str, Any]", json.loads(answer.out))
+    hint, address = "", str(own["master_addr"])
     if address.startswith("127."):
         hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"
     raise ClusterError(
