@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands.exits import refuse
+from bench.commands.exits import refuse, refusing
 from bench.records.paths import REPORTS
 
 
@@ -16,7 +16,8 @@ def gallery() -> None:
 
     if not REPORTS.is_dir():
         refuse(f"there is no folder {REPORTS}/ here")
-    page, entries = index.build(REPORTS)
+    with refusing(OSError):
+        page, entries = index.build(REPORTS)
     for entry in entries:
         typer.echo(f"{entry.folder}: {entry.headline}")
     typer.echo(f"gallery: {page.as_posix()}")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from bench.records.paths import CHECKOUT, ROOT
 
 _THREADS_A_DEVICE = 2
-"""With one, the last device to enter a collective may find no thread for its work, which is a
-deadlock; it happened often on jax 0.10."""
+"""A device that waits in a collective blocks its thread. With one thread per device, the last
+device to arrive may find no thread for part of its work, which is a deadlock. That happened often
+on jax 0.10 with two devices, and never with spare threads."""
 
 _MEMORY_SHARES = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _MEMORY_SHARE = "0.9"
@@ -40,8 +41,10 @@ def child_environment() -> dict[str, str]:
 def worker_environment(platform: str, devices: int, processes: int = 1) -> dict[str, str]:
     """Return the environment of one of `processes` workers, each with `devices` devices.
 
-    On CPU, a device gets about one core (see docs/design/measuring.md): NPROC sets the size of
-    XLA's thread pool, and `worker_cores` restricts devices that communicate.
+    On CPU, a device gets about one core; otherwise a single device would use all cores, and more
+    devices could not be faster. NPROC sets the size of XLA's thread pool. A mesh of one device gets
+    one thread; devices that communicate get spare threads, and `worker_cores` restricts them to as
+    many cores as there are devices.
     """
     environment = child_environment()
     if platform == "cpu":

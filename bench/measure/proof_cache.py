@@ -1,7 +1,9 @@
-"""Proofs and compiled programs that are cached for later runs: see docs/design/measuring.md.
+"""Proofs and compiled programs that are cached for later runs, in the user's cache folder.
 
-An entry of the user's cache is a zip file of a cell's content in JSON and its compiled programs,
-which are copied from and to the run's own compilation cache.
+An entry holds the proof, the compile times, the compiled programs, and the figures read from them,
+of a cell that was ok in a first launch; one more entry per block holds the gate's programs.
+Programs are copied between entries and the run's own compilation cache, which no other run
+modifies.
 """
 
 import contextlib
@@ -49,6 +51,8 @@ CONTENT = "content.json"
 def entry_keys(contents: Contents, block: Block, arms: Sequence[str]) -> Keys:
     """Name the entries by hashes of all on which the proofs and programs of a block's arms depend.
 
+    These are the cell's content key, the names of its files, the worker's files, the variables that
+    change how XLA and its libraries run, the versions of installed packages, and the processor.
     Raises BadInput if a file cannot be read.
     """
     processes = block.options.processes

@@ -1,8 +1,9 @@
 """Impossible times of a launch, and winners whose times are suspicious.
 
-Impossible times are inconsistent with when turns began, with the supervisor's clock, or with the
-machine's ceilings. Where a user's file wins by far, the supervisor measures it again beside the
-fastest other arm, each in a process of its own, where their ratio should be as before.
+Impossible times are inconsistent with other figures: when each turn began, how long the supervisor
+waited for all turns, and the ceilings that were measured before a user's file was loaded. Where
+such a file wins by far, the supervisor measures it again beside the fastest other arm, each in a
+process of its own, where their ratio should be as before.
 """
 
 from collections import defaultdict

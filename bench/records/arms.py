@@ -1,8 +1,9 @@
 """Names of a block's arms besides its implementations; ways to feed, cut and save a step.
 
-An input arm takes a new batch in every step; the cost of input is the ratio of its step time to
-that of the implementation's own arm, which trains on one resident batch. An ablated arm lacks a
-part of the step; what it lacks of the whole time is the part's share.
+An input arm, which takes a new batch in every step, runs the same implementation in the same block
+and rounds as the arm that trains on one resident batch. The cost of input is therefore an ordinary
+ratio: the input arm's step time over that of the implementation's own arm. An ablated arm, which
+lacks a part of the step, is timed in the same way; what it lacks of the whole is the part's share.
 """
 
 from collections.abc import Collection

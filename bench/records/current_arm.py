@@ -1,7 +1,8 @@
 """The name of the arm whose turn it is, in a file that the worker and the supervisor share.
 
 The supervisor uses it to find the arm to blame for a worker that dies or hangs between two events.
-An event per turn would disturb the measurement; a write to this file takes about a microsecond.
+An event per turn would disturb the measurement; a write to this file takes about a microsecond,
+and the supervisor reads it only once the worker has ended or is about to be killed.
 """
 
 import contextlib

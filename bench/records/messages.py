@@ -2,8 +2,9 @@
 
 Each message is a line of JSON. A worker (`python -m bench.worker`) reads one Job from stdin, writes
 events with the job's `attempt` to its original stdout, and exits with 0. After a LookEvent it waits
-for a line on stdin: the list of the arms that need more rounds. `bench.worker.answer.available`
-reads a CatalogueRequest, writes each file's path before it imports it, and ends with a Catalogue.
+for a line on stdin: the list of the arms that need more rounds. Output of implementations goes to
+stderr. `python -m bench.worker.answer.available` reads a CatalogueRequest, writes the path of each
+file before it imports it, and ends with one Catalogue.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,9 @@
 """Storage of a run: its folder is created once, extended launch by launch, and read.
 
-The lines of a launch's file are JSON: the rows of blocks and cells, the rows of traces and losses,
-one line per sample, and last the CRC-32 of all previous lines: see docs/design/storing.md.
+`manifest.json` describes the run. Every launch is one file in `launches/`, which is written
+atomically and never changes. Its lines are JSON: the rows of blocks and cells, the rows of traces
+and losses, one line per sample, and last the CRC-32 of all previous lines. A file that does not
+match its checksum is reported as damaged, and none of it is read.
 """
 
 from __future__ import annotations

@@ -23,7 +23,10 @@ from bench.records.host import cores, describe_code, host_id, installed
 from bench.records.messages import Catalogue
 
 LEFT_ALONE = 1
-"""Exit code of a follower that has lost its leader; it is 0 once the leader has ended the run."""
+"""Exit code of a follower that has lost its leader.
+
+If the leader has ended the run, a follower exits with 0 whatever the outcome: only rank 0 reports
+it, and a launcher that kills a job when any process fails must not interrupt rank 0's report."""
 
 TERMINATION = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a run as Ctrl-C does. mpirun forwards the second one."""

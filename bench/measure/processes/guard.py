@@ -1,9 +1,10 @@
 """A guard that starts a worker, and ends it with all its descendants, even if the front is killed.
 
 The guard is a small process between the two: see docs/design/processes.md. It writes the worker's
-process id and exit code to a socket. Without a subreaper (prctl(2) of Linux), it kills only the
-worker's process group. A guard runs this file by its path, which imports only the standard library,
-so that it starts quickly and needs little memory.
+process id and exit code to a socket, and ends everything once the front asks for it or closes the
+socket. On Linux it is the subreaper (prctl(2)) of the worker's descendants; elsewhere, only the
+worker's process group is killed. A guard runs this file by its path, which imports only the
+standard library, so that it starts quickly and needs little memory.
 """
 
 import contextlib

@@ -36,9 +36,8 @@ def publish(run: store.Run, reports: Path) -> Path:
     and tables as CSV), but neither Parquet files nor traces. The manifest names the run after the
     folder. A projection of the run is copied along.
 
-    Raises StoreError if the run has no rows or damaged ones, was published before, is too large,
-    or contains private details of this machine or its user; OSError if the folder cannot be
-    written.
+    Raises StoreError if the run has no rows or damaged ones, is too large, or contains private
+    details of this machine or its user; OSError if the folder cannot be written.
     """
     # Drawing libraries take seconds to load, and a run may be refused before they are needed.
     from bench.present.report_files import build  # noqa: PLC0415
