@@ -10,9 +10,9 @@ create_hybrid_device_mesh can produce.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby
 
 import numpy as np
 
@@ -20,16 +20,6 @@ from bench.project.collective_costs import ALONE, Ring, Route, Switch
 from bench.project.hardware import Hardware, HardwareError, Torus
 from bench.records.mesh import MeshShape
 from bench.records.rows import Ceilings
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of one axis of the torus: `members` chips that are `stride` apart."""
-
-    along: int
-    """Index of the torus axis."""
-    members: int
-    stride: int
 
 
 @dataclass(frozen=True)
@@ -42,8 +32,9 @@ class Placement:
     """Shape of one slice of a torus, or the number of chips used in a domain."""
     domains: int
     """Number of slices or domains."""
-    pieces: dict[str, tuple[Piece, ...]]
-    """Parts of the torus that each mesh axis occupies; empty without a torus."""
+    parts: list[list[tuple[str, int]]]
+    """For each axis of a torus, the mesh axes with parts of it and their members, innermost first:
+    the chips of a part are as far apart as the parts before it have members."""
     outer: dict[str, int]
     """Number of slices that each mesh axis spans; empty without a torus."""
 
@@ -56,17 +47,14 @@ class Placement:
 
     def route(self, axes: Sequence[str]) -> Route:
         """Return links along axes, all groups communicating at once; may raise HardwareError."""
-        sizes = dict(self.mesh.axes)
-        if math.prod(sizes[name] for name in axes) == 1:
+        if math.prod(map(self.mesh.axis, axes)) == 1:
             return Route()
         hardware, links = self.hardware, self.hardware.domain
         overhead = hardware.overhead_s.value if hardware.overhead_s else 0.0
         if hardware.torus is not None:
             slices = math.prod(self.outer[name] for name in axes)
-            return Route(self._rings(hardware.torus, axes), self._between(slices), overhead)
-        if links is None:
-            reason = "its sheet has no figures for links between chips"
-            raise HardwareError(f"{hardware.name}: {reason}")
+            return Route(tuple(self._rings(hardware.torus, axes)), self._between(slices), overhead)
+        assert links is not None  # noqa: S101 (without any, there is only one chip)
         inside, domains = self._counts(axes)
         switch = Switch(inside, links.bandwidth.value, links.latency_s.value)
         return Route(switch, self._between(domains), overhead)
@@ -84,7 +72,7 @@ class Placement:
         """
         names, sizes = zip(*self.mesh.axes, strict=True)
         order = np.argsort([name in axes for name in names], kind="stable")
-        members = math.prod(dict(self.mesh.axes)[name] for name in axes)
+        members = math.prod(map(self.mesh.axis, axes))
         ids = np.arange(self.mesh.size).reshape(sizes).transpose(order)
         homes = ids.reshape(-1, members) // self.shape[0]
         patterns = np.unique(homes - homes[:, :1], axis=0)
@@ -97,19 +85,20 @@ class Placement:
         (by_domain,) = counts
         return by_domain[0], len(by_domain)
 
-    def _rings(self, torus: Torus, axes: Sequence[str]) -> tuple[Ring, ...]:
-        """Return the rings of mesh axes, one per part of a torus axis, adjoining parts joined."""
+    def _rings(self, torus: Torus, axes: Sequence[str]) -> Iterator[Ring]:
+        """Yield the rings of mesh axes, one per part of a torus axis, adjoining parts joined."""
         wraps = torus.wraps.value.of(self.shape)
-        rings = []
-        for along, length in enumerate(self.shape):
-            own = [piece for name in axes for piece in self.pieces[name] if piece.along == along]
-            for piece in _joined(own):
-                whole = piece.members * piece.stride == length
-                # Groups located between its members share the same links.
-                bandwidth = torus.link_bandwidth.value / piece.stride
-                latency_s = torus.hop_latency_s.value * piece.stride
-                rings.append(Ring(piece.members, wraps[along] and whole, bandwidth, latency_s))
-        return tuple(rings)
+        for parts, length, wrapped in zip(self.parts, self.shape, wraps, strict=True):
+            stride = 1
+            for own, adjoining in groupby(parts, lambda part: part[0] in axes):
+                members = math.prod(size for _, size in adjoining)
+                if own:
+                    whole = members * stride == length
+                    # Groups located between its members share the same links.
+                    bandwidth = torus.link_bandwidth.value / stride
+                    latency_s = torus.hop_latency_s.value * stride
+                    yield Ring(members, wrapped and whole, bandwidth, latency_s)
+                stride *= members
 
 
 def place(hardware: Hardware, mesh: MeshShape) -> Placement:
@@ -123,7 +112,7 @@ def place(hardware: Hardware, mesh: MeshShape) -> Placement:
     if hardware.torus is None:
         limit = hardware.domain.chips.value if hardware.domain else 1
         used = max(n for n in range(1, limit + 1) if mesh.size % n == 0)
-        return Placement(hardware, mesh, (used,), mesh.size // used, {}, {})
+        return Placement(hardware, mesh, (used,), mesh.size // used, [], {})
     shape = _slice(hardware.name, hardware.torus, mesh.size)
     slices = mesh.size // math.prod(shape)
     outer, left = {}, slices
@@ -134,8 +123,8 @@ def place(hardware: Hardware, mesh: MeshShape) -> Placement:
     return Placement(hardware, mesh, shape, slices, lay(inner, shape), outer)
 
 
-def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> dict[str, tuple[Piece, ...]]:
-    """Assign parts of a slice to mesh axes, the last axis first.
+def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[list[tuple[str, int]]]:
+    """Assign parts of a slice to mesh axes, the last axis first: see `Placement.parts`.
 
     As in jax's mesh_utils, an axis takes the largest number of torus axes whose lengths multiply to
     its size. If none do, its prime factors come from the torus axes with the most left; jax
@@ -143,16 +132,13 @@ def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> dict[str, tupl
     slice.
     """
     left = list(shape)
-    pieces: dict[str, tuple[Piece, ...]] = {}
+    parts: list[list[tuple[str, int]]] = [[] for _ in shape]
     for name, size in reversed(axes):
-        taken = _whole(size, left) or _split(size, left)
-        pieces[name] = tuple(
-            Piece(along, members, shape[along] // left[along])
-            for along, members in enumerate(taken)
-            if members > 1
-        )
-        left = [length // members for length, members in zip(left, taken, strict=True)]
-    return pieces
+        for along, members in enumerate(_whole(size, left) or _split(size, left)):
+            left[along] //= members
+            if members > 1:
+                parts[along].append((name, members))
+    return parts
 
 
 def _whole(size: int, left: Sequence[int]) -> list[int] | None:
@@ -175,18 +161,6 @@ def _split(size: int, left: Sequence[int]) -> list[int]:
             taken[along] *= prime
             size //= prime
     return taken
-
-
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces of one axis, innermost first, with adjoining ones joined."""
-    joined: list[Piece] = []
-    for piece in sorted(pieces, key=lambda piece: piece.stride):
-        last = joined[-1] if joined else None
-        if last is not None and last.members * last.stride == piece.stride:
-            joined[-1] = Piece(last.along, last.members * piece.members, last.stride)
-        else:
-            joined.append(piece)
-    return joined
 
 
 def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
@@ -252,7 +226,7 @@ def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
     rate, latency = measured["all_reduce_bytes"], measured["all_reduce_s"]
 
     def route(axes: Sequence[str]) -> Route:
-        members = math.prod(mesh.axis(name) for name in axes)
+        members = math.prod(map(mesh.axis, axes))
         if members == 1:
             return Route()
         if rate is None or latency is None:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.project.collective_costs import Ring, Route, Switch
 from bench.project.hardware import HardwareError, hardware
-from bench.project.machines import Piece, Placement, lay, place
+from bench.project.machines import Placement, lay, place
 from bench.records.mesh import MeshShape
 
 
@@ -134,26 +134,25 @@ def test_parts_make_up_the_axes_and_the_slice(shape: tuple[int, ...], sizes: tup
     axes = [(f"a{i}", size or chips // known) for i, size in enumerate(sizes)]
     found = lay(axes, shape)
     for name, size in axes:
-        assert math.prod(piece.members for piece in found[name]) == size
-    # Every chip has one place: strides and members count each axis of the torus through.
-    for along, length in enumerate(shape):
-        pieces = [piece for own in found.values() for piece in own if piece.along == along]
+        parts = [members for own in found for owner, members in own if owner == name]
+        assert math.prod(parts) == size
+    # Every chip has one place: parts count each axis of the torus through.
+    for own, length in zip(found, shape, strict=True):
         places = np.zeros(1, dtype=int)
-        for piece in pieces:
-            steps = np.arange(piece.members) * piece.stride
-            places = (places[:, None] + steps).reshape(-1)
+        for _, members in own:
+            places = (places[:, None] + np.arange(members) * len(places)).reshape(-1)
         assert sorted(places.tolist()) == list(range(length))
 
 
 def test_the_last_axis_chooses_first() -> None:
     found = lay([("data", 4), ("model", 8)], (2, 4, 4))
-    assert found["model"] == (Piece(0, 2, 1), Piece(1, 4, 1))
-    assert found["data"] == (Piece(2, 4, 1),)
+    assert found == [[("model", 2)], [("model", 4)], [("data", 4)]]
 
 
 def test_large_factors_are_placed_where_they_fit() -> None:
     # 6 of an axis of 24 and one of 16: the 3 has only one place.
-    assert lay([("data", 64), ("model", 6)], (16, 24))["model"] == (Piece(0, 2, 1), Piece(1, 3, 1))
+    found = lay([("data", 64), ("model", 6)], (16, 24))
+    assert found == [[("model", 2), ("data", 8)], [("model", 3), ("data", 8)]]
 
 
 @pytest.mark.parametrize(
