@@ -1,14 +1,12 @@
 """Programs along a curve: compiled, or extrapolated from smaller compiled ones.
 
-Compiling takes seconds per mesh, and is impossible beyond MOST_DEVICES. For a curve with more
-meshes than a formula needs, only the formula's meshes are compiled. Every figure of a device's
-program follows
+For a curve with more meshes than a formula needs, or larger ones than can be compiled, only the
+formula's meshes are compiled. Every figure of a device's program follows
 
     figure(n) = constant + divided / n
 
 in the size n of the growing axis, because a device's share of any array is either the whole array
-for every n or an nth of it. FLOPs and memory are sums over operations on such shares, and the
-payload of a collective is one such share; the number of collectives does not depend on n.
+for every n or an nth of it. The number of collectives does not depend on n.
 
 A real program may break this rule: a parameter of 768 rows can be sharded over 256 devices, and is
 replicated over 512. If compiled sizes are off by more than TOLERANCE, or collectives differ, the
@@ -113,11 +111,9 @@ class Formula:
     curve: Curve
     programs: tuple[Program, ...]
     """The compiled programs, smallest first; the first two determine the constants."""
-    terms: Mapping[str, tuple[float, float]]
-    """The constant and the divided part of each figure, by its name: `flops`, or for a collective
-    `payload_bytes of all-reduce over data of f32`."""
     off: Mapping[tuple[int, str], float]
-    """Absolute error of each figure at each of the other compiled sizes, by size and name."""
+    """Absolute error of each figure at each of the other compiled sizes, by size and name: `flops`,
+    or for a collective `payload_bytes of all-reduce over data of f32`."""
     error: float
     """The largest of these errors, relative to the compiled figure."""
 
@@ -135,7 +131,7 @@ class Formula:
                 f"{cell.block.name}: a shard would compute one sample at a time, and no program "
                 f"that does so was compiled ({axis}={largest.mesh.axis(axis)} at most)"
             )
-        figures = {name: _value(term, size) for name, term in self.terms.items()}
+        figures = _figures(self.programs, axis, size)
         if negative := [name for name, value in figures.items() if value < 0]:
             raise ValueError(f"at {axis}={size}, {', '.join(negative)} would be below 0")
         # The divided part shrinks as the axis grows; an error of the constant part does not.
@@ -238,15 +234,13 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
         raise ValueError(f"a formula needs three sizes of {axis}, and has {had}")
     for program in larger:
         _same_structure(first, program, axis)
-    values = [_values(program) for program in ordered]
-    terms = {name: _term(sizes, (values[0][name], values[1][name])) for name in values[0]}
     off: dict[tuple[int, str], float] = {}
     errors: list[tuple[float, str]] = []
-    for size, own in zip(sizes[2:], values[2:], strict=True):
-        for name, value in own.items():
-            predicted = _value(terms[name], size)
-            off[size, name] = gap = abs(predicted - value)
-            detail = f"at {axis}={size}, {name} is {value:.6g} as compiled, and {predicted:.6g}"
+    for program, size in zip(ordered[2:], sizes[2:], strict=True):
+        figures = _figures(ordered, axis, size)
+        for name, value in _values(program).items():
+            off[size, name] = gap = abs(figures[name] - value)
+            detail = f"at {axis}={size}, {name} is {value:.6g} as compiled, and {figures[name]:.6g}"
             errors.append((gap and (gap / value if value else math.inf), detail))
     error, detail = max(errors, key=lambda each: each[0])
     if error > TOLERANCE:
@@ -256,7 +250,7 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
             f"{first.cell.name}: {detail} by the formula from {axis}={sizes[0]} and "
             f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}"
         )
-    return Formula(curve, tuple(ordered), terms, off, error)
+    return Formula(curve, tuple(ordered), off, error)
 
 
 def _rows(cell: Cell) -> int:
@@ -293,18 +287,17 @@ def _values(program: Program) -> dict[str, float]:
     return own | {_name(row): float(row["payload_bytes"]) for row in program.communication}
 
 
-def _term(sizes: Sequence[int], values: tuple[float, float]) -> tuple[float, float]:
-    """Return the line through two points, in 1 / n."""
-    (small, large, *_), (first, second) = sizes, values
-    if first == second:
-        return first, 0.0
-    divided = (first - second) / (1 / small - 1 / large)
-    constant = second - divided / large
-    return constant if abs(constant) > _ROUNDING * max(values) else 0.0, divided
-
-
-def _value(term: tuple[float, float], size: int) -> float:
-    return term[0] + term[1] / size
+def _figures(programs: Sequence[Program], axis: str, size: int) -> dict[str, float]:
+    """Return the figures at a size: on the line through those of the first two, in 1 / n."""
+    small, large = (program.mesh.axis(axis) for program in programs[:2])
+    first, second = map(_values, programs[:2])
+    figures = {}
+    for name, value in first.items():
+        divided = (value - second[name]) / (1 / small - 1 / large)
+        constant = second[name] - divided / large
+        rounding = abs(constant) <= _ROUNDING * max(value, second[name])
+        figures[name] = (0.0 if rounding else constant) + divided / size
+    return figures
 
 
 def _name(row: Communication) -> str:
