@@ -21,7 +21,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from bench.plan.base_revisions import Bases, Origin, Repository
+from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
@@ -242,7 +242,7 @@ class VersionBases(Bases):
         with temporary_folder() as folder:
             files, place = {}, str(folder)
             for name, origin in self.origins.items():
-                path = str(write_arm(folder, name, origin.path, self.environment, {}))
+                path = str(write_arm(folder, name, origin, self.environment, {}))
                 files[base_of(name)] = BaseFile(path=path, worktree=place, repository=place)
             yield files
 
@@ -255,13 +255,13 @@ class VersionBases(Bases):
 def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:
     """Make the environment of a gate of the selected implementations, or raise BadInput."""
     requirement = options.base_revision or ""
-    origins = {}
-    for entry in catalogue["implementations"]:
-        if entry["name"] in selected and is_exact(entry):
-            path = Path(entry["path"]).resolve()
-            origins[entry["name"]] = Origin(path, Repository(path.parent, "", "", dirty=False))
+    origins = {
+        entry["name"]: Path(entry["path"]).resolve()
+        for entry in catalogue["implementations"]
+        if entry["name"] in selected and is_exact(entry)
+    }
     if not origins:
         why = "all steps are approximate or in other frameworks"
         raise BadInput([f"there is nothing to compare: {why}"])
     environment = make_environment(requirement)
-    return VersionBases(requirement, origins, (), (), environment=environment)
+    return VersionBases(requirement, origins, {}, (), (), environment=environment)

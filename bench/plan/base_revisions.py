@@ -68,7 +68,7 @@ def find_repository(folder: Path, revision: str) -> Repository:
 
 
 @contextlib.contextmanager
-def checkouts(repositories: Sequence[Repository]) -> Iterator[dict[Path, Path]]:
+def checkouts(repositories: Collection[Repository]) -> Iterator[dict[Path, Path]]:
     """Check the bases out into temporary folders; yield each repository's by its root.
 
     Each checkout has its own index, so the repository is not touched. Raises RevisionError.
@@ -101,20 +101,14 @@ def _hint(root: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The file and the repository of an implementation."""
-
-    path: Path
-    repository: Repository
-
-
-@dataclass(frozen=True)
 class Bases:
     """The comparisons of a gate: implementations and their bases."""
 
     revision: str
-    origins: Mapping[str, Origin]
-    """By name, the compared implementations that exist at the base."""
+    origins: Mapping[str, Path]
+    """By name, the files of the compared implementations, which exist at the base."""
+    repositories: Mapping[Path, Repository]
+    """The repository of each folder with such files."""
     new: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -136,28 +130,25 @@ class Bases:
     @contextlib.contextmanager
     def checked_out(self) -> Iterator[dict[str, BaseFile]]:
         """Check out the files of the bases while the context is open; raises RevisionError."""
-        with checkouts(self._repositories()) as places:
+        with checkouts({*self.repositories.values()}) as places:
             files = {}
-            for name, origin in self.origins.items():
-                root, worktree = origin.repository.root, places[origin.repository.root]
-                path = str(worktree / origin.repository.relative(origin.path))
-                own = BaseFile(path=path, worktree=str(worktree), repository=str(root))
-                files[base_of(name)] = own
+            for name, file in self.origins.items():
+                repository = self.repositories[file.parent]
+                root, worktree = str(repository.root), places[repository.root]
+                path = str(worktree / repository.relative(file))
+                files[base_of(name)] = BaseFile(path=path, worktree=str(worktree), repository=root)
             yield files
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry, without paths except those within a repository."""
-        origins = self.origins.values()
         repositories = []
-        for one in self._repositories():
-            files = [one.relative(o.path) for o in origins if o.repository == one]
+        for one in dict.fromkeys(self.repositories.values()):
+            own_files = (f for f in self.origins.values() if self.repositories[f.parent] == one)
+            files = [one.relative(file) for file in own_files]
             state = {"base": one.base, "head": one.head, "dirty": one.dirty}
             repositories.append({**state, "files": files})
         own = {"revision": self.revision, "repositories": repositories}
         return {**own, "new": list(self.new), "removed": list(self.removed)}
-
-    def _repositories(self) -> list[Repository]:
-        return list(dict.fromkeys(origin.repository for origin in self.origins.values()))
 
 
 def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> Bases:
@@ -174,7 +165,7 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
             if folder not in folders:
                 folders[folder] = find_repository(folder, revision)
             if folders[folder].base_has(files[name]):
-                origins[name] = Origin(files[name], folders[folder])
+                origins[name] = files[name]
             else:
                 new.append(name)
         except RevisionError as error:
@@ -190,4 +181,5 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         for name in one.python_files(folder)
         if not (options.implementations or name in files or name.startswith("_"))
     )
-    return Bases(revision, origins, tuple(new), removed)
+    compared = {path.parent: folders[path.parent] for path in origins.values()}
+    return Bases(revision, origins, compared, tuple(new), removed)

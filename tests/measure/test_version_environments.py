@@ -18,7 +18,6 @@ from bench.measure.version_environments import (
     releases_between,
     with_versions,
 )
-from bench.plan.base_revisions import Origin, Repository
 from bench.plan.matrix import make_plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
@@ -192,9 +191,8 @@ def test_a_gate_has_one_other_version(variant):
 
 def test_a_base_is_a_foreign_file_for_the_other_python():
     path = ROOT / "implementations" / "pmap.py"
-    origins = {"pmap": Origin(path, Repository(path.parent, "", "", dirty=False))}
     environment = Environment(Path("/env/bin/python"), {"jax": "0.10.2"})
-    bases = VersionBases("jax==0.10.2", origins, (), (), environment=environment)
+    bases = VersionBases("jax==0.10.2", {"pmap": path}, {}, (), (), environment=environment)
     with bases.checked_out() as files:
         traits = traits_of(Path(files["pmap@base"]["path"]))
         words = ["/env/bin/python", "-m", "bench.worker.foreign.jax_child", str(path)]
