@@ -1,10 +1,9 @@
 """The work of one device in a cell's step, according to a compiler.
 
 Child processes compile the steps without running them (see bench/worker/answer/compile_only.py),
-and a cache keeps their reports. Virtual CPU devices stand in for meshes of any size. The program is
-then XLA:CPU's: another backend may combine collectives, choose other kinds of them or fuse more,
-which affects counts and accessed bytes more than FLOPs and payloads. For meshes of devices that
-this machine has, the devices' own compiler can be used.
+and a cache keeps their reports. On virtual CPU devices, the program is XLA:CPU's: another backend
+may combine collectives, choose other kinds of them or fuse more, which affects counts and accessed
+bytes more than FLOPs and payloads.
 """
 
 import itertools
@@ -44,30 +43,25 @@ TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Program:
-    """The work of one device in a step."""
+    """The work of one device in a step: the figures of bench.records.messages.CompiledRow."""
 
     cell: Cell
     flops: float
-    """FLOPs of one device's matrix products and convolutions, counting every loop iteration."""
     accessed_bytes: float | None
-    """XLA's count for one device: operands and results of every operation, with a loop's body
-    counted once. None in programs by formula; no prediction uses it."""
+    """None in programs by formula; no prediction uses it."""
     memory_bytes: float
-    """Bytes on one device: arguments, outputs and temporaries, less donated buffers."""
+    """Arguments, outputs and temporaries, less donated buffers."""
     state_bytes: float
-    """Bytes of parameters and optimizer state on one device."""
+    """Parameters and optimizer state."""
     communication: Sequence[Communication]
-    """Collectives of one step on one device."""
     model_flops: float
-    """FLOPs of the whole step, by the workload's formula."""
     units: float
     """Samples or tokens per step."""
     unit: str
     bubble: float
     """Idle share of the pipeline schedule."""
     read: Literal["compiled", "formula"]
-    """Whether it was compiled for this mesh, rather than extrapolated by a formula from smaller
-    ones."""
+    """Whether it was compiled for this mesh, or a formula extrapolated it from smaller ones."""
 
     @property
     def mesh(self) -> MeshShape:
@@ -105,12 +99,12 @@ ROOM = 2 << 30
 _devices = operator.attrgetter("block.mesh.size")
 
 
-def entry_names(catalogue: Catalogue, platform: str, *, here: bool) -> Callable[[Cell], str]:
+def entry_names(catalogue: Catalogue, *, here: bool) -> Callable[[Cell], str]:
     """Return a function that names a cell's answer in the user's cache, by what it depends on.
 
     The function raises BadInput if one of the cell's files cannot be read.
     """
-    contents = Contents(catalogue)
+    contents, platform = Contents(catalogue), catalogue["platform"]
     variables = {
         name: value
         for name, value in relevant_variables(compiling_environment(platform, 1, here=here)).items()
@@ -137,11 +131,10 @@ def programs(
     MOST_DEVICES of either. `progress` is called from another thread with the number of cells
     answered and their total.
     """
-    platform = catalogue["platform"] if here else "cpu"
     if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
         catalogue = cast("Catalogue", virtual)
-    entry_name = entry_names(catalogue, platform, here=here)
+    platform, entry_name = catalogue["platform"], entry_names(catalogue, here=here)
     results = {cell: _known(cell, catalogue, entry_name) for cell in dict.fromkeys(cells)}
     unknown = sorted((cell for cell, known in results.items() if known is None), key=_devices)
     done, lock = itertools.count(1), Lock()

@@ -33,6 +33,8 @@ from bench.records.printable import closest
 SHEETS = Path(__file__).with_name("hardware")
 
 T = TypeVar("T")
+Source = Annotated[str, Field(pattern="^https://")]
+Quotation = Annotated[str, Field(min_length=1)]
 
 
 class HardwareError(ValueError):
@@ -49,8 +51,8 @@ class Figure(Part, Generic[T]):
     """One figure with its source."""
 
     value: T
-    source: Annotated[str, Field(pattern="^https://")]
-    says: Annotated[str, Field(min_length=1)]
+    source: Source
+    says: Quotation
     """A quotation from the source, in its own unit."""
     assumed: bool = False
     """Whether the figure describes something other than this chip."""

@@ -217,12 +217,15 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
     )
 
 
-def of_ceilings(measured: Ceilings, mesh: MeshShape) -> Machine:
+def of_ceilings(measured: Ceilings | None, mesh: MeshShape) -> Machine:
     """Return this machine, from ceilings measured on as many of its devices as the mesh has.
 
     All members of a collective are assumed to be equally well connected: a collective has the
     latency of an all-reduce of one number, and the bandwidth of large all-reduces over the mesh.
+    Raises HardwareError if nothing was measured.
     """
+    if measured is None:
+        raise HardwareError("the run failed to measure its machine's ceilings")
     rate, latency = measured["all_reduce_bytes"], measured["all_reduce_s"]
 
     def route(axes: Sequence[str]) -> Route:

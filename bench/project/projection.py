@@ -189,12 +189,8 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
             continue
         if request.select(row["cell"]):
             programs.append(program)
-        if row["block"] not in ceilings:
-            reason = "the run failed to measure its machine's ceilings"
-            missing.append(NoProgram(program.cell, reason))
-            continue
         try:
-            step = work(program, of_ceilings(ceilings[row["block"]], program.mesh))
+            step = work(program, of_ceilings(ceilings.get(row["block"]), program.mesh))
             observed = Trial(step, times[row["cell"]], str(program.mesh))
             observations[program.cell.block.subject].append(observed)
         except HardwareError as error:
@@ -236,18 +232,18 @@ def _points(
 
 def _with_efficiency(points: Sequence[Point]) -> list[Point]:
     """Return the points, those that fit with their efficiencies."""
-    first: dict[Family, Prediction] = {}
     known = [(point, own) for point in points if (own := point.fitting)]
-    for point, prediction in sorted(known, key=lambda one: (one[0].chips, one[1].best_s)):
-        first.setdefault(point.family, prediction)
-    return [
-        _efficient(point, own, first[point.family]) if (own := point.fitting) else point
-        for point in points
-    ]
+    known.sort(key=lambda one: (one[0].chips, one[1].best_s))
+    first = {point.family: prediction for point, prediction in reversed(known)}
+    return [_efficient(point, first) for point in points]
 
 
-def _efficient(point: Point, prediction: Prediction, first: Prediction) -> Point:
-    """Return the point with its throughput per chip relative to the first prediction."""
+def _efficient(point: Point, references: Mapping[Family, Prediction]) -> Point:
+    """Return the point with its throughput per chip relative to its family's reference."""
+    prediction = point.fitting
+    if prediction is None:
+        return point
+    first = references[point.family]
     share = prediction.program.units / first.program.units
     share *= first.program.mesh.size / prediction.program.mesh.size
     best = share * first.best_s / prediction.best_s

@@ -1,17 +1,12 @@
 """Published step times, and the calibration of hardware that is not here.
 
 The measurements in published.toml calibrate predictions for other hardware, with the same fit as
-steps that are measured here. A chip with at least three models is calibrated by its own models,
-each of which is left out in turn. Any other chip is calibrated by all chips of its kind, GPU or
-TPU; its interval comes from predicting every chip, of either kind, from the others of its kind.
+steps that are measured here.
 
 The models are not compiled here: the work of one device in a step of a dense transformer is given
 by formulae of the scaling book, https://jax-ml.github.io/scaling-book/, part 5 ("How to Parallelize
 a Transformer for Training"). Those of attention are from PaLM (Chowdhery et al. 2022, appendix B):
 12 x layers x width x sequence FLOPs per token, forward and backward, regardless of the causal mask.
-
-All of these results train large language models, with large matrix products. The assumption that
-other steps reach a similar share of a chip is not tested.
 """
 
 import functools
@@ -21,14 +16,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from bench.project import calibration
 from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import Program
-from bench.project.hardware import Part, hardware
+from bench.project.hardware import Part, Quotation, Source, hardware
 from bench.project.machines import of_sheet
 from bench.project.step_model import FORWARD, work
 from bench.records.cells import FULL, Block, Cell, StepOptions
@@ -38,12 +33,13 @@ from bench.records.step_programs import Communication
 
 STATE_BYTES = 12
 """Bytes per parameter under Adam in float32: the parameter and two moments."""
+PARAMETER_BYTES = 2
+"""Bytes per gathered parameter: frameworks gather in bfloat16."""
 
 
 class Transformer(Part):
     """A model of equal layers, and how its training step is computed."""
 
-    name: str
     parameters: PositiveFloat
     layers: PositiveInt
     width: PositiveInt
@@ -52,10 +48,8 @@ class Transformer(Part):
     """Tokens that attend to one another; 0 omits attention's own products."""
     blocks: PositiveInt = 2
     """Blocks per layer that are sharded over `model`: attention and a feed-forward network."""
-    parameter_bytes: PositiveInt = 2
-    """Bytes per gathered parameter."""
-    gradient_bytes: PositiveInt = 2
-    """Bytes per reduced gradient."""
+    gradient_bytes: PositiveInt
+    """Bytes per reduced gradient; those of a gathered parameter are PARAMETER_BYTES."""
     gathers: PositiveInt = 2
     """How often a microbatch gathers the parameters along `fsdp`: before the forward and again
     before the backward pass, or once if they are kept in between (ZeRO-2)."""
@@ -65,16 +59,11 @@ class Transformer(Part):
     """Each of them gathers the parameters and reduce-scatters the gradients."""
 
     @property
-    def step(self) -> str:
-        """The common name of its steps, like an implementation's name."""
-        return self.name
-
-    @property
     def flops(self) -> float:
         """FLOPs per token, forward and backward: 6 per parameter, and attention's."""
         return 6 * self.parameters + 12 * self.layers * self.width * self.sequence
 
-    def program(self, mesh: MeshShape, tokens: float) -> Program:
+    def program(self, mesh: MeshShape, tokens: float, name: str) -> Program:
         """Return one step on a mesh of `data`, `fsdp` and `model`, with `tokens` per chip.
 
         Parameters are sharded over `fsdp` and `model`, the batch over `data` and `fsdp`. The memory
@@ -86,7 +75,7 @@ class Transformer(Part):
         options = StepOptions("bf16", microbatches=self.microbatches, remat=remat)
         block = Block("transformer", f"{self.parameters:.3g}", mesh, batch, options)
         return Program(
-            Cell(block, self.step),
+            Cell(block, name),
             flops=self.flops * tokens * (FORWARD[""] / FORWARD[remat]),
             accessed_bytes=None,
             memory_bytes=state,
@@ -109,7 +98,7 @@ class Transformer(Part):
         own = self.parameters / ways
         passes = self.layers * self.microbatches
         if fsdp > 1:
-            gathered = self.gathers * self.parameter_bytes * own * self.microbatches
+            gathered = self.gathers * PARAMETER_BYTES * own * self.microbatches
             scattered = self.gradient_bytes * own * self.microbatches
             yield _row("all-gather", "fsdp", fsdp, self.gathers * passes, gathered)
             yield _row("reduce-scatter", "fsdp", fsdp, passes, scattered)
@@ -127,9 +116,6 @@ def _row(kind: str, axis: str, members: int, count: int, payload: float) -> Comm
         kind=kind, axes=[axis], members=members, dtypes=[], count=count,
         payload_bytes=round(payload), wire_bytes=bus_factor(kind, members) * payload,
     )  # fmt: skip
-
-
-Source = Annotated[str, Field(pattern="^https://")]
 
 
 class Row(Part):
@@ -150,15 +136,15 @@ class Row(Part):
 class Published(Transformer):
     """Measurements of a model that differ only in the number of chips."""
 
+    name: str
     hardware: str
     source: Source
-    says: Annotated[str, Field(min_length=1)]
+    says: Quotation
     assumed: str
     """Assumptions that no source supports; empty if nothing is assumed."""
     sequence: PositiveInt
     tokens: PositiveInt
     """Tokens per chip and step."""
-    gradient_bytes: PositiveInt
     rows: tuple[Row, ...]
 
     @property
@@ -173,7 +159,7 @@ class Published(Transformer):
             mesh = MeshShape.parse(row.mesh)
             # The program has its framework's collectives, one per block: nothing combines them.
             machine = replace(of_sheet(hardware(self.hardware), mesh, "bf16"), combines=False)
-            step = work(self.program(mesh, self.tokens), machine)
+            step = work(self.program(mesh, self.tokens, self.step), machine)
             rate = row.tokens_per_s or (row.mfu or 0.0) * (machine.peak or 0.0) / self.flops
             observed.append(Trial(step, self.tokens / rate, group))
         return observed
@@ -198,7 +184,11 @@ def published() -> tuple[list[Published], list[LeftOut]]:
 
 @functools.cache
 def calibration_of_chip(name: str) -> Calibrated:
-    """Return a chip's calibration by published results on it, or else on chips of its kind."""
+    """Return a chip's calibration by at least three models on it, or else by chips of its kind.
+
+    Its own models are left out in turn. Otherwise, the interval comes from predicting every chip,
+    of either kind, from the others of its kind.
+    """
     if measured_on(name):
         own = (entry for entry in published()[0] if entry.hardware == name)
         return calibrate([one for entry in own for one in entry.observations(entry.name)])

@@ -1,15 +1,9 @@
 """Cost model of a step: from the work of one device in it and the device's capabilities.
 
-The model divides a step into
-
-- *compute*: its FLOPs over the FLOP/s that it reaches, a calibrated share of those of the best
-  matrix products;
-- *memory*: the optimizer's update, which reads and writes parameters and optimizer state once, over
-  the memory bandwidth: the least that a step moves. The calibrated share covers activations;
-- *communication that can be hidden*: collectives of gradients and parameters along the axes that
-  shard the batch; no later operation needs their results at once;
-- *communication that is waited for*: all other collectives, such as those of activations along
-  `model`, which the next product needs, or from stage to stage along `pipe`.
+The model divides a step into *compute*, at a calibrated share of the rate of the best matrix
+products, which covers the memory traffic of activations; *memory*, the optimizer's update; and
+collectives, which are *hideable* if no later operation needs their results at once, or else *waited
+for*, such as those of activations.
 
 docs/design/predictions.md has the reasons. Sources: https://jax-ml.github.io/scaling-book/, part 1,
 "All About Rooflines" (a step takes at least the longest of these times and at most their sum), and

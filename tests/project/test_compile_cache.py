@@ -43,7 +43,7 @@ def name(folder: Path, platform: str = "cpu") -> str:
         "implementations": [{"name": "mine", "path": str(folder / "mine.py")}],
         "workloads": [{"name": "model", "path": str(folder / "model.py")}],
     }
-    return entry_names(cast("Catalogue", found), platform, here=False)(CELL)
+    return entry_names(cast("Catalogue", found), here=False)(CELL)
 
 
 def test_an_answer_is_of_its_cell_platform_and_files_alone(folder: Path) -> None:

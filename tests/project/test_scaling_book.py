@@ -45,10 +45,10 @@ def torus(**axes: tuple[int, ...]) -> Machine:
 
 def step(mesh: str, machine: Machine, width: float = WIDE, tokens: float = 1.0) -> Work:
     model = Transformer(
-        name="MLP blocks", parameters=2 * WIDTH * width * LAYERS, layers=LAYERS, width=WIDTH,
-        sequence=0, blocks=1,
+        parameters=2 * WIDTH * width * LAYERS, layers=LAYERS, width=WIDTH, sequence=0, blocks=1,
+        gradient_bytes=2,
     )  # fmt: skip
-    return work(model.program(MeshShape.parse(mesh), tokens), machine)
+    return work(model.program(MeshShape.parse(mesh), tokens, "MLP blocks"), machine)
 
 
 def fewest_tokens(machine: Machine, mesh: str, width: float = WIDE) -> float:
