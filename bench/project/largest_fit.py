@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rich.console import Console
@@ -74,22 +74,23 @@ class Line:
     """Hash of its files, versions, device and XLA-related variables, for the stored row."""
 
 
-@dataclass
 class Search:
-    """A search for the largest multiple of `quantum` whose memory is within the limit."""
+    """A search for the largest batch of a line whose memory is within the limit."""
 
-    quantum: int
-    """The smallest batch."""
-    limit: float
-    """Bytes."""
-    known: dict[int, float] = field(default_factory=dict)
-    fitted: list[bool] = field(default_factory=list)
-    """Whether each guess fitted, in order."""
+    def __init__(self, line: Line, limit: Limit) -> None:
+        self.line = line
+        self.limit = limit
+        block = line.cell.block
+        # The smallest batch that divides into shards and microbatches.
+        self.quantum = block.mesh.batch_shards * block.options.microbatches
+        self.known = dict(line.known)
+        self.fitted: list[bool] = []
+        """Whether each guess fitted, in order."""
 
     def add(self, batch: int, size: float) -> None:
         """Record the bytes of a guess; infinite if it is only known not to fit."""
         self.known[batch] = size
-        self.fitted.append(size <= self.limit)
+        self.fitted.append(size <= self.limit.bytes)
 
     @property
     def fits(self) -> int | None:
@@ -100,7 +101,7 @@ class Search:
     @property
     def too_large(self) -> int | None:
         """The smallest batch that is known not to fit."""
-        return min((b for b, size in self.known.items() if size > self.limit), default=None)
+        return min((b for b, size in self.known.items() if size > self.limit.bytes), default=None)
 
     @property
     def next(self) -> int | None:
@@ -129,7 +130,7 @@ class Search:
         slope = (self.known[other] - self.known[low]) / (other - low)
         if slope <= 0:
             return GROWTH * low
-        return int(low + (self.limit - self.known[low]) / slope)
+        return int(low + (self.limit.bytes - self.known[low]) / slope)
 
 
 def lines_of_run(measured: Iterable[CellRow], contents: Contents) -> list[Line]:
@@ -202,54 +203,50 @@ def largest(
     All lines are searched simultaneously, because one process can compile many cells. `prove` runs
     steps on devices with at least as much memory as the limit.
     """
-    searches = []
-    for line in lines:
-        # The smallest batch that divides into shards and microbatches.
-        quantum = line.cell.block.mesh.batch_shards * line.cell.block.options.microbatches
-        searches.append((line, Search(quantum, limit.bytes, dict(line.known))))
+    searches = [Search(line, limit) for line in lines]
     while searches:
-        for line, search in searches:
+        for search in searches:
             if search.next is None:
-                yield _proven(line, search, limit, prove)
-        guesses = [(*each, batch) for each in searches if (batch := each[1].next) is not None]
-        cells = [with_batch(line.cell, batch) for line, _, batch in guesses]
+                yield _proven(search, prove)
+        guesses = [(search, batch) for search in searches if (batch := search.next) is not None]
+        cells = [with_batch(search.line.cell, batch) for search, batch in guesses]
         programs = read(cells) if cells else []
         searches = []
-        for (line, search, batch), program in zip(guesses, programs, strict=True):
+        for (search, batch), program in zip(guesses, programs, strict=True):
             if isinstance(program, NoProgram) and program.lack != "oom":
-                yield _row(line, search, limit, status="not predicted", reason=program.reason)
+                yield _row(search, status="not predicted", reason=program.reason)
                 continue
             search.add(batch, program.memory_bytes if isinstance(program, Program) else math.inf)
-            searches.append((line, search))
+            searches.append(search)
 
 
-def _proven(line: Line, search: Search, limit: Limit, prove: Callable[[Cell], Fit]) -> MaxBatchRow:
+def _proven(search: Search, prove: Callable[[Cell], Fit]) -> MaxBatchRow:
     batch, refuted = search.fits, list[int]()
     if batch is None:
         text = "is predicted to exceed the limit, so it was not run"
         reason = f"the smallest batch, {search.quantum}, {text}"
-        return _row(line, search, limit, status="predicted oom", reason=reason)
-    while (fit := prove(with_batch(line.cell, batch)))["status"] == "oom":
+        return _row(search, status="predicted oom", reason=reason)
+    while (fit := prove(with_batch(search.line.cell, batch)))["status"] == "oom":
         refuted.append(batch)
         batch = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
         if not batch or len(refuted) == _TRIES:
             break
     found = batch if fit["status"] == "ok" else None
-    return _row(line, search, limit, **fit, batch=found, refuted=refuted)
+    return _row(search, **fit, batch=found, refuted=refuted)
 
 
-def _row(line: Line, search: Search, limit: Limit, **found: Any) -> MaxBatchRow:
+def _row(search: Search, **found: Any) -> MaxBatchRow:
     """Return the row of a search; `found` has its status and reason, and may have more."""
-    workload, options, mesh, implementation = key_of(line.cell)
+    workload, options, mesh, implementation = key_of(search.line.cell)
     known = {"batch": None, "refuted": [], "peak_bytes": None, **found}
     too_large = min([*known["refuted"], *filter(None, [search.too_large])], default=None)
     next_bytes = search.known.get(too_large or 0, math.inf)
     row = {
         "implementation": implementation, "workload": workload, "mesh": mesh, "options": options,
-        "limit_bytes": limit.bytes, "limit_is": limit.words,
+        "limit_bytes": search.limit.bytes, "limit_is": search.limit.words,
         "predicted_bytes": search.known.get(known["batch"] or 0),
         "next_batch": too_large, "next_bytes": next_bytes if math.isfinite(next_bytes) else None,
-        "compilations": len(search.fitted), "contents": line.contents, **known,
+        "compilations": len(search.fitted), "contents": search.line.contents, **known,
     }  # fmt: skip
     return cast("MaxBatchRow", row)
 
