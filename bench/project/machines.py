@@ -182,11 +182,11 @@ class Machine:
 
     flops: float
     """FLOP/s of a device's best matrix products."""
-    peak: float | None
-    """Published FLOP/s of a device, the denominator of MFU; None if unknown."""
+    peak: float
+    """Published FLOP/s of a device, the denominator of MFU; NaN if unknown."""
     memory_bandwidth: float
-    memory_bytes: float | None
-    """Memory of a device; None if unknown."""
+    memory_bytes: float
+    """Memory of a device; NaN if unknown."""
     route: Callable[[Sequence[str]], Route]
     """Returns the links of collectives along mesh axes; raises HardwareError if there are none."""
     combines: bool
@@ -237,4 +237,4 @@ def of_ceilings(measured: Ceilings | None, mesh: MeshShape) -> Machine:
         return Route(Switch(members, rate), overhead_s=latency)
 
     flops, bandwidth = measured["matmul_flops"], measured["memory_bytes"]
-    return Machine(flops, None, bandwidth, None, route, combines=False)
+    return Machine(flops, math.nan, bandwidth, math.nan, route, combines=False)

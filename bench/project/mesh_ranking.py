@@ -97,7 +97,7 @@ def rank(
             refused[prediction].append(name)
         else:
             ranked.append(prediction)
-    ranked.sort(key=lambda one: (one.fits is False, one.best_s))
+    ranked.sort(key=lambda one: (not one.fits, one.best_s))
     title = f"{'-'.join(workload)}, {options}, batch {batch}, on {chips} {sheet.name}"
     return Plan(title, sheet, ranked, dict(unsupported), dict(refused))
 
@@ -107,7 +107,7 @@ def _struck_through(column: Column) -> Column:
 
     def figure(one: Prediction) -> Figure:
         plain = column.figure(one)
-        if one.fits is not False:
+        if one.fits:
             return plain
         return Figure(Markup("<s>{}</s>").format(escape(plain.main)), "may not fit")
 
@@ -138,15 +138,14 @@ def build(plan: Plan, folder: Path) -> Path:
 
 def show(console: Console, plan: Plan) -> None:
     """Print the fastest meshes that fit, then those that may not fit."""
-    fitting = [one for one in plan.ranked if one.fits is not False]
+    fitting = [one for one in plan.ranked if one.fits]
     others = plan.ranked[len(fitting) :]
     columns = (MESH, IMPLEMENTATION, STEP, INTERVAL, MFU, MEMORY)
     table = terminal.table("mesh", "implementation", ">step", ">95 %", ">MFU", ">memory", gap=1)
     for one in (*fitting[:SHOWN], *others[:SHOWN]):
-        fits = one.fits is not False
         texts = [column.figure(one).main for column in columns]
-        texts[3] = texts[3] if fits else "may not fit"
-        table.add_row(*map(terminal.plain, texts), style="" if fits else "strike dim")
+        texts[3] = texts[3] if one.fits else "may not fit"
+        table.add_row(*map(terminal.plain, texts), style="" if one.fits else "strike dim")
     console.print(Text(f"predicted: {plan.title}", style="bold"))
     console.print(table)
     notes = [

@@ -182,9 +182,8 @@ def _efficiency(point: Point) -> Figure | None:
 
 
 def _memory(prediction: Prediction) -> str:
-    capacity = prediction.work.machine.memory_bytes
-    used = numbers.bytes_(prediction.program.memory_bytes)
-    return used if capacity is None else f"{used} of {numbers.bytes_(capacity)}"
+    used, capacity = prediction.program.memory_bytes, prediction.work.machine.memory_bytes
+    return f"{numbers.bytes_(used)} of {numbers.bytes_(capacity)}"
 
 
 PREDICTIONS = (

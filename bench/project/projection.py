@@ -132,8 +132,7 @@ class Point:
     @property
     def fitting(self) -> Prediction | None:
         """The prediction, unless the step's predicted memory exceeds the chip's."""
-        exceeds = self.prediction is not None and self.prediction.fits is False
-        return None if exceeds else self.prediction
+        return self.prediction if self.prediction and self.prediction.fits else None
 
 
 @dataclass(frozen=True)

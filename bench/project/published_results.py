@@ -160,7 +160,7 @@ class Published(Transformer):
             # The program has its framework's collectives, one per block: nothing combines them.
             machine = replace(of_sheet(hardware(self.hardware), mesh, "bf16"), combines=False)
             step = work(self.program(mesh, self.tokens, self.step), machine)
-            rate = row.tokens_per_s or (row.mfu or 0.0) * (machine.peak or 0.0) / self.flops
+            rate = row.tokens_per_s or (row.mfu or 0.0) * machine.peak / self.flops
             observed.append(Trial(step, self.tokens / rate, group))
         return observed
 

@@ -146,7 +146,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted time of a step, and its parts."""
+    """The predicted time of a step on a chip with a hardware sheet, and its parts."""
 
     work: Work
     calibration: Calibration
@@ -173,16 +173,15 @@ class Prediction:
         return (1 - self.calibration.exposed) * hideable
 
     @property
-    def mfu(self) -> float | None:
-        """Model FLOPs utilization; None if no peak is published."""
-        peak, program = self.work.machine.peak, self.program
-        return program.model_flops / (self.best_s * program.mesh.size * peak) if peak else None
+    def mfu(self) -> float:
+        """Model FLOPs utilization."""
+        chips, peak = self.program.mesh.size, self.work.machine.peak
+        return self.program.model_flops / (self.best_s * chips * peak)
 
     @property
-    def fits(self) -> bool | None:
-        """Whether a device has enough memory for the program; None if its memory is unknown."""
-        capacity = self.work.machine.memory_bytes
-        return None if capacity is None else self.program.memory_bytes <= capacity
+    def fits(self) -> bool:
+        """Whether a device has enough memory for the program."""
+        return self.program.memory_bytes <= self.work.machine.memory_bytes
 
     def row(self) -> dict[str, Any]:
         """Return the prediction's columns in plan.csv and predictions.csv."""

@@ -27,7 +27,7 @@ WIDE = 1e11 / (2 * WIDTH * LAYERS)
 
 
 def at_peak(machine: Machine) -> Machine:
-    return replace(machine, flops=machine.peak or machine.flops)
+    return replace(machine, flops=machine.peak)
 
 
 def torus(**axes: tuple[int, ...]) -> Machine:
