@@ -47,16 +47,14 @@ def plan(
     from bench.present.terminal import counter
     from bench.project import mesh_ranking
     from bench.project.compiled_programs import MOST_DEVICES, programs
-    from bench.project.projection import chip_counts, sheets, unavailable, without_peak
+    from bench.project.projection import targets, without_peak
 
     with predicting():
         faults = file_faults(implementation_path or (), workload_path or ())
         collected(faults, choice(PRECISIONS), precision, "--precision")
         policy = collected(faults, remat_policy, remat, "--remat") or ""
-        wanted = collected(faults, sheets, hardware) or []
         # Every mesh is compiled.
-        counts = collected(faults, partial(chip_counts, most=MOST_DEVICES), str(chips)) or []
-        faults += unavailable(wanted, counts)
+        wanted, counts = targets(faults, hardware, str(chips), most=MOST_DEVICES)
         if len(wanted) > 1:
             faults.append("--hardware: a plan is for one kind of chip")
         batch = batch or default_batch(workload) * chips

@@ -48,7 +48,7 @@ def project(
     from bench.project import prediction_tables, projection, projection_page
     from bench.project.compiled_programs import programs
     from bench.project.program_formulae import Scaling
-    from bench.project.projection import Request, chip_counts, sheets, unavailable
+    from bench.project.projection import Request, targets
 
     console = plain_console()
     if run is None:
@@ -58,9 +58,7 @@ def project(
         faults = file_faults(implementation_path or (), workload_path or ())
         if precision is not None:
             collected(faults, choice(PRECISIONS), precision, "--precision")
-        wanted = collected(faults, sheets, hardware) or []
-        counts = collected(faults, chip_counts, chips) or []
-        faults += unavailable(wanted, counts)
+        wanted, counts = targets(faults, hardware, chips)
         selected = collected(faults, selector, keyword) or selector("")
         folder = collected(faults, find_run, run) or Path()
         collected(faults, choice(("weak", "strong")), scaling, "--scaling")

@@ -97,9 +97,6 @@ class Cost:
     limit: Limit
 
 
-FREE = Cost(0.0, "none", "latency")
-
-
 def cost(kind: str, payload: float, route: Route) -> Cost:
     """Return the cost of one collective with the fastest algorithm.
 
@@ -107,7 +104,7 @@ def cost(kind: str, payload: float, route: Route) -> Cost:
     """
     bus_factor(kind, route.members)
     if route.members == 1:
-        return FREE
+        return Cost(0.0, "none", "latency")
     match kind:
         case "all-to-all":
             return all_to_all(payload, route)
@@ -224,15 +221,16 @@ def collective_permute(payload: float, route: Route) -> Cost:
     wraparound it is the two ends, and the message uses one link of each axis (the scaling book,
     part 2, question 5: bytes / (links W), and one latency per hop).
     """
-    if route.between.members > 1:
-        between = payload / route.between.bandwidth
-        return _sum("direct", route.overhead_s + route.between.latency_s, 0.0, between)
-    if isinstance(route.inside, Switch):
-        latency = route.overhead_s + route.inside.latency_s
-        return _sum("direct", latency, payload / route.inside.bandwidth, 0.0)
-    hops_s = sum((1 if ring.wraps else ring.members - 1) * ring.latency_s for ring in route.inside)
-    links = sum(ring.bandwidth for ring in route.inside)
-    return _sum("direct", route.overhead_s + hops_s, payload / links, 0.0)
+    inside, between = route.inside, route.between
+    own = across = 0.0
+    if between.members > 1:
+        latency, across = between.latency_s, payload / between.bandwidth
+    elif isinstance(inside, Switch):
+        latency, own = inside.latency_s, payload / inside.bandwidth
+    else:
+        latency = sum((1 if ring.wraps else ring.members - 1) * ring.latency_s for ring in inside)
+        own = payload / sum(ring.bandwidth for ring in inside)
+    return _sum("direct", route.overhead_s + latency, own, across)
 
 
 def _between(payload: float, route: Route) -> float:

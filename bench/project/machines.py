@@ -2,10 +2,8 @@
 
 Axes are laid out as jax.make_mesh does, with the last one innermost. On GPUs, devices are taken in
 order: an axis lies inside a domain if its members and those of all inner axes fit there, and
-strides across domains otherwise. On TPUs, the last axis has first choice among the axes of the
-torus; it takes as many as multiply to its size, or parts of axes if no whole ones do. With several
-slices, the outermost mesh axes span as many slices as divide them, a layout that jax's
-create_hybrid_device_mesh can produce.
+strides across domains otherwise; for TPUs, see `lay`. With several slices, the outermost mesh axes
+span as many as divide them, a layout that jax's create_hybrid_device_mesh can produce.
 """
 
 import functools
@@ -128,8 +126,7 @@ def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[list[tupl
 
     As in jax's mesh_utils, an axis takes the largest number of torus axes whose lengths multiply to
     its size. If none do, its prime factors come from the torus axes with the most left; jax
-    considers more ways to split, so its choice may differ. The axes' sizes multiply to that of the
-    slice.
+    considers more ways to split, so its choice may differ. All sizes multiply to the slice's.
     """
     left = list(shape)
     parts: list[list[tuple[str, int]]] = [[] for _ in shape]

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -77,14 +78,18 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
     return sorted(counts)
 
 
-def unavailable(wanted: Sequence[Hardware], chips: Sequence[int]) -> Iterator[str]:
-    """Yield a fault for each number of chips for which hardware has no slice, or no links."""
-    for sheet in wanted:
-        for count in chips:
-            try:
-                place(sheet, MeshShape((("data", count),)))
-            except HardwareError as error:
-                yield f"--chips {count}: {error}"
+def targets(
+    faults: list[str], names: str, chips: str, most: int = MOST_CHIPS
+) -> tuple[list[Hardware], list[int]]:
+    """Read `--hardware` and `--chips`; append all faults, also where hardware has no slice."""
+    wanted = collected(faults, sheets, names) or []
+    counts = collected(faults, partial(chip_counts, most=most), chips) or []
+    for sheet, count in itertools.product(wanted, counts):
+        try:
+            place(sheet, MeshShape((("data", count),)))
+        except HardwareError as error:
+            faults.append(f"--chips {count}: {error}")
+    return wanted, counts
 
 
 def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:

@@ -59,8 +59,7 @@ class _Line(NamedTuple):
 
     name: str
     points: list[Point]
-    measured: dict[str, list[Trial]]
-    """By implementation."""
+    measured: list[Trial]
 
 
 def draw(projection: Projection) -> list[Chart]:
@@ -80,7 +79,7 @@ def draw(projection: Projection) -> list[Chart]:
 
 
 def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str]) -> dict[str, Any]:
-    cells = [cell for line in lines for own in line.measured.values() for cell in own]
+    cells = [cell for line in lines for cell in line.measured]
     precisions = ", ".join(sorted({cell.cell.block.options.precision for cell in cells}))
     whats = [f"predicted for {hardware}, with its interval", f"measured here, {precisions}"]
     times, shares = [], []
@@ -91,11 +90,10 @@ def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str])
             if best := point.prediction:
                 times.append(row(best.best_s, best.low_s, best.high_s))
             shares.append(row(point.efficiency, point.efficiency_low, point.efficiency_high))
-        for name, own in line.measured.items():
-            for cell in own:
-                row = partial(_row, line.name, whats[1], name, cell.mesh.size)
-                times.append(row(cell.measured_s))
-                shares.append(row(_rate(cell) / _rate(first or cell)))
+        for cell in line.measured:
+            row = partial(_row, line.name, whats[1], cell.cell.implementation, cell.mesh.size)
+            times.append(row(cell.measured_s))
+            shares.append(row(_rate(cell) / _rate(first or cell)))
     every = looks_of(implementations)
     looks = [every[line.name.split(" +")[0]] for line in lines]
     values = {
@@ -129,7 +127,7 @@ def _lines(tried: Sequence[Trial], points: Sequence[Point]) -> list[_Line]:
     for _, same in sorted(alike.items(), key=lambda item: item[0][-1][1]):
         first, *others = same
         name = first.implementation + (f" +{len(others)}" if others else "")
-        measured = {curve.implementation: _measured(tried, curve) for curve in same}
+        measured = [trial for curve in same for trial in _measured(tried, curve)]
         lines.append(_Line(name, curves[first], measured))
     return lines
 

@@ -126,18 +126,13 @@ class Work:
     def overlapped_s(self, compute: float) -> float:
         """Return the seconds of compute and hideable communication, with all of the latter hidden.
 
-        With compute C, of which the share F is the forward pass, hideable communication O, and its
-        part R that follows the forward pass: max(C, O, F C + R).
+        Its part `after_forward_s` can only be hidden behind the backward pass.
         """
         forward = FORWARD[self.program.cell.block.options.remat] * compute
         return max(compute, self.hideable_s, forward + self.after_forward_s)
 
     def step_s(self, calibration: Calibration) -> float:
-        """Return the seconds of the whole step.
-
-        With T = `overlapped_s`, e = `exposed`, C compute, O hideable communication, and memory,
-        waited-for communication and overhead M, X and H: T + e (C + O - T) + M + X + H.
-        """
+        """Return the seconds of the whole step."""
         compute = self.compute_s(calibration)
         overlapped = self.overlapped_s(compute)
         exposed = calibration.exposed * (compute + self.hideable_s - overlapped)

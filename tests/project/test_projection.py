@@ -39,7 +39,7 @@ from bench.project.calibration import Trial
 from bench.project.compiled_programs import NoProgram, Program
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
-from bench.project.projection import Projection, Request, chip_counts, project, sheets, unavailable
+from bench.project.projection import Projection, Request, chip_counts, project, sheets, targets
 from bench.records import store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
@@ -124,7 +124,9 @@ def test_hardware_is_known_or_an_error_that_lists_the_known() -> None:
     assert [one.name for one in sheets("h100-sxm, tpu-v5p h100-sxm")] == ["h100-sxm", "tpu-v5p"]
     with pytest.raises(BadInput, match=r"unknown hardware 'h100'; did you mean .*h100-sxm"):
         sheets("h100")
-    (fault,) = unavailable(sheets("tpu-v5e"), [16, 24])
+    faults: list[str] = []
+    targets(faults, "tpu-v5e", "16,24")
+    (fault,) = faults
     assert fault.startswith("--chips 24: tpu-v5e: there is no slice of 24 chips; there are 1, 4, 8")
 
 
