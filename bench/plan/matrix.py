@@ -356,7 +356,8 @@ class _Planner:
         if not self.options.meshes:
             if self.virtual and not preset.past_cores and self.options.devices is None:
                 limit = min(limit, max(2, self.catalogue["usable_cores"]))
-            return [MeshShape((("data", size),)) for size in preset.default_sizes(limit)]
+            powers = [2**power for power in range(1 if preset.only_ends else limit.bit_length())]
+            return [MeshShape((("data", size),)) for size in _unique([*powers, limit])]
         meshes: list[MeshShape] = self.read("meshes")
         for mesh in meshes:
             if mesh.size > limit:

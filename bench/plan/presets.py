@@ -48,7 +48,7 @@ class Preset:
     past_cores: bool
     """Whether default meshes of virtual devices may have more devices than there are cores."""
     meshes: tuple[str, ...] = ()
-    """Those that fit the devices are measured; if empty, meshes of `data`: see default_sizes."""
+    """Those that fit the devices are measured; if empty, meshes of `data`."""
     only_ends: bool = False
     """Whether default meshes are only one device and all devices, without those in between."""
     microbatches: int = 1
@@ -57,11 +57,6 @@ class Preset:
     """Margin of a gate; other runs use what the preset can resolve on this machine."""
     parts: tuple[Preset, ...] = ()
     """Presets whose blocks make up this preset."""
-
-    def default_sizes(self, limit: int) -> list[int]:
-        """Return the device counts of the default meshes, up to `limit`, without repetition."""
-        powers = [2**power for power in range(1 if self.only_ends else limit.bit_length())]
-        return list(dict.fromkeys([*powers, limit]))
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -27,7 +27,6 @@ from pydantic import (
     model_validator,
 )
 
-from bench.analyse import peaks
 from bench.records.printable import closest
 
 SHEETS = Path(__file__).with_name("hardware")
@@ -119,7 +118,7 @@ class Hardware(Part):
 
     name: str
     device_kind: str
-    """jax's name of the device."""
+    """jax's name of the device, under which peaks.toml has its FLOP/s."""
     memory: Memory
     achievable: Figure[PositiveFloat]
     """Share of the peak that the best matrix products reach."""
@@ -136,10 +135,6 @@ class Hardware(Part):
         if self.network is not None and self.domain is None and self.torus is None:
             raise ValueError("a network needs a domain or a torus that it links")
         return self
-
-    def peak(self, precision: str) -> peaks.Peak | None:
-        """Return the published FLOP/s of a chip; None if peaks.toml has none."""
-        return peaks.peak(self.device_kind, precision)
 
 
 def known() -> list[str]:

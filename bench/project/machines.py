@@ -14,6 +14,7 @@ from itertools import combinations, groupby
 
 import numpy as np
 
+from bench.analyse import peaks
 from bench.project.collective_costs import ALONE, Ring, Route, Switch
 from bench.project.hardware import Hardware, HardwareError, Torus
 from bench.records.mesh import MeshShape
@@ -196,7 +197,7 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
     Products reach the share of the published peak that others have measured in bfloat16. Raises
     HardwareError if no peak is published for this precision, or the chips cannot form the mesh.
     """
-    peak = hardware.peak(precision)
+    peak = peaks.peak(hardware.device_kind, precision)
     if peak is None:
         raise HardwareError(
             f"{hardware.name}: no peak is published for {precision}; choose another --precision"

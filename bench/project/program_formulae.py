@@ -95,9 +95,6 @@ def step_on_hardware(cell: Cell, precision: str | None) -> Cell:
 TOLERANCE = 0.01
 """Largest relative error of a figure."""
 
-LEAST_SIZES = 3
-"""Compiled sizes that a formula needs: two to determine its constants, and one to check them."""
-
 _FIGURES = ("flops", "memory_bytes", "state_bytes")
 
 _ROUNDING = 1e-9
@@ -229,7 +226,7 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
     axis = curve.first
     first, *larger = ordered = sorted(programs, key=lambda program: program.mesh.size)
     sizes = [program.mesh.axis(axis) for program in ordered]
-    if len(sizes) < LEAST_SIZES:
+    if len(sizes) < 3:  # noqa: PLR2004 (two to determine the constants, and one to check them)
         had = ", ".join(map(str, sizes))
         raise ValueError(f"a formula needs three sizes of {axis}, and has {had}")
     for program in larger:

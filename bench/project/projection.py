@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from bench.analyse import cell_table, peaks
 from bench.plan.option_values import BadInput, collected
 from bench.project import program_formulae, published_results
@@ -95,7 +93,7 @@ def targets(
 def without_peak(wanted: Sequence[Hardware], precisions: Sequence[str]) -> Iterator[str]:
     """Yield a fault for each precision for which hardware has no published peak."""
     for sheet in wanted:
-        has = [one for one in PRECISIONS if sheet.peak(one)]
+        has = [one for one in PRECISIONS if peaks.peak(sheet.device_kind, one)]
         listed = f"it has {', '.join(has) or 'none'}"
         for precision in precisions:
             if precision not in has:
@@ -139,6 +137,22 @@ class Point:
         """The prediction, unless the step's predicted memory exceeds the chip's."""
         return self.prediction if self.prediction and self.prediction.fits else None
 
+    def row(self) -> dict[str, Any]:
+        """Return the point's row in predictions.csv."""
+        curve = self.curve
+        cell = curve.cell(self.chips)
+        return {
+            "hardware": self.hardware, "chips": self.chips, "scaling": curve.scaling,
+            "workload": curve.workload, "size": curve.size, "options": str(curve.options),
+            "implementation": curve.implementation,
+            "mesh": None if cell is None else str(cell.block.mesh),
+            "batch": None if cell is None else cell.block.batch,
+            "reason": self.reason,
+            "efficiency": self.efficiency, "efficiency_low": self.efficiency_low,
+            "efficiency_high": self.efficiency_high,
+            **(self.prediction.row() if self.prediction else {}),
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Projection:
@@ -153,10 +167,6 @@ class Projection:
     """The formulae of curves, or the reasons why they have none."""
     missing: list[NoProgram]
     """Cells of the run whose programs are not available."""
-
-    def frame(self) -> pd.DataFrame:
-        """Return the rows of predictions.csv, one per point."""
-        return pd.DataFrame([_row(point) for point in self.points])
 
 
 def project(run: store.Run, request: Request, read: Read) -> Projection:
@@ -254,19 +264,3 @@ def _efficient(point: Point, references: Mapping[Family, Prediction]) -> Point:
     overlaps = [replace(prediction.calibration, exposed=exposed) for exposed in (0.0, 1.0)]
     every = [best, *(share * first.work.step_s(c) / prediction.work.step_s(c) for c in overlaps)]
     return replace(point, efficiency=best, efficiency_low=min(every), efficiency_high=max(every))
-
-
-def _row(point: Point) -> dict[str, Any]:
-    curve = point.curve
-    cell = curve.cell(point.chips)
-    return {
-        "hardware": point.hardware, "chips": point.chips, "scaling": curve.scaling,
-        "workload": curve.workload, "size": curve.size, "options": str(curve.options),
-        "implementation": curve.implementation,
-        "mesh": None if cell is None else str(cell.block.mesh),
-        "batch": None if cell is None else cell.block.batch,
-        "reason": point.reason,
-        "efficiency": point.efficiency, "efficiency_low": point.efficiency_low,
-        "efficiency_high": point.efficiency_high,
-        **(point.prediction.row() if point.prediction else {}),
-    }  # fmt: skip

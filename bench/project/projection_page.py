@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -37,7 +38,6 @@ class Chart:
     title: str
     spec: dict[str, Any]
     """In Vega-Lite, with the colours of the report's page by their names."""
-    subtitle: str
     points: list[Point]
 
     @property
@@ -47,7 +47,8 @@ class Chart:
 
     def write(self, folder: Path) -> str:
         """Write the printed chart, and its specification for the report; return the SVG."""
-        plot = compose(self.slug, self.spec, self.title, self.subtitle)
+        subtitle = f"predicted for {self.points[0].hardware}"
+        plot = compose(self.slug, self.spec, self.title, subtitle)
         plot.write(folder)
         stored = {"title": self.title, "spec": self.spec}
         files.write(folder / f"{self.slug}.json", json.dumps(stored, allow_nan=False))
@@ -74,7 +75,7 @@ def draw(projection: Projection) -> list[Chart]:
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
             shown = [point for point in known if point.fitting] or known
             spec = _spec(_lines(tried, shown), hardware, names)
-            drawn.append(Chart(title, spec, f"predicted for {hardware}", points))
+            drawn.append(Chart(title, spec, points))
     return drawn
 
 
@@ -178,7 +179,7 @@ def build(
     shutil.rmtree(plots, ignore_errors=True)
     plots.mkdir(parents=True)
     images = [chart.write(plots) for chart in charts]
-    frames.write(projection.frame(), folder, "predictions")
+    frames.write(pd.DataFrame([point.row() for point in projection.points]), folder, "predictions")
     page = write_pages(
         folder,
         PAGE.stem,

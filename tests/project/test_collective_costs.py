@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from bench.analyse import peaks
 from bench.project.collective_costs import Cost, Ring, Route, Switch, cost, ring, torus, tree
 from bench.project.hardware import hardware
 from bench.project.machines import place
@@ -312,7 +313,7 @@ THRESHOLDS = [
 @pytest.mark.parametrize("threshold", THRESHOLDS, ids=lambda threshold: threshold.where)
 def test_when_a_batch_is_bound_by_communication(threshold: Threshold) -> None:
     """Part 5, "When do we become bottlenecked by communication?", of matrices in bf16."""
-    peak = hardware(threshold.hardware).peak("bf16")
+    peak = peaks.peak(hardware(threshold.hardware).device_kind, "bf16")
     assert peak is not None
     # Between pods, it is of a whole pod, whose chips exchange a part of the gradients each, and of
     # so many layers at once that latency, which is assumed there, does not count.
@@ -327,7 +328,7 @@ def test_when_a_batch_is_bound_by_communication(threshold: Threshold) -> None:
 @pytest.mark.parametrize(("axes", "ways"), [("Y", 11), ("YZ", 2 * 11)])
 def test_when_tensor_parallelism_is_bound_by_communication(axes: str, ways: int) -> None:
     # Scaling book, part 5, "Tensor Parallelism": Y > n_axes F / 2550, about 11 an axis for 30,000.
-    peak = hardware("tpu-v5p").peak("bf16")
+    peak = peaks.peak(hardware("tpu-v5p").device_kind, "bf16")
     assert peak is not None
     batch, width = 1e6, 30_000
     gathered = on("tpu-v5p", "X16 Y16 Z16", axes, "all-gather", batch * D * BF16).seconds
