@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from bench.project import calibration
 from bench.project.calibration import Calibrated, Trial, calibrate
@@ -35,87 +35,8 @@ STATE_BYTES = 12
 """Bytes per parameter under Adam in float32: the parameter and two moments."""
 PARAMETER_BYTES = 2
 """Bytes per gathered parameter: frameworks gather in bfloat16."""
-
-
-class Transformer(Part):
-    """A model of equal layers, and how its training step is computed."""
-
-    parameters: PositiveFloat
-    layers: PositiveInt
-    width: PositiveInt
-    """Width of the residual stream."""
-    sequence: NonNegativeInt
-    """Tokens that attend to one another; 0 omits attention's own products."""
-    blocks: PositiveInt = 2
-    """Blocks per layer that are sharded over `model`: attention and a feed-forward network."""
-    gradient_bytes: PositiveInt
-    """Bytes per reduced gradient; those of a gathered parameter are PARAMETER_BYTES."""
-    gathers: PositiveInt = 2
-    """How often a microbatch gathers the parameters along `fsdp`: before the forward and again
-    before the backward pass, or once if they are kept in between (ZeRO-2)."""
-    remat: bool = False
-    """Whether the backward pass recomputes the forward pass."""
-    microbatches: PositiveInt = 1
-    """Each of them gathers the parameters and reduce-scatters the gradients."""
-
-    @property
-    def flops(self) -> float:
-        """FLOPs per token, forward and backward: 6 per parameter, and attention's."""
-        return 6 * self.parameters + 12 * self.layers * self.width * self.sequence
-
-    def program(self, mesh: MeshShape, tokens: float, name: str) -> Program:
-        """Return one step on a mesh of `data`, `fsdp` and `model`, with `tokens` per chip.
-
-        Parameters are sharded over `fsdp` and `model`, the batch over `data` and `fsdp`. The memory
-        is unknown, so the program has that of its state.
-        """
-        remat = FULL if self.remat else ""
-        state = STATE_BYTES * self.parameters / (mesh.axis("fsdp") * mesh.axis("model"))
-        batch = round(tokens * mesh.size / max(self.sequence, 1))
-        options = StepOptions("bf16", microbatches=self.microbatches, remat=remat)
-        block = Block("transformer", f"{self.parameters:.3g}", mesh, batch, options)
-        return Program(
-            Cell(block, name),
-            flops=self.flops * tokens * (FORWARD[""] / FORWARD[remat]),
-            accessed_bytes=None,
-            memory_bytes=state,
-            state_bytes=state,
-            communication=[*self._communication(mesh, tokens)],
-            model_flops=self.flops * tokens * mesh.size,
-            units=tokens * mesh.size,
-            unit="tokens",
-            bubble=0.0,
-            read="formula",
-        )
-
-    def _communication(self, mesh: MeshShape, tokens: float) -> Iterator[Communication]:
-        """Yield the collectives by layer: part 5 on data, fully sharded and tensor parallelism.
-
-        Tensor parallelism gathers the inputs of a block and scatters its outputs, in the forward
-        and in the backward pass, and in a recomputed forward pass.
-        """
-        data, fsdp, ways = (mesh.axis(name) for name in ("data", "fsdp", "model"))
-        own = self.parameters / ways
-        passes = self.layers * self.microbatches
-        if fsdp > 1:
-            gathered = self.gathers * PARAMETER_BYTES * own * self.microbatches
-            scattered = self.gradient_bytes * own * self.microbatches
-            yield _row("all-gather", "fsdp", fsdp, self.gathers * passes, gathered)
-            yield _row("reduce-scatter", "fsdp", fsdp, passes, scattered)
-        if data > 1:
-            yield _row("all-reduce", "data", data, self.layers, self.gradient_bytes * own / fsdp)
-        if ways > 1:
-            times = self.blocks * self.layers * (3 if self.remat else 2)
-            activations = 2 * tokens * ways * self.width * times
-            for kind in ("all-gather", "reduce-scatter"):
-                yield _row(kind, "model", ways, times * self.microbatches, activations)
-
-
-def _row(kind: str, axis: str, members: int, count: int, payload: float) -> Communication:
-    return Communication(
-        kind=kind, axes=[axis], members=members, dtypes=[], count=count,
-        payload_bytes=round(payload), wire_bytes=bus_factor(kind, members) * payload,
-    )  # fmt: skip
+BLOCKS = 2
+"""Blocks per layer that are sharded over `model`: attention and a feed-forward network."""
 
 
 class Row(Part):
@@ -133,8 +54,8 @@ class Row(Part):
         return self
 
 
-class Published(Transformer):
-    """Measurements of a model that differ only in the number of chips."""
+class Published(Part):
+    """Measurements of a model of equal layers that differ only in the number of chips."""
 
     name: str
     hardware: str
@@ -142,9 +63,23 @@ class Published(Transformer):
     says: Quotation
     assumed: str
     """Assumptions that no source supports; empty if nothing is assumed."""
+    parameters: PositiveFloat
+    layers: PositiveInt
+    width: PositiveInt
+    """Width of the residual stream."""
     sequence: PositiveInt
+    """Tokens that attend to one another."""
     tokens: PositiveInt
     """Tokens per chip and step."""
+    gradient_bytes: PositiveInt
+    """Bytes per reduced gradient; those of a gathered parameter are PARAMETER_BYTES."""
+    gathers: PositiveInt = 2
+    """How often a microbatch gathers the parameters along `fsdp`: before the forward and again
+    before the backward pass, or once if they are kept in between (ZeRO-2)."""
+    remat: bool = False
+    """Whether the backward pass recomputes the forward pass."""
+    microbatches: PositiveInt = 1
+    """Each of them gathers the parameters and reduce-scatters the gradients."""
     rows: tuple[Row, ...]
 
     @property
@@ -159,10 +94,70 @@ class Published(Transformer):
             mesh = MeshShape.parse(row.mesh)
             # The program has its framework's collectives, one per block: nothing combines them.
             machine = replace(of_sheet(hardware(self.hardware), mesh, "bf16"), combines=False)
-            step = work(self.program(mesh, self.tokens, self.step), machine)
+            step = work(self.program(mesh), machine)
             rate = row.tokens_per_s or (row.mfu or 0.0) * machine.peak / self.flops
             observed.append(Trial(step, self.tokens / rate, group))
         return observed
+
+    @property
+    def flops(self) -> float:
+        """FLOPs per token, forward and backward: 6 per parameter, and attention's."""
+        return 6 * self.parameters + 12 * self.layers * self.width * self.sequence
+
+    def program(self, mesh: MeshShape) -> Program:
+        """Return one step on a mesh of `data`, `fsdp` and `model`.
+
+        Parameters are sharded over `fsdp` and `model`, the batch over `data` and `fsdp`. The memory
+        is unknown, so the program has that of its state.
+        """
+        remat = FULL if self.remat else ""
+        state = STATE_BYTES * self.parameters / (mesh.axis("fsdp") * mesh.axis("model"))
+        tokens = self.tokens * mesh.size
+        options = StepOptions("bf16", microbatches=self.microbatches, remat=remat)
+        batch = round(tokens / self.sequence)
+        block = Block("transformer", f"{self.parameters:.3g}", mesh, batch, options)
+        return Program(
+            Cell(block, self.step),
+            flops=self.flops * self.tokens * (FORWARD[""] / FORWARD[remat]),
+            accessed_bytes=None,
+            memory_bytes=state,
+            state_bytes=state,
+            communication=[*self._communication(mesh)],
+            model_flops=self.flops * tokens,
+            units=tokens,
+            unit="tokens",
+            bubble=0.0,
+            read="formula",
+        )
+
+    def _communication(self, mesh: MeshShape) -> Iterator[Communication]:
+        """Yield the collectives by layer: part 5 on data, fully sharded and tensor parallelism.
+
+        Tensor parallelism gathers the inputs of a block and scatters its outputs, in the forward
+        and in the backward pass, and in a recomputed forward pass.
+        """
+        data, fsdp, ways = (mesh.axis(name) for name in ("data", "fsdp", "model"))
+        own = self.parameters / ways
+        passes = self.layers * self.microbatches
+        if fsdp > 1:
+            gathered = self.gathers * PARAMETER_BYTES * own * self.microbatches
+            scattered = self.gradient_bytes * own * self.microbatches
+            yield _row("all-gather", "fsdp", fsdp, self.gathers * passes, gathered)
+            yield _row("reduce-scatter", "fsdp", fsdp, passes, scattered)
+        if data > 1:
+            yield _row("all-reduce", "data", data, self.layers, self.gradient_bytes * own / fsdp)
+        if ways > 1:
+            times = BLOCKS * self.layers * (3 if self.remat else 2)
+            activations = 2 * self.tokens * ways * self.width * times
+            for kind in ("all-gather", "reduce-scatter"):
+                yield _row(kind, "model", ways, times * self.microbatches, activations)
+
+
+def _row(kind: str, axis: str, members: int, count: int, payload: float) -> Communication:
+    return Communication(
+        kind=kind, axes=[axis], members=members, dtypes=[], count=count,
+        payload_bytes=round(payload), wire_bytes=bus_factor(kind, members) * payload,
+    )  # fmt: skip
 
 
 class LeftOut(Part):

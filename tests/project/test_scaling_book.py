@@ -14,7 +14,7 @@ import pytest
 from bench.project.collective_costs import Ring, Route
 from bench.project.hardware import hardware
 from bench.project.machines import Machine, of_sheet
-from bench.project.published_results import Transformer
+from bench.project.published_results import Published
 from bench.project.step_model import FORWARD, Work, work
 from bench.records.mesh import MeshShape
 
@@ -43,12 +43,21 @@ def torus(**axes: tuple[int, ...]) -> Machine:
     return replace(at_peak(alone), route=lambda along: routes[along[0]])
 
 
-def step(mesh: str, machine: Machine, width: float = WIDE, tokens: float = 1.0) -> Work:
-    model = Transformer(
-        parameters=2 * WIDTH * width * LAYERS, layers=LAYERS, width=WIDTH, sequence=0, blocks=1,
-        gradient_bytes=2,
+class FeedForward(Published):
+    """Layers of two feed-forward networks, without attention."""
+
+    @property
+    def flops(self) -> float:
+        return 6 * self.parameters
+
+
+def step(mesh: str, machine: Machine, width: float = WIDE, tokens: int = 1) -> Work:
+    model = FeedForward(
+        name="MLP blocks", hardware="", source="https://", says="-", assumed="", rows=(),
+        parameters=2 * WIDTH * width * LAYERS, layers=LAYERS // 2, width=WIDTH, sequence=1,
+        tokens=tokens, gradient_bytes=2,
     )  # fmt: skip
-    return work(model.program(MeshShape.parse(mesh), tokens, "MLP blocks"), machine)
+    return work(model.program(MeshShape.parse(mesh)), machine)
 
 
 def fewest_tokens(machine: Machine, mesh: str, width: float = WIDE) -> float:
