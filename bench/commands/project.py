@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def project(
     from bench.project import prediction_tables, projection, projection_page
     from bench.project.compiled_programs import programs
     from bench.project.program_formulae import Scaling
-    from bench.project.projection import Request, targets
+    from bench.project.projection import targets
 
     console = plain_console()
     if run is None:
@@ -65,13 +66,11 @@ def project(
         if faults:
             raise BadInput(faults)
         kind: Scaling = "strong" if scaling == "strong" else "weak"
-        request = Request(tuple(wanted), tuple(counts), kind, precision, selected)
         refuse_race((stored := load_run(run)).manifest, "projected")
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         with counter(plain_console(stderr=True), *COMPILING) as progress:
-            found = projection.project(
-                stored, request, lambda cells: programs(cells, catalogue, progress=progress)
-            )
+            read = partial(programs, catalogue=catalogue, progress=progress)
+            found = projection.project(stored, wanted, counts, read, kind, precision, selected)
         drawn = projection_page.draw(found)
         written = projection_page.build(
             found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]

@@ -28,19 +28,6 @@ from bench.records.mesh import MeshShape
 MOST_CHIPS = 65_536
 
 
-@dataclass(frozen=True)
-class Request:
-    """The hardware and the numbers of chips to which a run is projected."""
-
-    hardware: tuple[Hardware, ...]
-    chips: tuple[int, ...]
-    scaling: Scaling = "weak"
-    precision: str | None = None
-    """None for the run's own."""
-    select: Callable[[str], bool] = lambda _: True
-    """Selects the cells to project by name; all cells of the run serve for calibration."""
-
-
 def sheets(text: str) -> list[Hardware]:
     """Return the hardware sheets of a list of names such as `h100-sxm,tpu-v5p`, each once.
 
@@ -169,11 +156,20 @@ class Projection:
     """Cells of the run whose programs are not available."""
 
 
-def project(run: store.Run, request: Request, read: Read) -> Projection:
+def project(
+    run: store.Run,
+    wanted: Sequence[Hardware],
+    chips: Sequence[int],
+    read: Read,
+    scaling: Scaling = "weak",
+    precision: str | None = None,
+    select: Callable[[str], bool] = lambda _: True,
+) -> Projection:
     """Calibrate this machine by a run, and predict the run's steps on other hardware.
 
-    Raises BadInput if the run has no launches or ceilings, no timed cell is selected, or hardware
-    has no published peak for the precision.
+    Without a `precision`, steps keep the run's own. `select` selects the cells to project by name;
+    all cells of the run serve for calibration. Raises BadInput if the run has no launches or
+    ceilings, no timed cell is selected, or hardware has no published peak for the precision.
     """
     cells = cell_table.build(run).cells
     ceilings = peaks.ceilings(run.block_rows)
@@ -186,12 +182,12 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
     timed = cells[cells["status"] == "ok"]
     times = dict(zip(timed["cell"], timed["step_s"].astype(float), strict=True))
     rows = [row for row in run.decisive() if row["cell"] in times]
-    selected = [Cell.of(row) for row in rows if request.select(row["cell"])]
+    selected = [Cell.of(row) for row in rows if select(row["cell"])]
     if not selected:
         raise BadInput([f"no timed cell of {name} is selected"])
-    precisions = {request.precision or cell.block.options.precision for cell in selected}
+    precisions = {precision or cell.block.options.precision for cell in selected}
     # Compiling takes minutes, so faults are reported first.
-    if faults := [*without_peak(request.hardware, sorted(precisions))]:
+    if faults := [*without_peak(wanted, sorted(precisions))]:
         raise BadInput(faults)
     observations = defaultdict[str, list[Trial]](list)
     programs: list[Program] = []
@@ -201,7 +197,7 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
         if isinstance(program, NoProgram):
             missing.append(program)
             continue
-        if request.select(row["cell"]):
+        if select(row["cell"]):
             programs.append(program)
         try:
             step = work(program, of_ceilings(ceilings.get(row["block"]), program.mesh))
@@ -209,22 +205,24 @@ def project(run: store.Run, request: Request, read: Read) -> Projection:
             observations[program.cell.block.subject].append(observed)
         except HardwareError as error:
             missing.append(NoProgram(program.cell, str(error)))
-    curves = list(dict.fromkeys(_curves(programs, request)))
-    by_chips, formulae = program_formulae.programs_along(curves, request.chips, read)
+    curves = list(dict.fromkeys(_curves(programs, scaling, precision)))
+    by_chips, formulae = program_formulae.programs_along(curves, chips, read)
     return Projection(
-        scaling=request.scaling,
+        scaling=scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
-        points=_with_efficiency([*_points(request.hardware, by_chips)]),
+        points=_with_efficiency([*_points(wanted, by_chips)]),
         formulae=formulae,
         missing=missing,
     )
 
 
-def _curves(programs: Sequence[Program], request: Request) -> Iterator[Curve]:
+def _curves(
+    programs: Sequence[Program], scaling: Scaling, precision: str | None
+) -> Iterator[Curve]:
     """Yield a curve for each implementation, family of meshes, and batch of its smallest mesh."""
     families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, int]]](list)
     for program in programs:
-        curve = Curve.through(step_on_hardware(program.cell, request.precision), request.scaling)
+        curve = Curve.through(step_on_hardware(program.cell, precision), scaling)
         family = program.cell.block.options, replace(curve, batch=0)
         families[family].append((program.mesh.size, curve.batch))
     for (_, curve), members in families.items():

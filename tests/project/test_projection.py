@@ -39,7 +39,7 @@ from bench.project.calibration import Trial
 from bench.project.compiled_programs import NoProgram, Program
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
-from bench.project.projection import Projection, Request, chip_counts, project, sheets, targets
+from bench.project.projection import Projection, chip_counts, project, sheets, targets
 from bench.records import store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
@@ -69,6 +69,9 @@ def compiled(cell: Cell, gradients: float = 0.1 * GB, memory: float = 1 * GB) ->
         state_bytes=0.5 * GB, communication=rows, model_flops=flops, units=block.batch,
         unit="samples", bubble=0.0, read="compiled",
     )  # fmt: skip
+
+
+H100 = [hardware("h100-sxm")]
 
 
 @dataclass
@@ -102,8 +105,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def projected(folder: Path, chips: tuple[int, ...] = (8, 16, 32), **changes) -> Projection:
-    asked = Request((hardware("h100-sxm"),), chips, precision="bf16")
-    return project(store.load(folder), replace(asked, **changes), Compiler())
+    asked = {"precision": "bf16", **changes}
+    return project(store.load(folder), H100, chips, Compiler(), **asked)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_weak_scaling_keeps_the_batch_of_a_device(folder) -> None:
 )
 def test_weak_scaling_begins_with_the_step_that_was_measured(mesh, batch, grown) -> None:
     ran = Cell(Block("mlp", "base", MeshShape.parse(mesh), batch, StepOptions()), "jit_spmd")
-    (curve,) = projection._curves([compiled(ran)], Request((), ()))
+    (curve,) = projection._curves([compiled(ran)], "weak", None)
     chips = ran.block.mesh.size
     assert curve.cell(chips) == ran
     assert curve.cell(4 * chips).block.batch == grown
@@ -263,14 +266,14 @@ def test_strong_scaling_keeps_the_batch_as_far_as_it_divides(folder) -> None:
 
 def test_of_many_meshes_few_are_compiled(folder) -> None:
     compiler = Compiler()
-    asked = Request((hardware("h100-sxm"),), tuple(chip_counts("4..4096")), precision="bf16")
-    found = project(store.load(folder), asked, compiler)
+    chips = chip_counts("4..4096")
+    found = project(store.load(folder), H100, chips, compiler, precision="bf16")
     # Below the smallest that the formula is of, too.
     assert compiler.sizes() == {4, 8, 64, 256, 1024}
     read = {p.chips: p.prediction.program.read for p in found.points if p.prediction is not None}
     compiled_ = {chips for chips, how in read.items() if how == "compiled"}
     assert compiled_ == compiler.sizes()
-    assert set(read) == set(asked.chips)
+    assert set(read) == set(chips)
     assert all(isinstance(one, Formula) and one.error < 1e-9 for one in found.formulae.values())
     assert {p.chips for p in found.points if p.reason} == set()
 
@@ -286,8 +289,8 @@ def test_what_is_below_all_checks_of_a_formula_is_compiled() -> None:
 
 def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:
     compiler = Compiler(odd=256)
-    asked = Request((hardware("h100-sxm"),), tuple(chip_counts("8..2048")), precision="bf16")
-    found = project(store.load(folder), asked, compiler)
+    chips = chip_counts("8..2048")
+    found = project(store.load(folder), H100, chips, compiler, precision="bf16")
     assert compiler.sizes() == {8, 16, 32, 64, 128, 256, 512, 1024, 2048}
     assert all("at data=256, flops is 1e+20" in one for one in found.formulae.values())
     reasons = {p.reason for p in found.points if p.prediction is None}
@@ -297,8 +300,8 @@ def test_where_no_formula_holds_every_mesh_is_compiled(folder) -> None:
 
 def test_each_program_is_compiled_once_for_all_hardware(folder) -> None:
     compiler = Compiler()
-    asked = Request((hardware("h100-sxm"), hardware("h200")), (8, 16), precision="bf16")
-    found = project(store.load(folder), asked, compiler)
+    wanted = [*H100, hardware("h200")]
+    found = project(store.load(folder), wanted, [8, 16], compiler, precision="bf16")
     assert len(compiler.asked) == len(set(compiler.asked)) == len(found.points) / 2
 
 
@@ -307,7 +310,7 @@ def test_a_run_that_nothing_can_be_made_of_is_refused(folder, tmp_path) -> None:
         projected(folder, select=selector("nonsense"))
     compiler = Compiler()
     with pytest.raises(BadInput, match="tpu-v5p has no published peak for fp32; it has bf16"):
-        project(store.load(folder), Request((hardware("tpu-v5p"),), (8,), precision=None), compiler)
+        project(store.load(folder), [hardware("tpu-v5p")], [8], compiler)
     assert not compiler.asked, "nothing is compiled for what cannot be projected"
     bare = synthetic.write(tmp_path, replace(RUN, devices=(1,), rounds=2))
 
@@ -601,8 +604,7 @@ def test_efficiency_is_to_the_fewest_chips_on_which_the_step_fits(folder) -> Non
         def __call__(self, cells, *_, **__):
             return [compiled(cell, memory=1e12 / cell.block.mesh.size) for cell in cells]
 
-    asked = Request((hardware("h100-sxm"),), (8, 16, 32), precision="bf16")
-    found = project(store.load(folder), asked, Dividing())
+    found = project(store.load(folder), H100, (8, 16, 32), Dividing(), precision="bf16")
     points = [p for p in found.points if p.curve.implementation == "jit_spmd"]
     assert [p.prediction.fits for p in points] == [False, True, True]
     assert (points[0].efficiency, points[1].efficiency) == (None, 1)
@@ -615,8 +617,7 @@ def test_efficiencies_of_a_chart_have_one_reference(folder) -> None:
         def __call__(self, cells, *_, **__):
             return [compiled(c, 4 * GB if c.implementation == "zero1" else 0.1 * GB) for c in cells]
 
-    asked = Request((hardware("h100-sxm"),), (8, 16), precision="bf16")
-    points = project(store.load(folder), asked, Uneven()).points
+    points = project(store.load(folder), H100, (8, 16), Uneven(), precision="bf16").points
     (first,) = (p for p in points if p.curve.implementation == "jit_spmd" and p.chips == 8)
     assert first.efficiency == 1
     for point in points:
@@ -631,8 +632,7 @@ def test_where_a_curve_jumps_is_remarked(folder) -> None:
         def __call__(self, cells, *_, **__):
             return [compiled(c, 4000 * GB if c.block.mesh.size < 32 else 0.1 * GB) for c in cells]
 
-    asked = Request((hardware("h100-sxm"),), (8, 16, 32, 64), precision="bf16")
-    found = project(store.load(folder), asked, Jumping())
+    found = project(store.load(folder), H100, (8, 16, 32, 64), Jumping(), precision="bf16")
     said = [text for text in prediction_tables.remarks(found.points) if "becomes" in text]
     assert len(said) == len({point.curve for point in found.points})
     assert all(text.startswith("From 16 to 32 chips, ") for text in said)
