@@ -5,8 +5,9 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, cast
 
 from rich.console import Console
@@ -134,33 +135,24 @@ class Search:
 
 
 def lines_of_run(measured: Iterable[CellRow], contents: Contents) -> list[Line]:
-    """Return the lines of a run's cells, with the bytes planned for cells that have not changed."""
-    planned: dict[Cell, float | None] = {}
-    for row in measured:
-        cell, memory = Cell.of(row), row.get("memory")
-        same = memory and row.get("key") == _key(cell, contents)
-        planned[cell] = memory["total_bytes"] if memory and same else None
-    variables, lines = relevant_variables(os.environ), []
-    for line in lines_of(planned):
-        # The search varies the batch, so it is not part of the hash.
-        own = _key(with_batch(line.cell, 0), contents)
-        hashed = own and digest(json.dumps([own, variables]).encode())
-        lines.append(replace(line, contents=hashed))
-    return lines
+    """Return a line for each group of a run's cells that differ only in their batch.
 
-
-def lines_of(planned: Mapping[Cell, float | None]) -> list[Line]:
-    """Return a line for each group of cells that differ only in their batch, with planned bytes.
-
-    Cells of several processes and of variants are left out.
+    It has the bytes planned for cells that have not changed since. Cells of several processes and
+    of variants are left out.
     """
-    lines: dict[Cell, Line] = {}
-    for cell in sorted(planned, key=lambda cell: cell.block.batch):
-        options, size = cell.block.options, planned[cell]
-        if options.processes == 1 and not options.variant:
-            line = lines.setdefault(with_batch(cell, 0), Line(cell, {}))
-            if size is not None:
-                line.known[cell.block.batch] = size
+    variables, lines = relevant_variables(os.environ), dict[Cell, Line]()
+    for row in sorted(measured, key=itemgetter("batch")):
+        cell, memory = Cell.of(row), row.get("memory")
+        if cell.block.options.processes > 1 or cell.block.options.variant:
+            continue
+        # The search varies the batch, so it is not part of the hash.
+        alike = with_batch(cell, 0)
+        if alike not in lines:
+            own = _key(alike, contents)
+            hashed = own and digest(json.dumps([own, variables]).encode())
+            lines[alike] = Line(cell, {}, hashed)
+        if memory and row.get("key") == _key(cell, contents):
+            lines[alike].known[cell.block.batch] = memory["total_bytes"]
     return [*lines.values()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -128,14 +129,26 @@ def line(*parts, known=None):
     return largest.Line(cell(*parts), known or {})
 
 
+def stored_row(of):
+    figures = {"memory": {"total_bytes": 100 * of.block.batch}, "key": of.name}
+    return {"implementation": of.implementation, **of.block.fields, **figures}
+
+
+def lines_of(rows):
+    return largest.lines_of_run(rows, SimpleNamespace(key=lambda one: one.name))
+
+
 def test_lines_are_cells_but_for_their_batch():
     cells = [cell(batch=16), cell(batch=8), cell("b"), cell(mesh="data=4"), cell(options="bf16")]
     apart = [cell(options="fp32,processes=2"), cell(options="fp32,variant=x")]
-    found = largest.lines_of({one: 100.0 * one.block.batch for one in [*cells, *apart]})
+    found = lines_of([stored_row(one) for one in [*cells, *apart]])
     assert [one.cell for one in found] == [cells[1], *cells[2:]]
     assert [one.known for one in found] == [{8: 800, 16: 1600}, *3 * [{8: 800}]]
-    (bare,) = largest.lines_of({cell(): None})
-    assert bare.known == {}
+    assert len({one.contents for one in found}) == 4
+    for change in ({"memory": None}, {"key": "of another file"}):
+        (bare,) = lines_of([{**stored_row(cell()), **change}])
+        assert bare.known == {}
+        assert bare.contents == found[0].contents, "whatever the batch"
 
 
 def test_what_the_run_has_measured_is_not_compiled():
