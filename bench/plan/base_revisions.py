@@ -32,20 +32,14 @@ class Repository:
         """Return a file's path in the repository, as git writes it."""
         return path.resolve().relative_to(self.root).as_posix()
 
-    def base_has(self, path: Path) -> bool:
-        """Return whether the base has this file."""
-        return self.relative(path) in self._listed(self.relative(path))
-
     def python_files(self, folder: Path) -> list[str]:
         """Return the stems of the Python files that the base has directly in a folder."""
         inside = Path(self.relative(folder))
-        found = map(Path, self._listed(f"{inside.as_posix()}/"))
-        return [path.stem for path in found if path.suffix == ".py" and path.parent == inside]
-
-    def _listed(self, path: str) -> list[str]:
-        # A file name may contain pattern characters.
+        # A name may contain pattern characters.
         command = ("--literal-pathspecs", "ls-tree", "-z", "--name-only", "--full-tree")
-        return git(self.root, *command, self.base, "--", path).split("\0")[:-1]
+        listed = git(self.root, *command, self.base, "--", f"{inside.as_posix()}/").split("\0")
+        found = map(Path, listed)
+        return [path.stem for path in found if path.suffix == ".py" and path.parent == inside]
 
 
 def find_repository(folder: Path, revision: str) -> Repository:
@@ -164,7 +158,7 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         try:
             if folder not in folders:
                 folders[folder] = find_repository(folder, revision)
-            if folders[folder].base_has(files[name]):
+            if files[name].stem in folders[folder].python_files(folder):
                 origins[name] = files[name]
             else:
                 new.append(name)
