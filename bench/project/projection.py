@@ -210,7 +210,7 @@ def project(
     return Projection(
         scaling=scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
-        points=_with_efficiency([*_points(wanted, by_chips)]),
+        points=_points(wanted, by_chips),
         formulae=formulae,
         missing=missing,
     )
@@ -233,17 +233,15 @@ def _curves(
 
 def _points(
     sheets: Sequence[Hardware], programs: Mapping[Curve, Mapping[int, Program | str]]
-) -> Iterator[Point]:
+) -> list[Point]:
+    """Predict the programs on hardware; those that fit have efficiencies."""
+    points = []
     for sheet, (curve, by_chips) in itertools.product(sheets, programs.items()):
         calibration = published_results.calibration_of_chip(sheet.name).calibration
         for chips, program in by_chips.items():
             found = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
             prediction, reason = (None, found) if isinstance(found, str) else (found, "")
-            yield Point(curve, sheet.name, chips, prediction, reason=reason)
-
-
-def _with_efficiency(points: Sequence[Point]) -> list[Point]:
-    """Return the points, those that fit with their efficiencies."""
+            points.append(Point(curve, sheet.name, chips, prediction, reason=reason))
     known = [(point, own) for point in points if (own := point.fitting)]
     known.sort(key=lambda one: (one[0].chips, one[1].best_s))
     first = {point.family: prediction for point, prediction in reversed(known)}
