@@ -185,7 +185,7 @@ class Machine:
     memory_bandwidth: float
     memory_bytes: float
     """Memory of a device; NaN if unknown."""
-    route: Callable[[Sequence[str]], Route]
+    route: Callable[[tuple[str, ...]], Route]
     """Returns the links of collectives along mesh axes; raises HardwareError if there are none."""
     combines: bool
     """Whether its compiler combines collectives; if not, programs run them as they are."""
@@ -202,15 +202,14 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
         raise HardwareError(
             f"{hardware.name}: no peak is published for {precision}; choose another --precision"
         )
-    placement = place(hardware, mesh)
     # Counting groups of tens of thousands of chips takes milliseconds.
-    links = functools.cache(placement.route)
+    route = functools.cache(place(hardware, mesh).route)
     return Machine(
         peak.flops * hardware.achievable.value,
         peak.flops,
         hardware.memory.bandwidth.value,
         hardware.memory.bytes.value,
-        lambda axes: links(tuple(axes)),
+        route,
         combines=True,
     )
 
@@ -226,7 +225,7 @@ def of_ceilings(measured: Ceilings | None, mesh: MeshShape) -> Machine:
         raise HardwareError("the run failed to measure its machine's ceilings")
     rate, latency = measured["all_reduce_bytes"], measured["all_reduce_s"]
 
-    def route(axes: Sequence[str]) -> Route:
+    def route(axes: tuple[str, ...]) -> Route:
         members = math.prod(map(mesh.axis, axes))
         if members == 1:
             return Route()

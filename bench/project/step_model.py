@@ -24,13 +24,10 @@ from bench.records.cells import FULL
 from bench.records.mesh import BATCH_AXES
 from bench.records.step_programs import Communication
 
-_PARAMETER_AXES = ("data", "fsdp")
-"""Axes along which parameters are gathered."""
-
 HIDEABLE = {
     "all-reduce": (*BATCH_AXES, "context"),  # over which gradients are summed
-    "reduce-scatter": _PARAMETER_AXES,
-    "all-gather": _PARAMETER_AXES,
+    "reduce-scatter": ("data", "fsdp"),
+    "all-gather": ("data", "fsdp"),  # along which parameters are gathered
 }
 """Axes along which collectives can be hidden, by kind; all others are waited for."""
 
@@ -247,7 +244,7 @@ def on_sheet(sheet: Hardware, program: Program, calibration: Calibration) -> Pre
 
 
 def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
-    every = [name for name, size in program.mesh.axes if size > 1]
+    every = tuple(name for name, size in program.mesh.axes if size > 1)
     for row in program.communication:
         kind, axes, payload = row["kind"], tuple(row["axes"]), row["payload_bytes"]
         route = machine.route(axes or every)

@@ -223,7 +223,7 @@ def test_a_machine_of_a_sheet() -> None:
     assert machine.peak == 989.4e12
     assert machine.flops == pytest.approx(794.5e12, rel=1e-3)
     assert machine.memory_bytes == 80e9
-    assert machine.route(["data"]).members == 16
+    assert machine.route(("data",)).members == 16
     with pytest.raises(HardwareError, match="tpu-v5p: no peak is published for fp32"):
         of_sheet(hardware("tpu-v5p"), MeshShape.parse("data=16"), "fp32")
 
@@ -237,13 +237,13 @@ def test_a_machine_of_ceilings_has_latency_and_rate_of_all_reduces() -> None:
     # Ten latencies, and what a ring sends: 2 x 3/4 of the payload.
     assert one.collectives[0].seconds == pytest.approx(10 * 1e-4 + 1.5)
     assert math.isnan(machine.peak)
-    assert machine.route([]).members == 1
+    assert machine.route(()).members == 1
     alone = {**measured, "all_reduce_bytes": None, "all_reduce_s": None}
     lone = of_ceilings(Ceilings(**alone), MeshShape.parse("data=4"))
     with pytest.raises(
         HardwareError, match="no all-reduce was measured on the 4 devices of data=4"
     ):
-        lone.route(["data"])
+        lone.route(("data",))
 
 
 TRUE = Calibration(0.7, 0.8, 2e-3, None, {"one": 0.7, "two": 0.5})
