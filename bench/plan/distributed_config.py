@@ -125,9 +125,10 @@ class DistributedConfig(BaseModel):
     def from_environment(cls, environment: Mapping[str, str] | None = None, **others: Any) -> Self:
         """Read the variables that a launcher has set (see VARIABLES).
 
-        If a launcher sets no LOCAL_WORLD_SIZE, a node is assumed to have as many processes as RANK
-        and LOCAL_RANK allow, which for several nodes may be too many. The result is enabled if
-        there are several processes.
+        The number of nodes follows from WORLD_SIZE and LOCAL_WORLD_SIZE, which torchrun sets. If a
+        launcher sets no LOCAL_WORLD_SIZE, a node is assumed to have as many processes as RANK and
+        LOCAL_RANK allow. That is right for one node; for several it may be too many, so set
+        LOCAL_WORLD_SIZE there. The result is enabled if there are several processes.
 
         The variables are those of this process unless an `environment` is given; `others` are
         fields that no variable sets, or that override one. Raises BadInput like the class itself; a

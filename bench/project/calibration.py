@@ -1,9 +1,13 @@
 """Calibration: how well steps use a machine, fitted to measured steps and cross-validated.
 
-Every parameter has a wide prior, so the fit is defined for any number of measured steps; the prior
-decides what they leave undetermined. Cross-validation measures the error: each group of steps (a
-mesh, a chip) in turn is left out and predicted from the others. Errors within a group are
-correlated, so a group counts once. See docs/design/predictions.md.
+The fit has three parameters: the share of the best matmul FLOP/s that a step's products reach (a
+common one, and one for each implementation if several were measured), the share of hideable
+communication that is not hidden, and a step's fixed overhead. Each has a wide prior, so the fit is
+defined for any number of measured steps; the prior decides what they leave undetermined.
+
+Cross-validation measures the error: each group of steps (a mesh, a chip) in turn is left out and
+predicted from the others. Errors within a group are correlated, so a group counts once, with the
+root mean square of its errors in log step time. Two groups or fewer give no interval.
 """
 
 import math

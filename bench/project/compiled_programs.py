@@ -1,9 +1,10 @@
 """The work of one device in a cell's step, according to a compiler.
 
 Child processes compile the steps without running them (see bench/worker/answer/compile_only.py),
-and a cache keeps their reports. On virtual CPU devices, the program is XLA:CPU's: another backend
-may combine collectives, choose other kinds of them or fuse more, which affects counts and accessed
-bytes more than FLOPs and payloads.
+and a cache keeps their reports. Virtual CPU devices stand in for meshes of any size. The program is
+then XLA:CPU's: another backend may combine collectives, choose other kinds of them or fuse more,
+which affects counts and accessed bytes more than FLOPs and payloads. For meshes of devices that
+this machine has, the devices' own compiler can be used.
 """
 
 import itertools
@@ -47,21 +48,26 @@ class Program:
 
     cell: Cell
     flops: float
+    """FLOPs of one device's matrix products and convolutions, counting every loop iteration."""
     accessed_bytes: float | None
-    """None in programs by formula; no prediction uses it."""
+    """XLA's count for one device: operands and results of every operation, with a loop's body
+    counted once. None in programs by formula; no prediction uses it."""
     memory_bytes: float
-    """Arguments, outputs and temporaries, less donated buffers."""
+    """Bytes on one device: arguments, outputs and temporaries, less donated buffers."""
     state_bytes: float
-    """Parameters and optimizer state."""
+    """Bytes of parameters and optimizer state on one device."""
     communication: Sequence[Communication]
+    """Collectives of one step on one device."""
     model_flops: float
+    """FLOPs of the whole step, by the workload's formula."""
     units: float
     """Samples or tokens per step."""
     unit: str
     bubble: float
     """Idle share of the pipeline schedule."""
     read: Literal["compiled", "formula"]
-    """Whether it was compiled for this mesh, or a formula extrapolated it from smaller ones."""
+    """Whether it was compiled for this mesh, rather than extrapolated by a formula from smaller
+    ones."""
 
     @property
     def mesh(self) -> MeshShape:

@@ -1,12 +1,14 @@
 """Programs along a curve: compiled, or extrapolated from smaller compiled ones.
 
-For a curve with more meshes than a formula needs, or larger ones than can be compiled, only the
-formula's meshes are compiled. Every figure of a device's program follows
+Compiling takes seconds per mesh, and is impossible beyond MOST_DEVICES. For a curve with more
+meshes than a formula needs, only the formula's meshes are compiled. Every figure of a device's
+program follows
 
     figure(n) = constant + divided / n
 
 in the size n of the growing axis, because a device's share of any array is either the whole array
-for every n or an nth of it. The number of collectives does not depend on n.
+for every n or an nth of it. FLOPs and memory are sums over operations on such shares, and the
+payload of a collective is one such share; the number of collectives does not depend on n.
 
 A real program may break this rule: a parameter of 768 rows can be sharded over 256 devices, and is
 replicated over 512. If compiled sizes are off by more than TOLERANCE, or collectives differ, the

@@ -1,7 +1,8 @@
 """Published step times, and the calibration of hardware that is not here.
 
 The measurements in published.toml calibrate predictions for other hardware, with the same fit as
-steps that are measured here.
+steps that are measured here. All of these results train large language models, with large matrix
+products. The assumption that other steps reach a similar share of a chip is not tested.
 
 The models are not compiled here: the work of one device in a step of a dense transformer is given
 by formulae of the scaling book, https://jax-ml.github.io/scaling-book/, part 5 ("How to Parallelize

@@ -1,9 +1,15 @@
 """Cost model of a step: from the work of one device in it and the device's capabilities.
 
-The model divides a step into *compute*, at a calibrated share of the rate of the best matrix
-products, which covers the memory traffic of activations; *memory*, the optimizer's update; and
-collectives, which are *hideable* if no later operation needs their results at once, or else *waited
-for*, such as those of activations.
+The model divides a step into
+
+- *compute*: its FLOPs over the FLOP/s that it reaches, a calibrated share of those of the best
+  matrix products;
+- *memory*: the optimizer's update, which reads and writes parameters and optimizer state once, over
+  the memory bandwidth: the least that a step moves. The calibrated share covers activations;
+- *communication that can be hidden*: collectives of gradients and parameters along the axes that
+  shard the batch; no later operation needs their results at once;
+- *communication that is waited for*: all other collectives, such as those of activations along
+  `model`, which the next product needs, or from stage to stage along `pipe`.
 
 docs/design/predictions.md has the reasons. Sources: https://jax-ml.github.io/scaling-book/, part 1,
 "All About Rooflines" (a step takes at least the longest of these times and at most their sum), and
@@ -123,13 +129,18 @@ class Work:
     def overlapped_s(self, compute: float) -> float:
         """Return the seconds of compute and hideable communication, with all of the latter hidden.
 
-        Its part `after_forward_s` can only be hidden behind the backward pass.
+        With compute C, of which the share F is the forward pass, hideable communication O, and its
+        part R that follows the forward pass: max(C, O, F C + R).
         """
         forward = FORWARD[self.program.cell.block.options.remat] * compute
         return max(compute, self.hideable_s, forward + self.after_forward_s)
 
     def step_s(self, calibration: Calibration) -> float:
-        """Return the seconds of the whole step."""
+        """Return the seconds of the whole step.
+
+        With T = `overlapped_s`, e = `exposed`, C compute, O hideable communication, and memory,
+        waited-for communication and overhead M, X and H: T + e (C + O - T) + M + X + H.
+        """
         compute = self.compute_s(calibration)
         overlapped = self.overlapped_s(compute)
         exposed = calibration.exposed * (compute + self.hideable_s - overlapped)

@@ -249,6 +249,16 @@ def test_the_last_run_is_not_its_published_copy(checkout, quick_report):
     assert find_run("last").name == "first-by-name"
 
 
+@pytest.mark.parametrize("words", [("publish", "one"), ("gallery",)])
+def test_a_folder_that_cannot_be_written_is_named(words, checkout, quick_report):
+    synthetic.write(checkout / "reports", PLAN, "one")
+    (checkout / "reports" / "README.md").mkdir()
+    ended = lockstep(*words)
+    assert ended.exit_code == exits.BAD_INPUT, ended.output
+    assert ended.output.startswith("error: ")
+    assert "README.md" in ended.output
+
+
 def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     starts = {"newest": "2026-11-24", "next": "2026-11-23", "middle": "2026-11-22",
