@@ -28,7 +28,7 @@ from bench.worker.prove import divided_gradients, spot_checks
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.span_diagnosis import subsets
-from bench.worker.prove.span_records import PendingSnapshot
+from bench.worker.prove.span_records import pending
 from bench.worker.prove.spot_checks import MOST, SHARE, SpotChecks
 from bench.worker.prove.state_reader import StateReader, counters
 from bench.worker.prove.statistical_proof import STEPS
@@ -461,12 +461,12 @@ def test_counters_are_read_as_they_were_before_later_steps(gate, mesh, problem):
     built = replace(right, params=params, held=lambda state: state[0])
     reader, batch = StateReader(built, problem, built.state), built.place(problem.batch(0))
     assert not reader.is_plain
-    before = PendingSnapshot(gate, reader, built.state)
+    before = pending(gate, reader, built.state)
     state, _ = built.step(built.state, batch)
-    after = PendingSnapshot(gate, reader, state)
+    after = pending(gate, reader, state)
     later, _ = built.step(state, batch)
-    for taken, count in ((before, 0), (after, 1)):
-        assert set(counters(taken.moment(later).held.opt_state).values()) == {count}
+    for read, count in ((before, 0), (after, 1)):
+        assert set(counters(read(later).held.opt_state).values()) == {count}
 
 
 def test_a_check_leaves_no_trace_on_the_arrays_of_a_state(gate, mesh, problem):

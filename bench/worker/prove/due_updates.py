@@ -4,7 +4,6 @@ Not every step counts, or moves parameters: optax.MultiSteps does so in every k-
 may be 0. The workload's own optimizer therefore runs on parameters of one element each.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -49,24 +48,33 @@ class DueUpdates:
             made = apply_update(optimizer, params, state, grads)
             return jax.tree.map(lambda new, old: new.astype(old.dtype), made, (params, state))
 
-        @jax.jit
-        def advanced(state: Any, steps: int, gradient: float) -> Any:
-            start = zeros, state
-            return jax.lax.fori_loop(0, steps, lambda _, at: step(at[0], at[1], gradient), start)[1]
+        def has_moved(params: Params) -> jax.Array:
+            return jnp.array([jnp.any(leaf != 0) for leaf in jax.tree.leaves(params)]).any()
 
         @jax.jit
-        def moved(state: Any, steps: int) -> jax.Array:
-            def has_moved(params: Params) -> jax.Array:
-                return jnp.array([jnp.any(leaf != 0) for leaf in jax.tree.leaves(params)]).any()
-
-            done = jax.lax.while_loop(
-                lambda at: (at[0] < steps) & ~has_moved(at[1]),
-                lambda at: (at[0] + 1, *step(at[1], at[2], GRADIENTS[1])),
+        def advanced(state: Any, steps: int, gradient: float, until_moved: bool) -> Any:
+            """Take steps from parameters of 0; return whether these have moved, and the state."""
+            _, params, state = jax.lax.while_loop(
+                lambda at: (at[0] < steps) & ~(until_moved & has_moved(at[1])),
+                lambda at: (at[0] + 1, *step(at[1], at[2], gradient)),
                 (0, zeros, state),
             )
-            return has_moved(done[1])
+            return has_moved(params), state
 
-        self._advanced, self._moved = _on_the_host(advanced), _on_the_host(moved)
+        self._program = advanced
+
+    def _advanced(
+        self, state: Any, steps: int, gradient: float = GRADIENTS[1], *, until_moved: bool = False
+    ) -> tuple[jax.Array, Any]:
+        """Run many small operations, for which the CPU is faster, if jax may use it."""
+        device = None
+        with suppress(RuntimeError):
+            device = jax.local_devices(backend="cpu")[0]
+        with jax.default_device(device):
+            return self._program(state, steps, gradient, until_moved)
+
+    def _moves(self, state: Any, steps: int) -> bool:
+        return bool(self._advanced(state, steps, until_moved=True)[0])
 
     @cached_property
     def _start(self) -> Any:
@@ -81,9 +89,9 @@ class DueUpdates:
             return ""  # the most frequent case, which needs no program
         if (small := self._small(left.scalars)) is None:
             return ""
-        due = counters(self._advanced(small, steps, GRADIENTS[0]))
+        due = counters(self._advanced(small, steps, GRADIENTS[0])[1])
         wrong = [name for name, value in due.items() if counted[name] != value]
-        other = counters(self._advanced(small, steps, GRADIENTS[1])) if wrong else due
+        other = counters(self._advanced(small, steps)[1]) if wrong else due
         for name in wrong:
             if due[name] == other[name]:
                 return (
@@ -97,11 +105,10 @@ class DueUpdates:
         """Whether a gradient moves the parameters within some steps after the last check."""
         if left.scalars is not None:
             small = self._small(left.scalars)
-            return small is not None and bool(self._moved(small, steps))
+            return small is not None and self._moves(small, steps)
         # Only the age of an unreadable state is known, up to the steps of the proof.
         ages = range(left.step, left.step + STEPS + 1)
-        states = (self._advanced(self._start, age, GRADIENTS[1]) for age in ages)
-        return all(bool(self._moved(state, steps)) for state in states)
+        return all(self._moves(self._advanced(self._start, age)[1], steps) for age in ages)
 
     def _small(self, held: Any) -> Any:
         """Add moments of small parameters to an optimizer's scalars; None if they do not fit."""
@@ -111,16 +118,3 @@ class DueUpdates:
         return jax.tree.map(
             lambda own, leaf: own if own.ndim else jnp.asarray(leaf, own.dtype), self._start, held
         )
-
-
-def _on_the_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a function of many small operations on the CPU, if jax may use it."""
-
-    def on_cpu(*args: Any) -> Any:
-        device = None
-        with suppress(RuntimeError):
-            device = jax.local_devices(backend="cpu")[0]
-        with jax.default_device(device):
-            return function(*args)
-
-    return on_cpu

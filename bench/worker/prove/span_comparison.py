@@ -19,7 +19,7 @@ from bench.worker.prove.relative_errors import (
     update_errors,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
-from bench.worker.prove.span_records import PendingSnapshot, SpanRecord
+from bench.worker.prove.span_records import SpanRecord, pending
 from bench.worker.prove.state_reader import StateReader, moments
 from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.time.clock import Arm
@@ -126,9 +126,9 @@ class Comparison:
 
 def reads_rightly(gate: Gate, reader: StateReader, arm: Arm) -> bool:
     """Whether the reference reproduces a step from the optimizer's state that a reader finds."""
-    before = PendingSnapshot(gate, reader, arm.state)
+    before = pending(gate, reader, arm.state)
     arm.run(1)
-    states = before, PendingSnapshot(gate, reader, arm.state)
+    states = before, pending(gate, reader, arm.state)
     span = SpanRecord(gate, reader, arm, "", arm.steps, 1, states, float(arm.losses[-1][1]), 0.0)
     span.read()
     found = Comparison(span, span.stepped())

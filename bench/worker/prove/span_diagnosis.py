@@ -14,7 +14,7 @@ from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import close, multiple_of, rms, unchanged
-from bench.worker.prove.span_records import SpanRecord, placed
+from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import apply_update, vector
@@ -93,14 +93,14 @@ def why_not_finite(span: SpanRecord) -> str:
 def _made_anew(span: SpanRecord, makes: Callable[[Params], bool]) -> str:
     """Name the step of a span that begins with new moments; empty if none does."""
     optimizer, batch = span.gate.timed.optimizer, span.gate.timed_batches[0]
-    at = placed(span.gate, span.before.held)
+    reference, at = span.gate.reference, span.gate.reference.placed(span.before.held)
     for number in range(span.steps):
         fresh = optimizer.init(at.params)
         anew = jax.tree.map(lambda new, old: new if new.ndim else old, fresh, at.opt_state)
         left = (span.steps - number) * [batch]
-        if makes(span.gate.reference.run(optimizer, left, at._replace(opt_state=anew)).params[-1]):
+        if makes(reference.run(left, at._replace(opt_state=anew)).params[-1]):
             return f"step {span.first_step + number} begins with new moments in the optimizer"
-        one = span.gate.reference.run(optimizer, [batch], at)
+        one = reference.run([batch], at)
         at = HostState(one.params[-1], one.opt_state, one.states[-1])
     return ""
 
@@ -117,7 +117,7 @@ def _delayed(span: SpanRecord) -> str:
     def update(at: HostState, of: HostState) -> np.ndarray:
         batch, start = gate.timed_batches[0], flat(at.params)
         grads = gate.reference.gradients(of.params, of.model_state, batch)[1]
-        params, opt_state, _ = placed(gate, at)
+        params, opt_state, _ = gate.reference.placed(at)
         return vector(flat(apply_update(gate.timed.optimizer, params, opt_state, grads)[0]), start)
 
     for before, at, after in (held[:3], held[1:]):
@@ -135,7 +135,7 @@ def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
     batch, optimizer = gate.timed_batches[0], gate.timed.optimizer
     found = set()
     for apart in (False, True):
-        params, opt_state, state = placed(gate, start)
+        params, opt_state, state = gate.reference.placed(start)
         from_end, from_start = [], []
         for _ in range(steps):
             (_, state), grads = gate.reference.gradients(params, state, batch, apart=apart)

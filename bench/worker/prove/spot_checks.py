@@ -37,7 +37,7 @@ from bench.worker.prove.span_comparison import (
     why_wrong_state,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
-from bench.worker.prove.span_records import PendingSnapshot, SpanRecord, read_moment
+from bench.worker.prove.span_records import Pending, SpanRecord, pending, read_moment
 from bench.worker.prove.state_reader import HostState, StateReader, digest_of, scalars
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import ReferenceSteps
@@ -163,17 +163,17 @@ class SpotChecks:
             watched.due.pop(0)
         where = "after the last round" if number is None else f"in round {number + 1}"
 
-        taken: list[PendingSnapshot] = []
+        taken: list[Pending] = []
         times: list[float] = []
 
         def before(arm: Arm) -> None:
             times.append(time.monotonic())
-            taken.append(PendingSnapshot(self.gate, watched.reader, arm.state))
+            taken.append(pending(self.gate, watched.reader, arm.state))
             times.append(time.monotonic())
 
         def after(arm: Arm) -> None:
             times.append(time.monotonic())
-            states = taken[0], PendingSnapshot(self.gate, watched.reader, arm.state)
+            states = taken[0], pending(self.gate, watched.reader, arm.state)
             loss = float(private(arm.losses[-1][1]))
             # A turn that is taken anyway is not the check's time.
             took_s = time.monotonic() - times[0] - taken_anyway * (times[2] - times[1])
@@ -189,7 +189,7 @@ class SpotChecks:
             self._drawn = {number: (either[0], self.chance.randint(*SPANS), either[1])}
         self._in_turn = in_turn
         first, steps, wait_each = self._drawn[number]
-        known = watched.reader.whole and arm.name not in self._approximate
+        known = watched.reader.optimizer is not None and arm.name not in self._approximate
         if whole := known and in_turn <= WHOLE:
             steps = in_turn
         elif not known:

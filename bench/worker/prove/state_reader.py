@@ -83,7 +83,8 @@ class StateReader:
         self.guesses = False
         self.optimizer: tuple[int, Any] | None = None
         """Index of the optimizer state's first leaf, and the state's tree structure over a list of
-        parameters, each in a dict under its path, on which an optimizer may depend."""
+        parameters, each in a dict under its path, on which an optimizer may depend; None if the
+        state was not found."""
         if len(self.held) < len(held):  # params are computed
             return
         shapes = jax.eval_shape(init, [{paths[at]: leaves[at]} for at in self.held])
@@ -92,8 +93,7 @@ class StateReader:
             is_leaf=lambda part: isinstance(part, dict) and part.keys() == params.keys(),
         )
         """Parts and tree structure of the optimizer's state in the problem's layout."""
-        wanted = [_kind(leaf) for leaf in jax.tree.leaves(shapes)]
-        kinds = [_kind(leaf) for leaf in leaves]
+        wanted = jax.tree.leaves(shapes)
         # The attributes in the path of each leaf, such as `.trace`.
         paths_of = (leaves_by_path(tree) for tree in (state, shapes))
         fields, own = ([{*re.findall(r"\.\w+", path)} for path in each] for each in paths_of)
@@ -105,18 +105,13 @@ class StateReader:
         fitting = [
             place
             for place in range(len(leaves) - len(wanted) + 1)
-            if all(map(_alike, kinds[place : place + len(wanted)], wanted))
+            if all(map(_fits, leaves[place:], wanted))
             and not set(self.held) & set(range(place, place + len(wanted)))
         ]
         if fitting:
             place = max(fitting, key=likeness)
             self.optimizer = place, jax.tree.structure(shapes)
             self.guesses = any(own) and not likeness(place)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the optimizer's state was found."""
-        return self.optimizer is not None
 
     @property
     def places(self) -> list[int] | None:
@@ -259,17 +254,11 @@ def _floats(tree: Any) -> dict[str, Any]:
     return {path: leaf for path, leaf in found if hasattr(leaf, "dtype") and is_float(leaf)}
 
 
-Kind = tuple[tuple[int, ...], Any]
-"""Shape and dtype of a leaf."""
-
-
-def _kind(leaf: Any) -> Kind:
-    return tuple(getattr(leaf, "shape", ())), getattr(leaf, "dtype", type(leaf))
-
-
-def _alike(found: Kind, wanted: Kind) -> bool:
+def _fits(leaf: Any, wanted: Any) -> bool:
     """Whether a leaf may be the wanted one. A counter may be stacked, one copy per device."""
-    return found == wanted or (found[1] == wanted[1] and not wanted[0] and len(found[0]) == 1)
+    shape = getattr(leaf, "shape", ())
+    fits = shape == wanted.shape or (not wanted.shape and len(shape) == 1)
+    return fits and getattr(leaf, "dtype", type(leaf)) == wanted.dtype
 
 
 def digest_of(params: Params) -> int:

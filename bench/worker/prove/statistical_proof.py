@@ -23,7 +23,7 @@ from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import distance, length, named_state, rms
 from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.prove.span_records import SpanRecord
-from bench.worker.prove.state_reader import digest_of
+from bench.worker.prove.state_reader import HostState, digest_of
 from bench.worker.prove.trajectory import by_path, is_part, read_params, take_step, vector
 from bench.worker.read.compilation import remembered_programs
 
@@ -99,14 +99,14 @@ class StatisticalProof:
     def _reference_losses(self, seed: int) -> tuple[float, float]:
         """Return the reference's mean loss on the last TAIL batches, before and during training."""
         problem, reference = self._problem(seed), self._gate.reference
-        first = problem.start, problem.optimizer.init(problem.start), reference.start_state
-        at, before, losses = first, [], []
+        start, model_state, before, losses = problem.start, reference.start_state, [], []
+        at = HostState(start, problem.optimizer.init(start), model_state)
         for number in range(STEPS):
             batch = problem.batch(number)
             if number >= STEPS - TAIL:
-                before.append(float(reference.gradients(first[0], first[2], batch)[0][0]))
-            done = reference.run(problem.optimizer, [batch], at)
-            at = done.params[-1], done.opt_state, done.states[-1]
+                before.append(float(reference.gradients(start, model_state, batch)[0][0]))
+            done = reference.run([batch], at)
+            at = HostState(done.params[-1], done.opt_state, done.states[-1])
             losses.append(done.losses[0])
         return float(np.mean(before)), float(np.mean(losses[-TAIL:]))
 

@@ -19,6 +19,7 @@ from bench.contract import Batch, Params, Problem
 from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import part_of, strided_part, whole_batch_loss
 from bench.worker.prove.divided_gradients import SHARE, DividedGradients, initial_params, mean_of
+from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.trajectory import Trajectory, apply_update, whole_batch_steps
 from bench.worker.read.compilation import remembered_programs
 
@@ -91,9 +92,12 @@ class TimedReference:
         order = only or (range(parts)[::-1] if apart else range(parts))
         return mean_of(self._of_part(params, model_state, part(batch, parts, at)) for at in order)
 
-    def place(self, params: Params, opt_state: Any) -> tuple[Params, Any]:
-        """Place parameters and a state of the problem's optimizer where the reference keeps its."""
-        return self._of_part.place(params), self._of_part.place_optimizer(opt_state)
+    def placed(self, held: HostState) -> HostState:
+        """Place a state where the reference keeps its own, with a new optimizer state for None."""
+        params, opt_state, model_state = held
+        opt_state = self.problem.optimizer.init(params) if opt_state is None else opt_state
+        placed = self._of_part.place(params), self._of_part.place_optimizer(opt_state)
+        return HostState(*placed, model_state)
 
     def _moved(self, leaf: Any) -> np.ndarray:
         """Move numbers by half a rounding, each up or down."""
@@ -101,23 +105,14 @@ class TimedReference:
         moved: np.ndarray = np.asarray(leaf) * (1 + self.eps * signs)
         return moved.astype(leaf.dtype)
 
-    def run(
-        self,
-        optimizer: optax.GradientTransformation,
-        batches: Sequence[Batch],
-        start: tuple[Params, Any, ModelState],
-        **how: Any,
-    ) -> ReferenceSteps:
-        """Take a step on each batch from the given parameters, optimizer state and model state.
-
-        `how` is passed to `gradients`.
-        """
+    def run(self, batches: Sequence[Batch], start: HostState, **how: Any) -> ReferenceSteps:
+        """Take a step on each batch from a placed state; `how` is passed to `gradients`."""
         with remembered_programs(self.programs):
             params, opt_state, model_state = start
             losses, every, states = [], [], []
             for batch in batches:
                 (loss, model_state), grads = self.gradients(params, model_state, batch, **how)
-                params, opt_state = apply_update(optimizer, params, opt_state, grads)
+                params, opt_state = apply_update(self.problem.optimizer, params, opt_state, grads)
                 losses.append(loss)
                 every.append(params)
                 states.append(model_state)

@@ -143,7 +143,7 @@ def run_steps(
         if number in (0, len(batches) - 1):
             params = train_step.params(state)
             model_state = model_state_of(problem, train_step, state)
-            drifts += find_drifts(by_path(params) | state_by_path(model_state), mask).items()
+            drifts += find_drifts(by_path(params) | by_path(model_state, STATE), mask).items()
             drifts += _drifts_of_rest(state, (params, model_state), resolved or {})
             snapshots.append(flat(params, np.float32))
             states.append(flat(model_state))
@@ -234,21 +234,19 @@ def check_waitable(state: Any, loss: Any) -> None:
             )
 
 
-def by_path(params: Params) -> dict[str, jax.Array]:
-    """Return the parameters by path; WrongStepError if one of them is not a jax.Array."""
-    named = leaves_by_path(params)
+def by_path(tree: Any, prefix: str = "") -> dict[str, jax.Array]:
+    """Return parameters or model state, of keys their words, by path, each with a prefix.
+
+    WrongStepError if one of them is not a jax.Array.
+    """
+    named = leaves_by_path(tree)
     for path, leaf in named.items():
         if not isinstance(leaf, jax.Array):
             raise WrongStepError(
                 f"params returns a {type(leaf).__name__} at {path or 'its root'}, not a jax.Array: "
                 "it must return the parameters as they lie on the devices"
             )
-    return named
-
-
-def state_by_path(model_state: ModelState) -> dict[str, jax.Array]:
-    """Return the model state's arrays, of keys their words, by paths that begin with STATE."""
-    return {f"{STATE}{path}": words(leaf) for path, leaf in by_path(model_state).items()}
+    return {f"{prefix}{path}": words(leaf) for path, leaf in named.items()}
 
 
 def read_params(params: Params, dtype: Any = np.float64) -> Flat:
