@@ -8,7 +8,7 @@ explains a step only if the gate would accept the step with it.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -65,6 +65,16 @@ class HeldValue(NamedTuple):
         else:
             self.place.cell_contents = value
 
+    @contextmanager
+    def replaced(self, value: Any) -> Iterator[None]:
+        """Hold another value in this context."""
+        own = self.value
+        self.put(value)
+        try:
+            yield
+        finally:
+            self.put(own)
+
     def describe(self, value: Any, where: str) -> str:
         """Say that the step uses `value`, and which value it should use."""
         name, values = self.name, (value, self.value)
@@ -108,19 +118,7 @@ def held_by(part: Any, seen: dict[int, Any]) -> Iterator[HeldValue]:
 
 def with_number(rule: Rule, held: HeldValue, value: Any) -> Rule:
     """Return an optimizer whose functions find `value` in place of a held one while they run."""
-
-    def changed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            own = held.value
-            held.put(value)
-            try:
-                return function(*args)
-            finally:
-                held.put(own)
-
-        return run
-
-    return Rule(changed(rule.init), changed(rule.update))
+    return Rule(held.replaced(value)(rule.init), held.replaced(value)(rule.update))
 
 
 def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], value: Any) -> Rule:

@@ -328,8 +328,8 @@ def _averaged_gradients(seen: Observed) -> str:
             kept: list[Any] = []
             gradients = _weighted(seen, _weights(weight, decay, steps), kept)
             if seen.ends_at(seen.steps(gradients)):
-                decays = f"with a decay of {few_digits(decay)}"
-                return f"the gradients are {what} over the steps, {decays}"
+                why = f"the gradients are {what} over the steps"
+                return f"{why}, with a decay of {few_digits(decay)}"
             each = np.stack([vector(flat(grads)) for grads in kept], axis=1)
             off = lambda weights, of=each: of @ weights[1:].sum(0) - later  # noqa: E731 - one line
             decay, far = _nearest(weight, steps, off)
