@@ -20,7 +20,7 @@ from bench.worker.prove.gate import ExpectedTrajectory, Gate
 from bench.worker.prove.relative_errors import allowed, distance, drift_beyond_rounding, named_state
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.span_comparison import Comparison, why_drifting
-from bench.worker.prove.span_records import ArmSnapshot, SpanRecord
+from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import Trajectory
@@ -211,12 +211,13 @@ class FakeSpan(SpanRecord):
 
 def span(before, after, loss=1.0, drifts=None, other=None):
     made = FakeSpan(FakeGate(), None, None, "in round 1", 1, 1, (), loss, 0.0, other)
-    made.before, made.after = ArmSnapshot(before, {}), ArmSnapshot(after, drifts or {})
+    made.before, made.after, made.drifts = before, after, ({}, drifts or {})
     return made
 
 
 def stepped(loss, value):
-    return ReferenceSteps(np.array([loss]), [{"kernel": np.full(2, value, np.float32)}], (), [{}])
+    end = HostState({"kernel": np.full(2, value, np.float32)}, (), {})
+    return ReferenceSteps(loss, end, [])
 
 
 def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0):
@@ -298,7 +299,7 @@ def test_replicas_may_differ_by_rounding(update, before, most):
     held = [HostState({"kernel": np.full(2, value)}, (), {}) for value in (1.5 - update, 1.5)]
     for share, right in (0.99, True), (1.01, False):
         kept = span(*held, drifts={"['kernel']": Drift("replicas drift", share * most)})
-        kept.before = ArmSnapshot(held[0], {"['kernel']": Drift("", before)})
+        kept.drifts = {"['kernel']": Drift("", before)}, kept.drifts[1]
         assert (why_drifting(kept) == "") == right
 
 

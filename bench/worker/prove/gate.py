@@ -84,17 +84,11 @@ class ExpectedTrajectory(NamedTuple):
 class Gate:
     """Holds one block's reference, and proves implementations against it.
 
-    Args:
-      timed: the problem that will be timed.
-      exact: the same workload at precision `fp64`.
-      mesh: the block's mesh.
-      shards: number of parts that the mesh splits the batch into.
-      precision: precision of the timed problem.
-      programs: folder of the proofs' compilation cache.
-      reference: the exact problem without recomputation and stacked layers, if `exact` has either.
+    `timed` is the problem that will be timed, at `precision`, `exact` the same workload at `fp64`,
+    and `reference` is `exact` without recomputation and stacked layers, if it has either. The mesh
+    splits a batch into `shards`. `programs` is the folder of the proofs' compilation cache.
 
-    Raises:
-      WrongStepError: the workload itself has no finite loss or parameters.
+    Raises WrongStepError if the workload itself has no finite loss or parameters.
     """
 
     def __init__(
@@ -127,8 +121,8 @@ class Gate:
             self.exact_batches = [widened(batch) for batch in self.timed_batches]
             check_draws(own, self.exact_batches[0])
             loss_fn = whole_batch_loss(own, shards, reference)
-            devices, memory = mesh.local_devices, device_memory(mesh.local_devices)
-            gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, memory)
+            devices, self._memory = mesh.local_devices, device_memory(mesh.local_devices)
+            gradients = DividedGradients(own, loss_fn, self.exact_batches[0], devices, self._memory)
             self.loss_and_gradients = gradients
             rules = {name: problem.optimizer for name, problem in self.problems.items()}
             self.truth = {n: self._truth_of(rule, self.exact_batches) for n, rule in rules.items()}
@@ -145,9 +139,6 @@ class Gate:
         self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * larger}
         """Learning rates under SGD."""
         self.optimizers = {TIMED_SGD: optax.sgd(self.rates[TIMED_SGD]), AS_TIMED: timed.optimizer}
-        self._make_reference = partial(
-            TimedReference, timed, shards, programs, self.timed_eps, devices, memory
-        )
         self._expected: dict[tuple[str, bool], ExpectedTrajectory] = {}
 
     def _truth_of(self, rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
@@ -163,7 +154,7 @@ class Gate:
     @cached_property
     def reference(self) -> TimedReference:
         """The reference in the timed dtypes."""
-        return self._make_reference()
+        return TimedReference(self, self._memory)
 
     @property
     def first_loss(self) -> float:
@@ -184,13 +175,12 @@ class Gate:
 
     def prove_exact(self, implementation: Implementation) -> list[ProofCheck]:
         """Prove both float64 trajectories; WrongStepError, with a diagnosis, if one is wrong."""
-        checks = []
+        checks, build = [], partial(build_step, implementation, mesh=self.mesh)
         for name, problem in self.problems.items():
             with exact_arithmetic(self.programs):
-                train_step = build_step(implementation, problem, self.mesh)
                 resolved = self.expected(OWN).mask
-                ours, _ = run_steps(problem, train_step, self.exact_batches, resolved=resolved)
-                checks.append(self.check(name, ours, implementation=implementation))
+                ours, _ = run_steps(problem, build(problem), self.exact_batches, resolved=resolved)
+                checks.append(self.check(name, ours, build=build))
         return checks
 
     def expected(self, name: str, *, again: bool = False) -> ExpectedTrajectory:
@@ -295,12 +285,12 @@ class Gate:
         *,
         wide: bool = False,
         again: bool = False,
-        implementation: Implementation | None = None,
+        build: Callable[[Problem], TrainStep] | None = None,
     ) -> ProofCheck:
         """Compare a trajectory with the reference; WrongStepError if they differ.
 
-        With `wide`, errors may reach the wider tolerance. Replicas may differ by rounding. The
-        implementation, if given, may be built again for the diagnosis.
+        With `wide`, errors may reach the wider tolerance. Replicas may differ by rounding. `build`
+        may be called for the diagnosis.
         """
         expected = self.expected(name, again=again)
         truth, mask = expected.truth, expected.mask
@@ -328,6 +318,5 @@ class Gate:
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:
             return check
-        build = partial(build_step, implementation, mesh=self.mesh) if implementation else None
         found = why_wrong(self, name, ours, check, drift, wrong_state, again=again, build=build)
         raise WrongStepError(found)

@@ -45,19 +45,20 @@ class Comparison:
     def __init__(self, span: SpanRecord, right: ReferenceSteps, ends: Flat | None = None) -> None:
         gate, self._kept, self._right = span.gate, span, right
         self._expected = gate.expected(AS_TIMED)
-        before, after = span.before.held, span.after.held
+        before, after = span.before, span.after
         start, ours = map(snapshot, (before.params, after.params))
-        theirs = snapshot(right.params[-1]) if ends is None else ends
+        theirs = snapshot(right.end.params) if ends is None else ends
         floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
         self._size = distance(theirs, start)
         self._moving = self._size != 0
         self._strays = not self._moving and not distance(ours, start) <= floor
         if not self._moving:
-            start, ours, theirs = map(moments, (before.opt_state, after.opt_state, right.opt_state))
+            states = before, after, right.end
+            start, ours, theirs = (moments(state.opt_state) for state in states)
             self._size = distance(theirs, start)
             floor = FLOOR * 2.0**-23 * length(start)
         self._start, self._floor = start, floor
-        loss_error, self._updates = self._errors(theirs, right.losses[-1], ours, span.loss)
+        loss_error, self._updates = self._errors(theirs, right.loss, ours, span.loss)
         self.check = ProofCheck(
             name=NAME,
             loss_error=loss_error,
@@ -68,9 +69,10 @@ class Comparison:
         self._more = 0.0, 0.0
         if ends is None and not self.is_right:
             other = span.stepped(apart=True)
-            seen = snapshot(other.params[-1]) if self._moving else moments(other.opt_state)
+            end = other.end
+            seen = snapshot(end.params) if self._moving else moments(end.opt_state)
             seen = {path: seen[path] for path in ours}
-            loss, updates = self._errors(theirs, right.losses[-1], seen, other.losses[-1])
+            loss, updates = self._errors(theirs, right.loss, seen, other.loss)
             update, wide = max(updates.values(), default=0.0), self._expected.wide[1]
             self._more = ROUNDINGS * loss, allowed(update, wide)
             self.check["loss_tolerance"] += self._more[0]
@@ -120,7 +122,7 @@ class Comparison:
         elif of_state:
             reasons += [of_state]
         if not check["loss_error"] <= check["loss_tolerance"]:
-            reasons.append(named_loss(span, self._right.losses[-1]))
+            reasons.append(named_loss(span, self._right.loss))
         return f"{'; '.join(reasons)} ({describe(check)})"
 
 
@@ -141,10 +143,10 @@ def nearby_check(span: SpanRecord, other: SpanRecord, right: ReferenceSteps) -> 
     The starts may differ only by rounding. None if they differ more, or if the errors exceed the
     tolerances: then only the reference's steps from the span's own start can decide.
     """
-    if span.steps != other.steps or span.before.held.model_state:
+    if span.steps != other.steps or span.before.model_state:
         return None
-    starts = [snapshot(one.before.held.params) for one in (span, other)]
-    end = snapshot(right.params[-1])
+    starts = [snapshot(one.before.params) for one in (span, other)]
+    end = snapshot(right.end.params)
     if not distance(*starts) <= NEAR * distance(end, starts[1]):
         return None
     ends = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
@@ -166,10 +168,10 @@ def _beyond(error: float, floor: float) -> float:
 
 def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
     """Describe how the model state after a span differs from the reference's; else empty."""
-    states = span.before.held.model_state, span.after.held.model_state, right.states[-1]
-    start, end, theirs = map(flat, states)
+    states = span.before, span.after, right.end
+    start, end, theirs = (flat(state.model_state) for state in states)
     most = span.gate.expected(AS_TIMED).state
-    return named_state(end, theirs, start, most, lambda: span.stepped(apart=True).states[-1])
+    return named_state(end, theirs, start, most, lambda: span.stepped(apart=True).end.model_state)
 
 
 def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
@@ -177,7 +179,7 @@ def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
 
     Distances are relative to the largest moments of a kind: others may be nothing but rounding.
     """
-    ours, theirs = map(moments, (span.after.held.opt_state, right.opt_state))
+    ours, theirs = map(moments, (span.after.opt_state, right.end.opt_state))
     kinds = {path: path.partition("['")[0] for path in ours}  # such as `[0].mu`
     off = {path: rms(leaf - theirs[path]) for path, leaf in ours.items()}
     most = dict.fromkeys(kinds.values(), 0.0)
@@ -185,7 +187,7 @@ def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
         most[kind] = max(most[kind], LOST * rms(theirs[path]))
     far = [path for path, kind in kinds.items() if not off[path] <= most[kind]]
     if far:
-        other = moments(span.stepped(apart=True).opt_state)
+        other = moments(span.stepped(apart=True).end.opt_state)
         far = [path for path in far if off[path] > ROUNDINGS * rms(other[path] - theirs[path])]
     why = "do not follow from the steps: they were lost or reinitialized"
     return f"the optimizer's {', '.join(far[:FEW])} {why}" if far else ""
@@ -193,14 +195,15 @@ def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
 
 def why_drifting(span: SpanRecord) -> str:
     """Describe replicas that drift more than the update and their drift before allow."""
-    if not span.after.drifts:
+    earlier, drifts = span.drifts
+    if not drifts:
         return ""
-    start, end = flat(span.before.held.params), flat(span.after.held.params)
+    start, end = flat(span.before.params), flat(span.after.params)
     expected = span.gate.expected(AS_TIMED)
     most = expected.tolerance[1] * distance(end, start)
     whole = DRIFT * distance(end, expected.truth.start)
-    for name, drift in span.after.drifts.items():
-        before = span.before.drifts.get(name)
+    for name, drift in drifts.items():
+        before = earlier.get(name)
         # Rounding may add to the drift of replicas in every step.
         if not drift.size <= min(whole, most + 2 * (before.size if before else 0.0)):
             return drift.where

@@ -34,8 +34,8 @@ GROWN = 10.0
 
 def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> str:
     """Name the mistake that explains the update; empty if it is right, or if none does."""
-    start, end = flat(span.before.held.params), flat(span.after.held.params)
-    update, whole = vector(end, start), vector(flat(right.params[-1]), start)
+    start, end = flat(span.before.params), flat(span.after.params)
+    update, whole = vector(end, start), vector(flat(right.end.params), start)
 
     def makes(params: Any) -> bool:
         return explains(vector(flat(params), start), update, whole)
@@ -43,14 +43,14 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
     still = [path for path in wrong if np.array_equal(end[path], start[path])]
     if not (wrong and update.any()):
         return "the parameters do not change" if wrong else ""
-    for number, params in enumerate(right.params[:-1], start=1):
+    for number, params in enumerate(right.earlier, start=1):
         if makes(params):
             return f"the step skips {span.steps - number} of {count(span.steps, 'update')}"
     if still:
         return unchanged(still)
     parts = span.gate.reference.parts
     for some in subsets(parts):
-        if makes(span.stepped(only=some).params[-1]):
+        if makes(span.stepped(only=some).end.params):
             return f"the update is that of {len(some)} of {parts} parts of the batch"
     factor = float(update @ whole / (whole @ whole))
     far = abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT)
@@ -62,7 +62,7 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
 
 def unexplained(span: SpanRecord, right: ReferenceSteps) -> str:
     """Describe an update that no known mistake explains, and how far the parameters have grown."""
-    trees = span.gate.reference.start, span.after.held.params, right.params[-1]
+    trees = span.gate.reference.start, span.after.params, right.end.params
     first, end, wanted = (vector(flat(params)) for params in trees)
     factor = max(0.0, multiple_of(end, wanted))
     each = factor ** (1 / span.steps)
@@ -81,7 +81,7 @@ def why_not_finite(span: SpanRecord) -> str:
     Model state may keep an infinity, as a mask does.
     """
     found = [] if np.isfinite(span.loss) else [f"the loss is {span.loss}"]
-    after, old = span.after.held, leaves_by_path(span.before.held.model_state)
+    after, old = span.after, leaves_by_path(span.before.model_state)
     for tree, before in (after.params, {}), (after.model_state, old):
         for path, leaf in leaves_by_path(tree).items():
             if (wrong := not_finite(leaf, before.get(path, 0.0))).any():
@@ -93,21 +93,20 @@ def why_not_finite(span: SpanRecord) -> str:
 def _made_anew(span: SpanRecord, makes: Callable[[Params], bool]) -> str:
     """Name the step of a span that begins with new moments; empty if none does."""
     optimizer, batch = span.gate.timed.optimizer, span.gate.timed_batches[0]
-    reference, at = span.gate.reference, span.gate.reference.placed(span.before.held)
+    reference, at = span.gate.reference, span.gate.reference.placed(span.before)
     for number in range(span.steps):
         fresh = optimizer.init(at.params)
         anew = jax.tree.map(lambda new, old: new if new.ndim else old, fresh, at.opt_state)
         left = (span.steps - number) * [batch]
-        if makes(reference.run(left, at._replace(opt_state=anew)).params[-1]):
+        if makes(reference.run(left, at._replace(opt_state=anew)).end.params):
             return f"step {span.first_step + number} begins with new moments in the optimizer"
-        one = reference.run([batch], at)
-        at = HostState(one.params[-1], one.opt_state, one.states[-1])
+        at = reference.run([batch], at).end
     return ""
 
 
 def _delayed(span: SpanRecord) -> str:
     """Say that a wrong arm applies the previous step's gradients; empty if it does not."""
-    if jax.process_count() > 1 or span.before.held.opt_state is None:
+    if jax.process_count() > 1 or span.before.opt_state is None:
         return ""
     gate, reader, held = span.gate, span.reader, []
     for _ in range(4):  # two updates, because a step may reuse its gradients once
@@ -171,7 +170,7 @@ def named_loss(span: SpanRecord, right: float) -> str:
             return f"the loss is that of step {steps}: it was not recomputed"
     parts = span.gate.reference.parts
     for some in subsets(parts) if not close(span.loss, right, NEAR) else ():
-        if close(span.loss, span.stepped(only=some).losses[-1], NEAR):
+        if close(span.loss, span.stepped(only=some).loss, NEAR):
             return f"the loss is that of {len(some)} of {parts} parts of the batch"
     return f"the loss is {span.loss:.6g} and should be {right:.6g}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -17,26 +17,18 @@ from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import STATE, by_path
 from bench.worker.time.clock import Arm
 
-
-class ArmSnapshot(NamedTuple):
-    """An arm's state at one moment, and the arrays whose replicas differ, by name."""
-
-    held: HostState
-    drifts: dict[str, Drift]
+Moment = tuple[HostState, dict[str, Drift]]
+"""An arm's state at one moment, and the arrays whose replicas differ, by name."""
+Pending = Callable[[Any], Moment]
+"""Reads a state after the round, given a later one of the arm."""
 
 
-def read_moment(
-    gate: Gate, reader: StateReader, state: Any, *, moments: bool = True
-) -> ArmSnapshot:
+def read_moment(gate: Gate, reader: StateReader, state: Any, *, moments: bool = True) -> Moment:
     """Copy a state to the host, with or without its optimizer's moments; compare its replicas."""
     params, model_state = jax.tree.map(private, reader.parts(state))
     mask = gate.expected(AS_TIMED).mask
     drifts = find_drifts(by_path(params) | by_path(model_state, STATE), mask)
-    return ArmSnapshot(reader.read(state, (params, model_state), moments=moments), drifts)
-
-
-Pending = Callable[[Any], ArmSnapshot]
-"""Reads a state after the round, given a later one of the arm."""
+    return reader.read(state, (params, model_state), moments=moments), drifts
 
 
 def pending(gate: Gate, reader: StateReader, state: Any) -> Pending:
@@ -65,24 +57,27 @@ class SpanRecord:
     """The states before and after."""
     loss: float
     took_s: float
-    before: ArmSnapshot = field(init=False, repr=False)
-    after: ArmSnapshot = field(init=False, repr=False)
-    like: SpanRecord = field(init=False, repr=False)
-    """The first span of the round that starts from an equal state: itself, if it is the first."""
+    before: HostState = field(init=False, repr=False)
+    after: HostState = field(init=False, repr=False)
+    drifts: tuple[dict[str, Drift], dict[str, Drift]] = field(init=False, repr=False)
+    """Arrays whose replicas differ before and after, by name."""
+    like: int = field(init=False, repr=False)
+    """Number of the round's first span that starts from an equal state: its own, if it is first."""
 
     def read(self) -> None:
         """Read the states, which may call the file's functions; no span follows in this round."""
-        self.before, self.after = (read(self.arm.state) for read in self.taken)
+        read = [taken(self.arm.state) for taken in self.taken]
+        (self.before, self.after), self.drifts = zip(*read, strict=True)
 
     def starts_like(self, other: SpanRecord) -> bool:
         """Whether another span has as many steps, and starts from an equal state."""
-        return self.steps == other.steps and same(self.before.held, other.before.held)
+        return self.steps == other.steps and same(self.before, other.before)
 
     def ends_like(self, other: SpanRecord) -> bool:
         """Whether another span has an equal loss, and ends in an equal state."""
-        return self.loss == other.loss and same(self.after.held, other.after.held)
+        return self is other or (self.loss == other.loss and same(self.after, other.after))
 
     def stepped(self, **how: Any) -> ReferenceSteps:
         """Run the reference over the span; `how` is passed to TimedReference.run."""
         reference, batches = self.gate.reference, self.steps * [self.gate.timed_batches[0]]
-        return reference.run(batches, reference.placed(self.before.held), **how)
+        return reference.run(batches, reference.placed(self.before), **how)

@@ -130,7 +130,7 @@ class SpotChecks:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
                 if reader.guesses and not reads_rightly(self.gate, reader, arm):
                     reader.optimizer = None
-                held = read_moment(self.gate, reader, arm.state, moments=False).held
+                held, _ = read_moment(self.gate, reader, arm.state, moments=False)
                 left, repeats = self._left(arm.steps, held), 1 + secrets.randbelow(most)
                 self._watched[arm.name] = _WatchedArm(reader, left, repeats)
         turn_of("")
@@ -270,22 +270,24 @@ class SpotChecks:
 
     def _grouped(self) -> list[SpanRecord]:
         """Return the kept spans; those that start from equal states follow one another."""
-        firsts: list[int] = []
-        """For each span, the number of the first that starts from an equal state."""
         for number, kept in enumerate(self._kept):
-            alike = (at for at in dict.fromkeys(firsts) if kept.starts_like(self._kept[at]))
-            firsts.append(next(alike, number))
-            kept.like = self._kept[firsts[-1]]
+            firsts = dict.fromkeys(each.like for each in self._kept[:number])
+            alike = (at for at in firsts if kept.starts_like(self._kept[at]))
+            kept.like = next(alike, number)
         # All processes must take the same order.
-        order = process_exchange.from_main(sorted(range(len(firsts)), key=firsts.__getitem__))
-        return [self._kept[number] for number in order]
+        order = sorted(range(len(self._kept)), key=lambda at: self._kept[at].like)
+        return [self._kept[number] for number in process_exchange.from_main(order)]
 
     def _reach(self, kept: SpanRecord) -> _ReferenceRun:
-        """Run the reference over a span, unless it has just run from an equal state."""
-        if self._reached is None or self._reached.kept.like is not kept.like:
-            began = time.monotonic()
-            self._reached = _ReferenceRun(kept, kept.stepped())
-            self._step_s = (time.monotonic() - began) / kept.steps
+        """Run the reference over a span, unless its last run began in an equal state or nearby."""
+        if (last := self._reached) is not None:
+            if last.kept.like == kept.like:
+                return last
+            if last.check and (check := nearby_check(kept, last.kept, last.right)):
+                return _ReferenceRun(kept, last.right, check)
+        began = time.monotonic()
+        self._reached = _ReferenceRun(kept, kept.stepped())
+        self._step_s = (time.monotonic() - began) / kept.steps
         return self._reached
 
     def _plan(self, cost_s: float) -> None:
@@ -304,7 +306,7 @@ class SpotChecks:
 
     def _why_wrong(self, kept: SpanRecord, watched: _WatchedArm) -> str:
         """Compare a span with the reference's steps from the same state; empty if it is right."""
-        after, before, left = kept.after.held, kept.before.held, watched.left
+        after, before, left = kept.after, kept.before, watched.left
         last = kept.first_step + kept.steps - 1
         keeps = before.opt_state is not None and self._can_repeat(self._in_turn)
         watched.left = self._left(last, after, (kept.first_step - 1, before) if keeps else None)
@@ -316,8 +318,6 @@ class SpotChecks:
             return why
         if before.opt_state is None and not self._stateless:
             return self._why_wrong_without_state(kept)
-        if check := self._nearby(kept):
-            return self._passed(kept, check)
         reached = self._reach(kept)
         if reached.check is None or not kept.ends_like(reached.kept):
             of_state = why_wrong_state(kept, reached.right)
@@ -332,13 +332,6 @@ class SpotChecks:
             reached.kept, reached.check = kept, found.check
         return self._passed(kept, reached.check)
 
-    def _nearby(self, kept: SpanRecord) -> ProofCheck | None:
-        """Compare a span with the reference's last run, if that began nearby; None if it fails."""
-        last = self._reached
-        if last is None or last.check is None or last.kept.like is kept.like:
-            return None
-        return nearby_check(kept, last.kept, last.right)
-
     def _passed(self, kept: SpanRecord, check: ProofCheck) -> str:
         watched = self._watched[kept.arm.name]
         watched.suspected = max(0, watched.suspected - 1)
@@ -348,11 +341,11 @@ class SpotChecks:
 
     def _why_left_out(self, kept: SpanRecord, left: LastCheck) -> str:
         """Describe updates skipped since the last check, as the parameters show; else empty."""
-        steps, before = kept.first_step - 1 - left.step, kept.before.held
+        steps, before = kept.first_step - 1 - left.step, kept.before
         if not steps:
             return ""
         if digest_of(before.params) == left.digest:
-            if _moves(before.params, kept.after.held.params) and self._due.moves(left, steps):
+            if _moves(before.params, kept.after.params) and self._due.moves(left, steps):
                 why = "before: the step skips updates when it is not checked"
                 return f"the parameters do not change in the {count(steps, 'step')} {why}"
             return ""
@@ -365,8 +358,8 @@ class SpotChecks:
 
     def _why_wrong_without_state(self, kept: SpanRecord) -> str:
         """Check a single step without optimizer state: its loss, and that parameters change."""
-        before = kept.before.held
-        start, end = flat(before.params), flat(kept.after.held.params)
+        before = kept.before
+        start, end = flat(before.params), flat(kept.after.params)
         gradients, batch = self.gate.reference.gradients, self.gate.timed_batches[0]
         at = before.params, before.model_state, batch
         loss = float(gradients(*at)[0][0])

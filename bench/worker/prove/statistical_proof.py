@@ -105,9 +105,8 @@ class StatisticalProof:
             batch = problem.batch(number)
             if number >= STEPS - TAIL:
                 before.append(float(reference.gradients(start, model_state, batch)[0][0]))
-            done = reference.run([batch], at)
-            at = HostState(done.params[-1], done.opt_state, done.states[-1])
-            losses.append(done.losses[0])
+            loss, at, _ = reference.run([batch], at)
+            losses.append(loss)
         return float(np.mean(before)), float(np.mean(losses[-TAIL:]))
 
     def _decrease(self, seed: int) -> float:
@@ -253,7 +252,7 @@ def why_not_training(kept: SpanRecord, left: LastCheck) -> str:
     Its parameters must have moved if the last check is STEPS or more steps ago, its loss must be
     that of its parameters, and this loss must not have risen above that of the initial parameters.
     """
-    gate, before, steps = kept.gate, kept.before.held, kept.first_step - 1 - left.step
+    gate, before, steps = kept.gate, kept.before, kept.first_step - 1 - left.step
     if steps >= STEPS and digest_of(before.params) == left.digest:
         return f"the parameters do not change in the {count(steps, 'step')} before"
     batch, start = gate.timed_batches[0], gate.first_loss

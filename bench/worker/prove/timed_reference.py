@@ -6,16 +6,17 @@ distance from each other and from float64 measures only rounding. Another right 
 far away; a step at lower precision is much farther.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
 
-from bench.contract import Batch, Params, Problem
+from bench.contract import Batch, Params
 from bench.contract.model_state import ModelState
 from bench.worker.prove.carried_state import part_of, strided_part, whole_batch_loss
 from bench.worker.prove.divided_gradients import SHARE, DividedGradients, initial_params, mean_of
@@ -23,51 +24,38 @@ from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.trajectory import Trajectory, apply_update, whole_batch_steps
 from bench.worker.read.compilation import remembered_programs
 
+if TYPE_CHECKING:
+    from bench.worker.prove.gate import Gate
+
 
 class ReferenceSteps(NamedTuple):
     """The result of some steps of the reference."""
 
-    losses: np.ndarray
-    """(steps,) float64: every step's loss, before its update."""
-    params: list[Params]
-    """Parameters after each step."""
-    opt_state: Any
-    """Optimizer state after the last step."""
-    states: list[ModelState]
-    """Model state after each step."""
+    loss: float
+    """Loss of the last step, before its update."""
+    end: HostState
+    """State after the last step, on the devices."""
+    earlier: list[Params]
+    """Parameters after each of the other steps."""
 
 
 class TimedReference:
-    """The reference step of a problem in its own dtypes.
+    """The reference step of a gate's timed problem, in its own dtypes.
 
-    Args:
-      problem: the timed problem.
-      parts: number of parts that the mesh splits a batch into; 1 becomes 2 if the batch is even.
-      programs: folder of the compilation cache.
-      eps: rounding of the problem's dtypes.
-      devices: this process's devices.
-      memory: bytes that each has. Half of them are for the arms' states.
+    The batch is computed in as many parts as the mesh splits it into, or in 2 if that is 1 and the
+    batch is even. Half of the `memory` bytes of each device are for the arms' states.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        parts: int,
-        programs: Path,
-        eps: float,
-        devices: Sequence[Any],
-        memory: float,
-    ) -> None:
-        self.problem = problem
-        rows = problem.batch_size
+    def __init__(self, gate: Gate, memory: float) -> None:
+        problem = self.problem = gate.timed
+        self.programs, self.eps = gate.programs, gate.timed_eps
+        rows, shards, devices = problem.batch_size, gate.shards, gate.mesh.local_devices
         self.start_state = problem.draw_state()
         # A batch's statistics are not the sum of those of its parts.
-        self.parts = 1 if self.start_state else parts if parts > 1 else 2 - rows % 2
-        self.programs = programs
-        self.eps = eps
+        self.parts = 1 if self.start_state else shards if shards > 1 else 2 - rows % 2
         part = jax.tree.map(lambda x: x[: rows // self.parts], problem.batch(0))
-        loss_fn = whole_batch_loss(problem, parts)
-        with remembered_programs(programs):
+        loss_fn = whole_batch_loss(problem, shards)
+        with remembered_programs(self.programs):
             self._of_part = DividedGradients(problem, loss_fn, part, devices, memory, SHARE / 2)
         self.start = initial_params(problem)
 
@@ -108,15 +96,13 @@ class TimedReference:
     def run(self, batches: Sequence[Batch], start: HostState, **how: Any) -> ReferenceSteps:
         """Take a step on each batch from a placed state; `how` is passed to `gradients`."""
         with remembered_programs(self.programs):
-            params, opt_state, model_state = start
-            losses, every, states = [], [], []
+            (params, opt_state, model_state), before = start, []
             for batch in batches:
+                before.append(params)
                 (loss, model_state), grads = self.gradients(params, model_state, batch, **how)
                 params, opt_state = apply_update(self.problem.optimizer, params, opt_state, grads)
-                losses.append(loss)
-                every.append(params)
-                states.append(model_state)
-            return ReferenceSteps(np.array([*map(float, losses)]), every, opt_state, states)
+            end = HostState(params, opt_state, model_state)
+            return ReferenceSteps(float(loss), end, before[1:])
 
     def trajectory(
         self, optimizer: optax.GradientTransformation, batches: Sequence[Batch], *, apart: bool
