@@ -12,16 +12,9 @@ import pytest
 from optax.contrib import muon
 
 from bench.contract.clipping import clip_by_global_norm
-from bench.worker.prove.altered_optimizers import (
-    STATES,
-    OwnSteps,
-    held_by,
-    on_some,
-    twice,
-    with_number,
-    with_state_mistake,
-)
+from bench.worker.prove.altered_optimizers import STATES, OwnSteps, twice, with_state_mistake
 from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.optimizer_numbers import held_by, on_some, with_number
 from bench.worker.prove.trajectory import whole_batch_steps
 
 TOLERANCE = 2.0**-26, 4 * 2.0**-26

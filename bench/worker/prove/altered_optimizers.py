@@ -1,18 +1,15 @@
 """Diagnosis of a wrong optimizer: the workload's own is altered in one place until it fits.
 
-The numbers of any optax optimizer can be found and changed: its transformations are closures, whose
-cells hold numbers under the names of optax's arguments; optax.inject_hyperparams keeps them in a
-dict, and optax.MultiSteps in an object's attributes. Adam can be replaced by AMSGrad. A change
-explains a step only if the gate would accept the step with it.
+The numbers of any optax optimizer can be found and changed, and Adam can be replaced by AMSGrad. A
+change explains a step only if the gate would accept the step with it.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +20,18 @@ from optax import GradientTransformation as Rule
 
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
 from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.optimizer_numbers import (
+    DIGITS,
+    HeldValue,
+    few_digits,
+    held_by,
+    on_some,
+    with_number,
+)
 from bench.worker.prove.relative_errors import loss_error, some, update_errors
 from bench.worker.prove.state_reader import is_count
 from bench.worker.prove.trajectory import apply_update, vector
 
-DIGITS = 1e-3
-"""Relative precision to which a number is reported."""
 PATIENCE_S = 120.0
 """Seconds after which no further number is tried."""
 REPLAYS = 8
@@ -44,97 +47,6 @@ STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
 }
 """Mistakes in an optimizer's state: the offset that is added to its initial counts, and a function
 that chooses what an update leaves of each leaf, given the old leaf and the new one."""
-
-
-class HeldValue(NamedTuple):
-    """Something that an optimizer's functions hold, such as a number."""
-
-    name: str
-    place: CellType | dict[str, Any]
-
-    @property
-    def value(self) -> Any:
-        """The held value."""
-        place = self.place
-        return place[self.name] if isinstance(place, dict) else place.cell_contents
-
-    def put(self, value: Any) -> None:
-        """Replace the held value."""
-        if isinstance(self.place, dict):
-            self.place[self.name] = value
-        else:
-            self.place.cell_contents = value
-
-    @contextmanager
-    def replaced(self, value: Any) -> Iterator[None]:
-        """Hold another value in this context."""
-        own = self.value
-        self.put(value)
-        try:
-            yield
-        finally:
-            self.put(own)
-
-    def describe(self, value: Any, where: str) -> str:
-        """Say that the step uses `value`, and which value it should use."""
-        name, values = self.name, (value, self.value)
-        if name == "step_size" and values[1] < 0:
-            name, values = "learning rate", (-values[0], -values[1])
-        return f"its {name}{where} is {' and should be '.join(map(few_digits, values))}"
-
-
-def few_digits(value: Any) -> str:
-    """Write a number in the fewest digits that give it, and its distance from 1, to DIGITS."""
-    if isinstance(value, bool):
-        return str(value)
-    least = DIGITS * min(abs(value), abs(1 - value) or 1.0)
-    texts = (f"{value:.{digits}g}" for digits in range(1, 18))
-    return next(f"{float(text):.12g}" for text in texts if abs(float(text) - value) <= least)
-
-
-def held_by(part: Any, seen: dict[int, Any]) -> Iterator[HeldValue]:
-    """Find what an optimizer's functions and their objects hold; `seen` is empty at first."""
-    if id(part) in seen:
-        return
-    seen[id(part)] = part
-    if isinstance(part, MethodType):
-        yield from held_by(vars(part.__self__), seen)
-    elif isinstance(part, FunctionType):
-        for name, cell in zip(part.__code__.co_freevars, part.__closure__ or (), strict=True):
-            with suppress(ValueError):  # it is empty
-                held = cell.cell_contents
-                if id(cell) not in seen:
-                    seen[id(cell)] = cell
-                    yield HeldValue(name, cell)
-                yield from held_by(held, seen)
-    elif isinstance(part, dict):
-        numbers = (name for name, held in part.items() if type(held) in (int, float))
-        yield from (HeldValue(name, part) for name in numbers)  # not a mask's booleans
-        yield from held_by([*part.values()], seen)
-    elif isinstance(part, tuple | list):
-        for each in part:
-            yield from held_by(each, seen)
-
-
-def with_number(rule: Rule, held: HeldValue, value: Any) -> Rule:
-    """Return an optimizer whose functions find `value` in place of a held one while they run."""
-    return Rule(held.replaced(value)(rule.init), held.replaced(value)(rule.update))
-
-
-def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], value: Any) -> Rule:
-    """Return an optimizer: `make(value)` for the parameters of these paths, `right` for others."""
-    other = make(value)
-
-    def update(grads: Any, states: Any, params: Any = None) -> Any:
-        ours, kept = right.update(grads, states[0], params)
-        theirs, others = other.update(grads, states[1], params)
-
-        def chosen(path: Any, own: Any, their: Any) -> Any:
-            return their if jax.tree_util.keystr(path) in paths else own
-
-        return jax.tree_util.tree_map_with_path(chosen, ours, theirs), (kept, others)
-
-    return Rule(lambda params: (right.init(params), other.init(params)), update)
 
 
 def with_state_mistake(rule: Rule, first: int, left: Callable[[Any, Any], Any]) -> Rule:

@@ -9,26 +9,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import optax
-import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 
 from bench.contract import Batch, Problem, TrainStep
 from bench.contract.model_state import is_float
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.altered_inputs import altered_inputs
-from bench.worker.prove.altered_optimizers import (
-    LESS,
-    REPLAYS,
-    OwnSteps,
-    few_digits,
-    name_factors,
-    scaled_updates,
-)
-from bench.worker.prove.carried_state import Flat, flat
+from bench.worker.prove.altered_optimizers import OwnSteps, name_factors, scaled_updates
+from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, NOISE, UNKNOWN, Observed, known_mistakes
 from bench.worker.prove.misplaced_shards import misplaced_shards
+from bench.worker.prove.moving_averages import averaged_gradients, averaged_loss, weighted
 from bench.worker.prove.relative_errors import (
     close,
     describe,
@@ -49,16 +42,6 @@ LOOSE = 0.1
 """Largest relative distance below which a mistake reproduces steps in the timed dtypes."""
 DECAY = 1e-2
 """Relative distance below which a difference is a multiple of the parameters."""
-AVERAGES: tuple[tuple[str, Callable[[float, int, int], float]], ...] = (
-    ("averaged", lambda decay, age, _: (1 - decay) * decay**age),
-    ("averaged", lambda decay, age, now: (1 - decay) * decay**age / (1 - decay ** (now + 1))),
-    ("averaged", lambda decay, age, now: decay**age * (1 if age == now else 1 - decay)),
-    ("summed", lambda decay, age, _: decay**age),
-)
-"""Weights, in step `now`, of a value that is `age` steps old: in moving averages that begin with 0,
-are corrected for that or begin with the first value, and in momentum."""
-START = 0.9
-"""The first decay that is tried."""
 
 
 def why_wrong(
@@ -219,7 +202,7 @@ def _wrong_times(seen: Observed) -> list[str]:
 def _changing(seen: Observed, factors: list[float]) -> str:
     """Name the mistake behind updates with these factors; without factors, averaged gradients."""
     if not factors:
-        return _averaged_gradients(seen) if seen.match <= MATCH else ""
+        return averaged_gradients(seen) if seen.match <= MATCH else ""
     if np.ptp(factors) <= 10 * seen.match:
         return ""
     norm = float(np.linalg.norm(seen.update)) / seen.rate
@@ -234,7 +217,7 @@ def _other_gradients(seen: Observed) -> Iterator[tuple[str, Callable[..., Any]]]
 
     def of_steps(*order: int) -> Callable[..., Any]:
         """Apply in each step the gradients of the step in `order`; none for -1."""
-        return _weighted(seen, [[at == own for at in range(len(order))] for own in order], [])
+        return weighted(seen, [[at == own for at in range(len(order))] for own in order], [])
 
     def again(params: Any, now: Any, batch: Batch) -> Any:
         """Draw in every step the random numbers of the first."""
@@ -245,13 +228,13 @@ def _other_gradients(seen: Observed) -> Iterator[tuple[str, Callable[..., Any]]]
         yield "the gradients are those of the step before", of_steps(-1, 0, 1)
         yield "`params` returns the parameters of the step before", of_steps(0, 1, -1)
         for what, share in ("averaged", 0.5), ("summed", 1.0):
-            both = _weighted(seen, [[0, 0, 0], [share, share, 0], [0, 0, 0]], [])
+            both = weighted(seen, [[0, 0, 0], [share, share, 0], [0, 0, 0]], [])
             yield f"the gradients of every two steps are {what} for one update", both
         return
     first, late = seen.batches[0], iter([seen.batches[0], *seen.batches])
     yield "the gradients are those of the step before", of_steps(0, 0, 1)
     yield "the gradients are those of the first step", of_steps(0, 0, 0)
-    yield "the gradients of all steps so far are summed", _weighted(seen, np.ones((3, 3)), [])
+    yield "the gradients of all steps so far are summed", weighted(seen, np.ones((3, 3)), [])
     yield "every step takes the first batch", lambda *at: seen.gradients(*at[:2], first)
     yield "the batch is that of the step before", lambda *at: seen.gradients(*at[:2], next(late))
     yield (
@@ -288,7 +271,7 @@ def _wrong_loss(seen: Observed) -> list[str]:
         after = seen.gradients(params, seen.start[1], seen.batches[0])[0][0]
         if near(ours[0], float(after)):
             return ["the loss is that of the parameters after the update"]
-    average = _averaged_loss(seen) if seen.match <= MATCH else ""
+    average = averaged_loss(seen) if seen.match <= MATCH else ""
     return [average] if average else []
 
 
@@ -304,69 +287,3 @@ def _others(gate: Gate, seen: Observed) -> str:
     with suppress(Exception):  # memory may not suffice; the step is wrong all the same
         return altered_inputs(seen) or misplaced_shards(seen, gate.mesh.shape)
     return ""
-
-
-def _averaged_loss(seen: Observed) -> str:
-    """Name the moving average that the losses are, if the updates are right; else empty."""
-    ours, right = seen.ours.losses, seen.truth.losses
-    for what, weight in AVERAGES if seen.ends_at(seen.truth) else ():
-        decay, far = _nearest(weight, len(right), lambda weights: weights @ right - ours)
-        if far <= seen.match * np.linalg.norm(right):
-            return f"the loss is {what} over the steps, with a decay of {few_digits(decay)}"
-    return ""
-
-
-def _averaged_gradients(seen: Observed) -> str:
-    """Name the moving average of gradients that reproduces the steps; empty if none does.
-
-    Later gradients depend a little on the decay, so the two are computed in turn.
-    """
-    later, steps = vector(seen.ours.last, seen.ours.first) / -seen.rate, len(seen.batches)
-    for what, weight in AVERAGES:
-        decay, before = START, np.inf
-        for _ in range(REPLAYS):
-            kept: list[Any] = []
-            gradients = _weighted(seen, _weights(weight, decay, steps), kept)
-            if seen.ends_at(seen.steps(gradients)):
-                why = f"the gradients are {what} over the steps"
-                return f"{why}, with a decay of {few_digits(decay)}"
-            each = np.stack([vector(flat(grads)) for grads in kept], axis=1)
-            off = lambda weights, of=each: of @ weights[1:].sum(0) - later  # noqa: E731 - one line
-            decay, far = _nearest(weight, steps, off)
-            if far > LESS * before:
-                break
-            before = far
-    return ""
-
-
-def _weighted(seen: Observed, weights: Any, kept: list[Any]) -> Callable[..., Any]:
-    """Return a function that adds gradients to `kept` and sums these by weights (steps, steps)."""
-
-    def gradients(*given: Any) -> Any:
-        of_loss, grads = seen.gradients(*given)
-        kept.append(grads)
-        own = np.asarray(weights, float)[len(kept) - 1, : len(kept)]
-        return of_loss, jax.tree.map(lambda *each: np.tensordot(own, each, 1), *kept)
-
-    return gradients
-
-
-def _weights(of: Callable[[float, int, int], float], decay: float, steps: int) -> np.ndarray:
-    """Return the weights (steps, steps): for each step, those of every step's value."""
-    of_steps = range(steps)
-    return np.array(
-        [[of(decay, now - at, now) if at <= now else 0 for at in of_steps] for now in of_steps]
-    )
-
-
-def _nearest(
-    of: Callable[[float, int, int], float], steps: int, off: Callable[[np.ndarray], Any]
-) -> tuple[float, float]:
-    """Return the decay whose weights are the least `off`, and by how much."""
-    found = scipy.optimize.minimize_scalar(
-        lambda decay: np.linalg.norm(off(_weights(of, decay, steps))),
-        bounds=(0, 1),
-        method="bounded",
-        options={"xatol": 1e-13},
-    )
-    return float(found.x), float(found.fun)
