@@ -235,7 +235,7 @@ def check_waitable(state: Any, loss: Any) -> None:
 
 
 def by_path(tree: Any, prefix: str = "") -> dict[str, jax.Array]:
-    """Return parameters or model state, of keys their words, by path, each with a prefix.
+    """Return parameters or model state by path, with a prefix before each; keys as their words.
 
     WrongStepError if one of them is not a jax.Array.
     """
