@@ -135,12 +135,11 @@ def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
     outcome.check_cell(
         {"status": "crashed", "reason": "killed by SIGSEGV during gate"}, "crashed", "SIGSEGV"
     )
-    assert outcome.passed
+    assert not outcome.deviations
     assert outcome.cell == "crashed: killed by SIGSEGV during gate"
     outcome.check_end(Ended(0, "said this", None, ["sleep 300"]), 1)
     outcome.check_cell({"status": "oom", "reason": "killed"}, "crashed", "SIGSEGV")
     outcome.check_cell(None, "crashed", "")
-    assert not outcome.passed
     noted = " ".join(outcome.deviations)
     for words in ("exit code 0, not 1", "said this", "sleep 300", "oom, not crashed", "no row"):
         assert words in noted
@@ -178,17 +177,17 @@ def test_files_that_are_not_whole_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trial", "passed", "skipped"),
+    ("trial", "verdict", "skipped"),
     [
-        (observing(), True, ""),
-        (observing(deviations=["lost"]), False, ""),
-        (raising(LabError("the run ended before")), False, ""),
-        (raising(UnavailableError("no namespaces here")), False, "no namespaces here"),
+        (observing(), "passed", ""),
+        (observing(deviations=["lost"]), "FAILED", ""),
+        (raising(LabError("the run ended before")), "FAILED", ""),
+        (raising(UnavailableError("no namespaces here")), "skipped", "no namespaces here"),
     ],
 )
-def test_one_fault(trial, passed: bool, skipped: str) -> None:
+def test_one_fault(trial, verdict: str, skipped: str) -> None:
     outcome = fault_session.inject(fault(trial), threading.Event())
-    assert (outcome.passed, outcome.skipped) == (passed, skipped)
+    assert (fault_session.verdict(vars(outcome)), outcome.skipped) == (verdict, skipped)
 
 
 @pytest.mark.parametrize(

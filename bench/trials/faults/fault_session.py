@@ -34,12 +34,13 @@ def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], Non
         outcome = inject(fault, stop)
         if not stop.is_set():
             done(fault, outcome)
+        found = asdict(outcome)
         return FaultRow(
             name=fault.name,
             kind=fault.kind,
             how=fault.how,
-            passed=outcome.passed,
-            outcome=asdict(outcome),
+            passed=verdict(found) == "passed",
+            outcome=found,
         )
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -16,7 +16,7 @@ import psutil
 from pyarrow import ArrowInvalid, parquet
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.guarded import Guarded
+from bench.measure.processes.guarded import Child
 from bench.records import store
 from bench.records.rows import CellRow
 from bench.trials.faults import FOLDER
@@ -80,10 +80,6 @@ class Ended:
     left: list[str]
     """Command lines of leftover processes."""
 
-    def says(self, pattern: str) -> bool:
-        """Return whether the output matches a regular expression."""
-        return re.search(pattern, self.out) is not None
-
 
 @dataclass
 class Lab:
@@ -144,9 +140,7 @@ class Lab:
 
     def attempts(self) -> list[str]:
         """Return identifiers of the attempts that are stored so far."""
-        with contextlib.suppress(LabError):
-            return [row["attempt"] for row in self.stored().block_rows]
-        return []
+        return [row["attempt"] for row in self.stored().block_rows]
 
     def half_written(self) -> list[str]:
         """Return incomplete files and drafts in the run's folder."""
@@ -165,7 +159,7 @@ class Lab:
         return ""
 
 
-class Front(Guarded):
+class Front(Child):
     """A running `python -m bench WORDS`."""
 
     def __init__(self, lab: Lab, words: Sequence[str]) -> None:
@@ -176,7 +170,6 @@ class Front(Guarded):
         self._injected.unlink(missing_ok=True)
         self._began = time.monotonic()
         self._cut_s: float | None = None
-        self._out: list[str] = []
         environment = {
             **child_environment(),
             "JAX_PLATFORMS": "cpu",
@@ -186,10 +179,7 @@ class Front(Guarded):
             "COLUMNS": "200",
         }
         command = [*lab.prefix, sys.executable, "-m", "bench", *words]
-        super().__init__(
-            command, environment, lambda line: self._out.append(line or ""), cwd=lab.folder
-        )
-        self.send_line(None)
+        super().__init__(command, "", environment, cwd=lab.folder)
 
     def until_injected(self) -> None:
         """Wait until a planted file goes wrong; LabError if the run or the time ends first."""
@@ -294,11 +284,6 @@ class Outcome:
     skipped: str = ""
     """Why the fault could not be injected here; empty if it was."""
 
-    @property
-    def passed(self) -> bool:
-        """Whether nothing was lost."""
-        return not self.deviations and not self.skipped
-
     def expect(self, holds: bool, deviation: str) -> None:
         """Record a deviation unless a condition holds."""
         if not holds:
@@ -323,7 +308,7 @@ class Outcome:
         self.expect(matches, f"its reason does not match {reason!r}: {cell['reason']}")
 
     def check_others(self, lab: Lab, batches: Sequence[int], names: Sequence[str] = GOOD) -> None:
-        """Record how the other cells ended, and expect all of them stored and ok."""
+        """Record how other cells ended, and expect all of them stored and ok."""
         cells = lab.cells()
         expected = [f"{batch}/{name}" for batch in batches for name in names]
         statuses = {n: cells[n]["status"] if n in cells else "lost" for n in expected}
@@ -333,12 +318,15 @@ class Outcome:
             reason = cells[name]["reason"] if name in cells else ""
             self.expect(status == "ok", f"{name}, which is correct, is {status}: {reason}")
 
-    def check_files(self, lab: Lab, *names: str, except_for: str = "") -> None:
-        """Expect complete files and a readable report that mentions these implementations.
+    def check_run(
+        self, lab: Lab, batches: Sequence[int], names: Sequence[str] = GOOD, except_for: str = ""
+    ) -> None:
+        """Expect of these cells as `check_others`, complete files, and a report of all cells.
 
         The trial has damaged the file `except_for`, which may be incomplete.
         """
+        self.check_others(lab, batches, names)
         self.half_written = [name for name in lab.half_written() if name != except_for]
         self.expect(not self.half_written, f"incomplete files: {', '.join(self.half_written)}")
-        self.report = lab.report(*names)
+        self.report = lab.report(*(row["implementation"] for row in lab.cells().values()))
         self.expect(not self.report, self.report)
