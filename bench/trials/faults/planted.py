@@ -32,7 +32,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bench.contract import Problem, TrainStep
+from bench.contract import Implementation, Problem, TrainStep
 from bench.contract.workloads import linear
 from bench.trials.faults import FOLDER
 from bench.trials.faults.planted_steps import CHANGES, frame_with, timed
@@ -50,20 +50,19 @@ MOMENTS = ("at_import", "when_asked", "in_build", *IN_STEP)
 
 
 def plant(
-    name: str, right: Any
+    name: str, right: Implementation
 ) -> tuple[Callable[[Problem, Mesh], TrainStep], Callable[[Problem, Mesh], str | None]]:
     """Return `build` and `why_unsupported` of an implementation that otherwise equals `right`.
 
     `name` is `good`, a key of CHANGES, or a key of ACTIONS and a moment: `raise_in_build`.
     """
     planned = next((moment for moment in MOMENTS if name.endswith(moment)), "")
-    action = ACTIONS[name.removesuffix(f"_{planned}")] if planned else None
+    action = ACTIONS[name.removesuffix(f"_{planned}")] if planned else int
+    act = _noted(action) if planned == "in_peer" else action
 
     def reach(moment: str) -> None:
-        if action is not None and moment == planned:
-            if moment == "in_peer":
-                _note()
-            action()
+        if moment == planned:
+            act()
 
     reach("at_import")
 
@@ -84,8 +83,7 @@ def plant(
 
     def why_unsupported(problem: Problem, mesh: Mesh) -> str | None:
         reach("when_asked")
-        reason: str | None = right.why_unsupported(problem, mesh)
-        return reason
+        return right.why_unsupported(problem, mesh)
 
     return build, why_unsupported
 

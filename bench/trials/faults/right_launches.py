@@ -119,8 +119,8 @@ def summarize(runs: list[RightRun]) -> str:
     statuses = [status for one in runs for _, status, _ in one["ended"]]
     convicted = sum(status in CONVICTED for status in statuses)
     return (
-        f"launches with a false conviction: {Rate(convicting, launches)}\n"
-        f"arms falsely convicted: {Rate(convicted, arms)}\n"
+        f"launches with a false conviction: {Rate(convicting, launches).counted}\n"
+        f"arms falsely convicted: {Rate(convicted, arms).counted}\n"
         f"arms that failed otherwise: {len(statuses) - convicted}\n"
         "in brackets: Wilson's 95 % interval"
     )

@@ -139,26 +139,25 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
     for each in shares(own[own["program"] != SPIN], ["tool"]):
         alarms, holds = each.alarms, each.holds
         promise = "Equal real steps are called different in at most 1 % of blocks (upper bound 2 %)"
-        yield Target(promise, str(alarms), alarms.value <= 0.01 and alarms.interval[1] <= 0.02)
+        few = alarms.value <= 0.01 and alarms.interval[1] <= 0.02
+        yield Target(promise, alarms.counted, few)
         promise = "The 95 % interval of equal real steps holds 1 in 93 to 97 % of trials"
-        yield Target(promise, str(holds), 0.93 <= holds.value <= 0.97)
+        yield Target(promise, holds.counted, 0.93 <= holds.value <= 0.97)
     for each in shares(own[own["truth"] > 1 + MARGIN], ["tool"]):
         promise = "No program that is slower by more than the margin is called faster or the same"
-        yield Target(promise, str(each.wrong), each.wrong.count == 0)
-    for program, found, planted, size, least in (
-        ("A real step", figures.steps, "5 % slower", "10 s per pair", 0.95),
-        ("A real step", figures.steps, "2 % slower", "20 s per pair", 0.9),
-        ("A spin", figures.spins, "5 % slower", "1 s per pair", 0.95),
-        ("A spin", figures.spins, "2 % slower", "5 s per pair", 0.9),
+        yield Target(promise, each.wrong.counted, each.wrong.count == 0)
+    pair = {"tool": LOCKSTEP, "arms": 2, "slowed": SCALED}
+    for program, found, keys, planted, size, least in (
+        ("A real step", figures.steps, pair, "5 % slower", "10 s per pair", 0.95),
+        ("A real step", figures.steps, pair, "2 % slower", "20 s per pair", 0.9),
+        ("A spin", figures.spins, {"tool": LOCKSTEP}, "5 % slower", "1 s per pair", 0.95),
+        ("A spin", figures.spins, {"tool": LOCKSTEP}, "2 % slower", "5 s per pair", 0.9),
     ):
-        wanted = {"tool": LOCKSTEP, "size": size}
         for each in found:
-            keys = {"arms": 2, "slowed": SCALED, **wanted, **each.keys}
-            is_asked = each.keys | wanted == each.keys and planted in each.found
-            if is_asked and (keys["arms"], keys["slowed"]) == (2, SCALED):
+            if each.keys == {**keys, "size": size} and planted in each.found:
                 share, often = each.found[planted], f"{100 * least:.0f} % of trials of {size}"
                 promise = f"{program} that is {planted} is found in at least {often}"
-                yield Target(promise, str(share), share.value >= least)
+                yield Target(promise, share.counted, share.value >= least)
     if cost := figures.cost:
         inside, recorded, untimed = cost.inside, cost.recorded_ns, cost.untimed_ns
         promise = "At least 85 % of the measuring time is spent in steps"

@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 
 from bench.analyse.ratio_intervals import student
 from bench.present.columns import Column, Table
+from bench.records import numbers
 from bench.records.statuses import MARGIN
 from bench.trials.selftest.selftest_settings import slowdown
 
@@ -57,17 +58,17 @@ class Rate:
         low, high = self.value - self.margin, self.value + self.margin
         return max(0.0, min(float(ends.low), low)), min(1.0, max(float(ends.high), high))
 
-    @property
-    def text(self) -> str | None:
-        """The share with its interval, `1.0 % (0.4 to 3.0 %)`; None without trials."""
+    def __str__(self) -> str:
+        """Return the share with its interval, `1.0 % (0.4 to 3.0 %)`; a dash without trials."""
         if not self.of:
-            return None
+            return numbers.MISSING
         low, high = self.interval
         return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f} %)"
 
-    def __str__(self) -> str:
-        """Return `3 of 288: 1.0 % (0.4 to 3.0 %)`."""
-        return f"{self.count} of {self.of}: {self.text}" if self.of else "no trials"
+    @property
+    def counted(self) -> str:
+        """`3 of 288: 1.0 % (0.4 to 3.0 %)`."""
+        return f"{self.count} of {self.of}: {self}" if self.of else "no trials"
 
 
 @dataclass(frozen=True)
@@ -144,30 +145,20 @@ def _rate(events: pd.Series[bool], processes: pd.Series[Any]) -> Rate:
 def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Return a table of right and wrong verdicts; `keys` are headings of its first columns."""
     slowdowns = dict.fromkeys(name for each in found for name in each.found)
-    nothing = dict.fromkeys(slowdowns, Rate(0, 0))
-    rows = [
-        {
-            **each.keys,
-            **{name: rate.text for name, rate in (nothing | each.found).items()},
-            "alarms": each.alarms.text,
-            "wrong": each.wrong.text,
-            "used_s": f"{each.used_s:.2f}",
-        }
-        for each in found
-    ]
+    rows = [{**slowdowns, **vars(each), **each.found, **each.keys} for each in found]
     columns = [
         *(Column(key, name) for key, name in keys.items()),
         Column("alarms", "Equal, any wrong"),
-        *(Column(name, name, optional=True) for name in slowdowns),
+        *(Column(name, name) for name in slowdowns),
         Column("wrong", "Slower, any wrong"),
-        Column("used_s", "Seconds used"),
+        Column("used_s", "Seconds used", value=lambda row: f"{row['used_s']:.2f}"),
     ]
     return Table(title, columns, rows, VERDICTS)
 
 
 def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Return a table of the intervals of equal arms; `keys` as in `verdicts`."""
-    rows = [{**vars(one), **one.keys, "holds": one.holds.text} for one in found if one.holds.of]
+    rows = [{**vars(each), **each.keys} for each in found if each.holds.of]
     columns = [
         *(Column(key, name) for key, name in keys.items()),
         Column("holds", "Holds 1"),
