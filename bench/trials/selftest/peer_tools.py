@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import json
-import math
 import os
 import re
 import shlex
@@ -129,9 +128,9 @@ def _benchmarks(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-# Google Benchmark: its compare.py applies the Mann-Whitney U test to repetitions. It prints
-# p-values for wall time and for CPU time. The former is used, because the other tools judge by it,
-# and because a JAX step does not run in one thread.
+# Google Benchmark: its compare.py applies SciPy's Mann-Whitney U test to repetitions, to wall times
+# and to CPU times. The former are used, because the other tools judge by them, and because a JAX
+# step does not run in one thread.
 
 LEAST_REPETITIONS = 9
 """The number that its manual recommends for the U test."""
@@ -141,36 +140,19 @@ _OVERSHOOT = 1.4
 """Duration of a repetition as a multiple of the minimum time that is requested."""
 
 _HEADER = "benchmark/benchmark.h"
-_COMPARE = tuple(
-    Path(place) / "compare.py"
-    for place in (
-        "/usr/share/benchmark",  # Debian's libbenchmark-tools
-        "/usr/share/googlebenchmark/tools",  # its own installation, also under other prefixes
-        "/usr/local/share/googlebenchmark/tools",
-        "/opt/homebrew/share/googlebenchmark/tools",
-    )
-)
-_P_VALUES = re.compile(r"^spin\S*_pvalue +([\d.]+) +([\d.]+) +U Test", re.MULTILINE)
 
 
 def _no_google_benchmark() -> str | None:
     if reason := planted_kernel.why_unavailable():
         return reason
-    if planted_kernel.has_header(_HEADER) and _compare_py():
+    if planted_kernel.has_header(_HEADER):
         return None
-    return (
-        f"no {_HEADER} or no compare.py of it: apt install libbenchmark-dev libbenchmark-tools, or "
-        "brew install google-benchmark"
-    )
-
-
-def _compare_py() -> Path | None:
-    return next((path for path in _COMPARE if path.is_file()), None)
+    return f"no {_HEADER}: apt install libbenchmark-dev, or brew install google-benchmark"
 
 
 def _google_benchmark(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
     repetitions = max(LEAST_REPETITIONS, round(seconds / 2 / _REPETITION_S))
-    medians, measured_s = [], 0.0
+    times, measured_s = [], 0.0
     for name, program in (("base", base), ("other", other)):
         output = directory / f"{name}.json"
         command = [
@@ -182,14 +164,10 @@ def _google_benchmark(base: Program, other: Program, seconds: float, directory: 
         ]
         run_tool(command, directory, seconds / 2)
         # A row for each repetition, and one for each of their aggregates, in nanoseconds.
-        rows = _benchmarks(output)
-        medians += [row["real_time"] for row in rows if row.get("aggregate_name") == "median"]
-        own = (row for row in rows if row["run_type"] == "iteration")
-        measured_s += sum(1e-9 * float(row["real_time"] * row["iterations"]) for row in own)
-    compare = [sys.executable, "-B", str(_compare_py()), "--no-color", "benchmarks"]
-    output_of_test = run_tool([*compare, "base.json", "other.json"], directory, seconds).out
-    slower = medians[1] > medians[0] if u_test_differs(output_of_test) else None
-    return PeerTrial(slower, measured_s)
+        rows = [row for row in _benchmarks(output) if row["run_type"] == "iteration"]
+        times.append([row["real_time"] for row in rows])
+        measured_s += sum(1e-9 * float(row["real_time"] * row["iterations"]) for row in rows)
+    return PeerTrial(u_test_slower(*times), measured_s)
 
 
 @functools.cache
@@ -200,11 +178,12 @@ def _spin_google(kernel: Kernel) -> Path:
     return planted_kernel.compile_cpp(sources, output, "-lbenchmark", "-pthread")
 
 
-def u_test_differs(output: str) -> bool:
-    """Return whether the times differ, by the p-value from compare.py; PeerError without one."""
-    if values := _P_VALUES.search(output):
-        return float(values[1]) < ALPHA
-    raise PeerError(f"compare.py printed no p-value:\n{output}")
+def u_test_slower(base: Sequence[float], other: Sequence[float]) -> bool | None:
+    """Return whether the other is slower, by the U test; None if it is not significant."""
+    from scipy import stats  # noqa: PLC0415 (takes a second to load)
+
+    p = stats.mannwhitneyu(base, other, alternative="two-sided").pvalue
+    return statistics.median(other) > statistics.median(base) if p < ALPHA else None
 
 
 # hyperfine: times whole processes, and its scripts/welch_ttest.py tests the means.
@@ -245,10 +224,8 @@ def welch_slower(base: Sequence[float], other: Sequence[float]) -> bool | None:
     """Return whether the other is slower, by Welch's t-test; None if it is not significant."""
     from scipy import stats  # noqa: PLC0415 (takes a second to load)
 
-    p = float(stats.ttest_ind(base, other, equal_var=False).pvalue)
-    if math.isnan(p) or p >= ALPHA:
-        return None
-    return statistics.fmean(other) > statistics.fmean(base)
+    p = stats.ttest_ind(base, other, equal_var=False).pvalue  # NaN if no time differs
+    return statistics.fmean(other) > statistics.fmean(base) if p < ALPHA else None
 
 
 # pyperf: `compare_to` applies Student's t-test to all values, and compares the means. Three
