@@ -26,8 +26,6 @@ DRAWN = """new Promise((seen) => {
 })"""
 """JavaScript for the milliseconds until a report has drawn all its charts."""
 
-FLAGS = ["--disable-gpu", "--disable-background-networking", "--no-first-run"]
-
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -38,8 +36,8 @@ def chromium() -> str | None:
 
 def flags() -> list[str]:
     """Return command line flags for Chromium. As root, it refuses to run with a sandbox."""
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
-    return [*FLAGS, *(["--no-sandbox"] if root else [])]
+    sandbox = [] if os.geteuid() else ["--no-sandbox"]
+    return ["--disable-gpu", "--disable-background-networking", "--no-first-run", *sandbox]
 
 
 def first_paint(page: Path, moment: str = PAINTED) -> float | None:
@@ -54,13 +52,14 @@ def first_paint(page: Path, moment: str = PAINTED) -> float | None:
         return None
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - may not be installed
 
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=flags())
-        times = []
+    times = []
+    with (
+        sync_playwright() as driver,
+        driver.chromium.launch(executable_path=program, args=flags()) as browser,
+    ):
         for _ in range(OPENINGS):
             opened = browser.new_page()
             opened.goto(page.resolve().as_uri())
             times.append(float(opened.evaluate(moment)) / 1e3)
             opened.close()
-        browser.close()
     return statistics.median(times)

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import time
+import timeit
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from bench.records.cells import Block, BlockText
 from bench.records.messages import FIRST_LOOK
 from bench.records.rows import Turn
-from bench.trials.selftest.planted_kernel import spin_function
+from bench.trials.selftest.planted_kernel import SEED, spin_function
 from bench.trials.selftest.real_step import calibrate, real_arms
 from bench.worker import event_stream
 from bench.worker.read.compilation import CompilationLog
@@ -59,20 +60,7 @@ def spin_arms(job: TrialJob) -> list[Arm]:
         return spin(iterations, state), done
 
     iterations = {arm: round(job["iterations"] * truth) for arm, truth in job["truths"].items()}
-    return [Arm(arm, step, 0.5, count).warm_up() for arm, count in iterations.items()]
-
-
-def empty_arms() -> list[Arm]:
-    """Return arms whose step does nothing, to time the clock's loop and a function call.
-
-    They have no state, so nothing is dispatched to a device.
-    """
-    loss = jnp.zeros(()).block_until_ready()
-
-    def step(state: None, _: None) -> tuple[None, jax.Array]:
-        return state, loss
-
-    return [Arm(name, step, None, None).warm_up() for name in ("one", "other")]
+    return [Arm(arm, step, SEED, count).warm_up() for arm, count in iterations.items()]
 
 
 def _measure(
@@ -103,36 +91,33 @@ def trial(arms: list[Arm], job: TrialJob, number: int) -> dict[str, Any]:
     # Every trial is calibrated anew, as in a newly started worker.
     steps, seed = steps_per_span(arms, ROUNDS, job["seconds"]), 1000 * job["seed"] + number
     turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, seed, job["seconds"])
-    for turn in turns:
-        turn["host"] = None
     return {
         "kind": "own", "number": number, "wall_s": wall_s, "inside_s": inside_s, "turns": turns,
     }  # fmt: skip
 
 
 def overhead() -> dict[str, Any]:
-    """Return the row of the clock's cost, measured with steps that do nothing."""
-    arms = empty_arms()
+    """Return the row of the clock's cost, measured with steps that do nothing.
+
+    They have no state, so nothing is dispatched to a device.
+    """
+    loss = jnp.zeros(()).block_until_ready()
+
+    def step(state: None, _: None) -> tuple[None, jax.Array]:
+        return state, loss
+
+    arms = [Arm(name, step, None, None).warm_up() for name in ("one", "other")]
+    bare_s = timeit.repeat(
+        "step(None, None)", repeat=OVERHEAD_ROUNDS, number=OVERHEAD_STEPS, globals={"step": step}
+    )
     turns, wall_s, inside_s = _measure(arms, OVERHEAD_ROUNDS, OVERHEAD_STEPS, 0, math.inf)
     steps = 1 + turns[0]["steps"] + turns[0]["latency_steps"]
     return {
         "kind": "overhead",
-        "call_ns": call_ns(arms[0]),
+        "call_ns": 1e9 * median(bare_s) / OVERHEAD_STEPS,
         "throughput_ns": median(turn["throughput_ns"] / turn["steps"] for turn in turns),
         "untimed_ns": 1e9 * (wall_s - inside_s) / len(turns) / steps,
     }
-
-
-def call_ns(arm: Arm) -> float:
-    """Return the nanoseconds of a call of the step in a bare loop: the median of several."""
-    step, state, batch = arm.step, arm.state, arm.batch
-    times = []
-    for _ in range(OVERHEAD_ROUNDS):
-        start = time.perf_counter_ns()
-        for _ in range(OVERHEAD_STEPS):
-            step(state, batch)
-        times.append((time.perf_counter_ns() - start) / OVERHEAD_STEPS)
-    return median(times)
 
 
 def rows(job: TrialJob) -> Iterator[dict[str, Any]]:

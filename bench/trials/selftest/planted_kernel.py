@@ -27,7 +27,8 @@ _FLAGS = ("-O2", "-std=c++17", "-fPIC", "-ffp-contract=off")
 _TIMEOUT_S = 300.0
 _CALLS = 9
 """Number of timed calls, whose median is used."""
-_FIRST_ITERATIONS = 1_000
+_ITERATIONS = 1_000_000
+"""Iterations that are timed: some milliseconds, beside which the overhead of a call is nothing."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,7 @@ class Kernel:
 
     def iterations_for(self, seconds: float) -> int:
         """Return the iterations, at least 1, with which a call currently takes this long."""
-        iterations = _FIRST_ITERATIONS
-        # Call overhead dominates short calls, so the last estimate is from a longer one.
-        while (taken := self.seconds_for(iterations)) < seconds / 2:
-            iterations *= 2
-        return max(1, round(iterations * seconds / taken))
+        return max(1, round(_ITERATIONS * seconds / self.seconds_for(_ITERATIONS)))
 
 
 def why_unavailable() -> str | None:
