@@ -53,12 +53,6 @@ _REBUILD = (
     "print(json.dumps(rebuild(pathlib.Path(sys.argv[1]))))"
 )
 
-_VARIABLES = (
-    *("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC"),
-    *("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"),
-)
-"""Environment variables that a tool's processes need to run a step like a worker."""
-
 Task = Callable[[], Iterator[Row]]
 
 
@@ -83,7 +77,6 @@ class Session:
             for arm in arms
             for number in range(count)
         ]
-        self._spins = -(-settings.processes // 2)
         self._samples: list[dict[str, Any]] = []
 
     def run(self, progress: Callable[[int, int], None]) -> None:
@@ -126,7 +119,7 @@ class Session:
         # The base and one other arm share the time; each further arm gets as much as one of them.
         pair_s = self.settings.seconds / 2
         spin = {"truths": SPINNING, "trials": self.settings.trials}
-        for number in range(self._spins):
+        for number in range(-(-self.settings.processes // 2)):
             job = {**spin, "block": None, "seconds": pair_s * len(SPINNING), "seed": number}
             yield partial(self._own_rows, pattern, job)
         for number in range(self.settings.processes):
@@ -178,15 +171,13 @@ class Session:
             return found
         step, job = STEPS[0], {"truths": {BASE: 1.0}, "trials": 0, "seconds": 0.0, "seed": 0}
         (measured,) = self._answer(job | {"block": step.fields})
-        environment = self._environment(step)
-        needs = {name: environment[name] for name in _VARIABLES}
         for program, arm in needed.keys() - found:
             products = round((STEPPING[arm] - 1) / measured["product"])
             setup = (
                 "from bench.trials.selftest.real_step import call_of\n"
                 f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
             )
-            found[program, arm] = Program(setup, measured["step_s"], needs)
+            found[program, arm] = Program(setup, measured["step_s"], self._environment(step))
         return found
 
     def _peer_tasks(self, pattern: str, programs: dict[tuple[str, str], Program]) -> Iterator[Task]:
