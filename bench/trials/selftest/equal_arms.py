@@ -8,7 +8,7 @@ give hundreds of trials with known truth, which overlap.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,23 +129,15 @@ def trials(
     samples = pd.DataFrame({"load": "", "truth": 1.0, **samples})
     blocks = list(samples.groupby("block", sort=False))
     each = math.ceil(count / max(len(blocks), 1))
-    numbers = itertools.count()
-    found = (
-        {"program": name, **row}
-        for name, own in blocks
-        for row in _of_block(own, each, chance, seconds, numbers)
-    )
-    return pd.DataFrame(found, columns=COLUMNS)
+    found = (trial for _, own in blocks for trial in _of_block(own, each, chance, seconds))
+    rows = [{**row, "trial": number} for number, trial in enumerate(found) for row in trial]
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _of_block(
-    samples: pd.DataFrame,
-    count: int,
-    chance: np.random.Generator,
-    seconds: Sequence[float],
-    numbers: Iterator[int],
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each trial and arm but its baseline; trials take the next of `numbers`."""
+    samples: pd.DataFrame, count: int, chance: np.random.Generator, seconds: Sequence[float]
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of each trial, one for each arm but its baseline, without the number."""
     rounds = Rounds.of(samples)
     loads = samples.groupby("attempt", sort=False)["load"].first()
     truths = samples.groupby("arm", sort=False)["truth"].first()
@@ -166,14 +158,13 @@ def _of_block(
             for factors in (same, scales):
                 found = replay(part(rounds, rows, factors), list(factors))
                 trial = {
-                    "load": next(iter(under)) if len(under) == 1 else SEVERAL,
+                    "program": block, "load": next(iter(under)) if len(under) == 1 else SEVERAL,
                     "processes": [f"{block}/{process}" for process in own.index],
-                    "slowed": slowed, "arms": number, "size": size, "trial": next(numbers),
+                    "slowed": slowed, "arms": number, "size": size,
                     "used_s": found.rounds * pair_s,
                 }  # fmt: skip
-                for arm, factor in list(factors.items())[1:]:
-                    truth = float(factor * truths[arm])
-                    yield {**trial, "truth": truth, **found.judge(arm, truth)}
+                others = {arm: float(factors[arm] * truths[arm]) for arm in list(factors)[1:]}
+                yield [trial | found.judge(arm, truth) for arm, truth in others.items()]
 
 
 def _parts(
@@ -215,6 +206,7 @@ class Replay:
         low, high = whole.verdict.low, whole.verdict.high
         ends = shown.ratio.interval()
         return {
+            "truth": truth,
             "word": shown.verdict.word,
             "holds": None if ends is None else ends[0] <= truth <= ends[1],
             "width": whole.ratio.half_width(),
@@ -228,7 +220,7 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
     The rounds are those of the block's planned launches; its baseline is the first of the arms.
     """
     total = len(rounds.attempt)
-    opponents = dict.fromkeys(arms[1:], arms[0])
+    opponents, same = dict.fromkeys(arms[1:], arms[0]), dict.fromkeys(rounds.arms, 1.0)
     taken = np.arange(0)
     looks, every = list[int](), list[int]()
     shown: dict[str, Claim] = {}
@@ -239,7 +231,7 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
             seen = np.concatenate([taken, own[:stop]])
             looks.append(len(seen))
             each = _alpha(total, tuple(looks), len(opponents))
-            shown = compare(part(rounds, seen), opponents, each, MARGIN)
+            shown = compare(part(rounds, seen, same), opponents, each, MARGIN)
             if all(claim.verdict.decided for claim in shown.values()):
                 break
         taken = seen
@@ -256,17 +248,16 @@ def _alpha(planned: int, looks: tuple[int, ...], comparisons: int) -> float:
     return alphas[-1] / comparisons
 
 
-def part(rounds: Rounds, rows: NDArray[np.intp], factors: dict[str, float] | None = None) -> Rounds:
+def part(rounds: Rounds, rows: NDArray[np.intp], factors: dict[str, float]) -> Rounds:
     """Select rounds by their indices, and the arms in `factors`, with times multiplied by them."""
-    arms = tuple(rounds.arms if factors is None else factors)
-    columns = np.array([rounds.arms.index(arm) for arm in arms])
-    chosen = {
-        name: table[rows] if table.ndim == 1 else table[np.ix_(rows, columns)]
-        for field in fields(rounds)
-        if (name := field.name) != "arms"
-        for table in [getattr(rounds, name)]
-    }
-    if factors is not None:
-        scale = np.array(list(factors.values()))
-        chosen |= {name: chosen[name] * scale for name in ("throughput", "latency", "wash_out")}
-    return replace(rounds, arms=arms, **chosen)
+    chosen = np.ix_(rows, [rounds.arms.index(arm) for arm in factors])
+    scale = np.array(list(factors.values()))
+    return Rounds(
+        arms=tuple(factors),
+        attempt=rounds.attempt[rows],
+        throughput=rounds.throughput[chosen] * scale,
+        latency=rounds.latency[chosen] * scale,
+        wash_out=rounds.wash_out[chosen] * scale,
+        position=rounds.position[chosen],
+        predecessor=rounds.predecessor[chosen],
+    )
