@@ -131,17 +131,20 @@ def test_a_planted_file_defines_what_a_run_needs(
 
 def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
     outcome = Outcome()
-    outcome.check_end(Ended(1, "", 0.5, []), 1)
+    assert outcome.check_end(Ended(1, "this is\nsaid so\n", 0.5, []), 1, "said .*") == "said so"
     outcome.check_cell(
         {"status": "crashed", "reason": "killed by SIGSEGV during gate"}, "crashed", "SIGSEGV"
     )
     assert not outcome.deviations
     assert outcome.cell == "crashed: killed by SIGSEGV during gate"
-    outcome.check_end(Ended(0, "said this", None, ["sleep 300"]), 1)
+    outcome.check_end(Ended(0, "said this", None, ["sleep 300"]), 1, "said so")
     outcome.check_cell({"status": "oom", "reason": "killed"}, "crashed", "SIGSEGV")
     outcome.check_cell(None, "crashed", "")
     noted = " ".join(outcome.deviations)
-    for words in ("exit code 0, not 1", "said this", "sleep 300", "oom, not crashed", "no row"):
+    for words in (
+        *("exit code 0, not 1", "said this", "sleep 300", "oom, not crashed", "no row"),
+        "does not match 'said so'",
+    ):
         assert words in noted
     assert outcome.cut_s == 0.5
 

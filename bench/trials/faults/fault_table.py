@@ -195,7 +195,7 @@ FAULTS = (
     Fault("changed-samples", STORED, "a byte in the middle of a launch's file is changed",
           run_scenarios.damaged(run_scenarios.change_a_byte)),
     Fault("changed-cells", STORED, "a byte at the start of a launch's file is changed",
-          run_scenarios.damaged(run_scenarios.change_the_start)),
+          run_scenarios.damaged(lambda content: b"X" + content[1:])),
     Fault("cut-samples", STORED, "the last tenth of a launch's file is cut off",
-          run_scenarios.damaged(run_scenarios.cut_off)),
+          run_scenarios.damaged(lambda content: content[: len(content) * 9 // 10])),
 )  # fmt: skip

@@ -289,13 +289,19 @@ class Outcome:
         if not holds:
             self.deviations.append(deviation)
 
-    def check_end(self, ended: Ended, code: int) -> None:
-        """Record how a run ended, and expect an exit code and no leftover process."""
+    def check_end(self, ended: Ended, code: int, pattern: str = "") -> str:
+        """Record how a run ended, and expect an exit code and no leftover process.
+
+        Also expect an output that matches a pattern, and return the match.
+        """
         self.code, self.left = ended.code, [*self.left, *ended.left]
         self.cut_s = ended.cut_s if self.cut_s is None else self.cut_s
         output = ended.out.strip()[-600:]
         self.expect(ended.code == code, f"exit code {ended.code}, not {code}; output: {output}")
         self.expect(not ended.left, f"leftover processes: {', '.join(ended.left)}")
+        said = re.search(pattern, ended.out.strip())
+        self.expect(said is not None, f"the output does not match {pattern!r}: {output}")
+        return said[0].strip() if said else ""
 
     def check_cell(self, cell: CellRow | None, status: str, reason: str) -> None:
         """Record how the faulty cell ended, and expect a status and a pattern in its reason."""
