@@ -47,8 +47,8 @@ def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], Non
         try:
             # Faults that wait for a deadline are neighbours in the table and leave the cores idle.
             # Shuffled, other faults use the cores in the meantime.
-            order = random.Random(0).sample(range(len(faults)), len(faults))
-            rows = dict(zip(order, pool.map(inject_one, (faults[i] for i in order)), strict=True))
+            order = random.Random(0).sample(faults, len(faults))
+            rows = dict(zip(order, pool.map(inject_one, order), strict=True))
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -58,7 +58,7 @@ def run(faults: Sequence[Fault], jobs: int, done: Callable[[Fault, Outcome], Non
         seconds=time.monotonic() - began,
         host=describe_host(),
         git=describe_code(),
-        rows=[rows[number] for number in range(len(faults))],
+        rows=[rows[fault] for fault in faults],
     )
 
 
