@@ -189,7 +189,7 @@ def u_test_slower(base: Sequence[float], other: Sequence[float]) -> bool | None:
 # hyperfine: times whole processes, and its scripts/welch_ttest.py tests the means.
 
 REPEATS = 20
-"""Calls in one process, enough that the start of the process, which counts, is a small part."""
+"""Length of a process in calls, enough that its start, which counts, is a small part."""
 _START_OF_PROCESS_S = 0.001
 _LEAST_RUNS = 2
 
@@ -209,7 +209,7 @@ def _hyperfine(base: Program, other: Program, seconds: float, directory: Path) -
         f"--export-json={output}",
         # It splits each of these as a shell would.
         *(
-            shlex.join([str(program.kernel.executable), str(program.iterations), str(REPEATS)])
+            shlex.join([str(program.kernel.executable), str(program.iterations * REPEATS)])
             for program in (base, other)
             if program.kernel
         ),

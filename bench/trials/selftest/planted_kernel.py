@@ -39,7 +39,7 @@ class Kernel:
     library: Path
     """Exports `double lockstep_spin(int64_t n, double seed)`."""
     executable: Path
-    """`planted N_ITERATIONS REPEATS` spins N_ITERATIONS, REPEATS times over."""
+    """`planted N_ITERATIONS` spins once."""
 
     def spin(self, iterations: int, seed: float = SEED) -> float:
         """Run the chain in this process, without the interpreter lock; return its last value."""
@@ -82,8 +82,20 @@ def compile_cpp(sources: Sequence[Path], output: Path, *flags: str) -> Path:
     Raises:
       BadInput: there is no compiler, or it failed.
     """
+    if reason := why_unavailable():
+        raise BadInput([reason])
+    named, failure = os.environ.get("CXX"), f"{output.name} cannot be compiled"
+    compiler = shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
     output.parent.mkdir(parents=True, exist_ok=True)
-    _compile([*map(str, sources), "-o", str(output), *flags], f"{output.name} cannot be compiled")
+    words = [*compiler, *_FLAGS, *map(str, sources), "-o", str(output), *flags]
+    try:
+        done = ask(words, "", os.environ, _TIMEOUT_S)
+    except OSError as error:
+        raise BadInput([f"{failure}: {error}"]) from error
+    if done.code:
+        raise BadInput([f"{failure}:\n{done.quoted_lines()}"])
+    if done.code is None:
+        raise BadInput([f"{failure} within {_TIMEOUT_S:g} s"])
     return output
 
 
@@ -98,25 +110,8 @@ def spin_function(library: Path) -> Callable[[int, float], float]:
 
 def has_header(name: str) -> bool:
     """Return whether there is a compiler that finds a header such as `benchmark/benchmark.h`."""
-    lines = f'#if !__has_include("{name}")\n#error\n#endif\n'
     try:
-        _compile(["-fsyntax-only", "-x", "c++", "-"], name, lines)
+        compile_cpp([SOURCE], Path(os.devnull), "-fsyntax-only", "-include", name)
     except BadInput:
         return False
     return True
-
-
-def _compile(words: Sequence[str], failure: str, text: str = "") -> None:
-    """Run the compiler with the flags of the planted workload and further words."""
-    if reason := why_unavailable():
-        raise BadInput([reason])
-    named = os.environ.get("CXX")
-    compiler = shlex.split(named) if named else [next(filter(shutil.which, _COMPILERS))]
-    try:
-        done = ask([*compiler, *_FLAGS, *words], text, os.environ, _TIMEOUT_S)
-    except OSError as error:
-        raise BadInput([f"{failure}: {error}"]) from error
-    if done.code:
-        raise BadInput([f"{failure}:\n{done.quoted_lines()}"])
-    if done.code is None:
-        raise BadInput([f"{failure} within {_TIMEOUT_S:g} s"])
