@@ -28,21 +28,17 @@ _MANIFEST: stored.Manifest = {
 }  # fmt: skip
 
 
-def blocks(cells: int) -> list[Block]:
-    """Return blocks of at least this many cells: every workload on every number of devices."""
-    batches = -(-cells // (len(WORKLOADS) * len(DEVICES) * len(ARMS)))
-    return [
-        Block(workload, "base", MeshShape.parse(f"data={devices}"), 128 * number, StepOptions())
-        for workload, devices, number in product(WORKLOADS, DEVICES, range(1, batches + 1))
-    ]
-
-
 def write(reports: Path, cells: int) -> tuple[Path, int]:
-    """Store a run of at least this many cells; return its folder and the number of cells."""
-    directory = store.create(reports, _MANIFEST)
-    rng, own = np.random.default_rng(0), blocks(cells)
-    for number, block in enumerate(own):
-        attempt = f"{number:08}"
+    """Store a run of at least this many cells; return its folder and the number of cells.
+
+    Every workload is measured on every number of devices, with as many batch sizes as needed.
+    """
+    directory, rng = store.create(reports, _MANIFEST), np.random.default_rng(0)
+    batches = -(-cells // (len(WORKLOADS) * len(DEVICES) * len(ARMS)))
+    blocks = list(product(WORKLOADS, DEVICES, range(1, batches + 1)))
+    for number, (workload, devices, batch) in enumerate(blocks):
+        mesh, attempt = MeshShape.parse(f"data={devices}"), f"{number:08}"
+        block = Block(workload, "base", mesh, 128 * batch, StepOptions())
         row: stored.BlockRow = {
             **stored.block_fields(block, attempt, 0),
             "baseline": ARMS[0],
@@ -59,7 +55,7 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
         }  # fmt: skip
         rows = [_cell(block, attempt, arm) for arm in ARMS]
         store.add_launch(directory, _samples(block, attempt, rng), rows, [row])
-    return directory, len(own) * len(ARMS)
+    return directory, len(blocks) * len(ARMS)
 
 
 def rebuild(directory: Path) -> tuple[float, int]:

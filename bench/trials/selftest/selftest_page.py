@@ -113,15 +113,12 @@ def draw(found: Sequence[Shares], size: str) -> Plot | None:
     if not by_tool:
         return None
     planted = dict.fromkeys(name for each in by_tool.values() for name in each.found)
+    panels = [EQUAL, *(f"{name}: found" for name in planted)]
     rows = [
         _row(tool, panel, rate)
         for tool, each in by_tool.items()
-        for panel, rate in (
-            (EQUAL, each.alarms),
-            *((f"{name}: found", each.found.get(name)) for name in planted),
-        )
+        for panel, rate in zip(panels, [each.alarms, *map(each.found.get, planted)], strict=True)
     ]
-    panels = list(dict.fromkeys(row["panel"] for row in rows))
     values = {
         "rows": rows,
         "panels": panels,
