@@ -11,13 +11,12 @@ import psutil
 import pytest
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.guarded import Answer
+from bench.measure.processes.guarded import Answer, ChildError
 from bench.plan.option_values import BadInput
 from bench.trials.selftest import peer_tools as peers
 from bench.trials.selftest import planted_kernel as kernels
 from bench.trials.selftest.peer_tools import (
     PEERS,
-    PeerError,
     compare_to_slower,
     has_regressed,
     run_tool,
@@ -159,7 +158,7 @@ def test_the_verdict_of_pytest_benchmark() -> None:
     )
     assert has_regressed(ended(1, regressed))
     assert not has_regressed(ended(0, regressed.splitlines()[0]))
-    with pytest.raises(PeerError, match=r"exit code 1; its last lines:\n1 passed .*\nno library"):
+    with pytest.raises(ChildError, match=r"exit code 1; its last lines:\n1 passed .*\nno library"):
         has_regressed(ended(1, "no library"))
 
 
@@ -168,7 +167,7 @@ def test_the_verdict_of_pyperf() -> None:
     assert compare_to_slower(line.format("1.05x slower")) is True
     assert compare_to_slower(line.format("1.05x faster")) is False
     assert compare_to_slower("Benchmark hidden because not significant (1): timeit\n") is None
-    with pytest.raises(PeerError, match="no verdict:\nnothing"):
+    with pytest.raises(ChildError, match="no verdict:\nnothing"):
         compare_to_slower("nothing")
 
 
@@ -191,11 +190,11 @@ def test_the_verdict_of_google_benchmark() -> None:
 
 def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
-    with pytest.raises(PeerError, match=r"ended with exit code 3; its last lines:\nout\nerr$"):
+    with pytest.raises(ChildError, match=r"ended with exit code 3; its last lines:\nout\nerr$"):
         run_tool([sys.executable, "-c", code], tmp_path, 1)
     done = run_tool([sys.executable, "-c", code], tmp_path, 1, codes=(0, 3))
     assert (done.code, done.out, done.tail) == (3, "out\n", ["err"])
-    with pytest.raises(PeerError, match="no-such-tool cannot be started"):
+    with pytest.raises(ChildError, match="no-such-tool cannot be started"):
         run_tool([str(tmp_path / "no-such-tool")], tmp_path, 1)
 
 
@@ -226,7 +225,7 @@ def test_a_tool_that_hangs_is_ended_with_its_children(
 ) -> None:
     monkeypatch.setattr(peers, "_START_S", 1.0)
     monkeypatch.setattr(peers, "_SLOWDOWN", 0.0)
-    with pytest.raises(PeerError, match="did not end within 1 s"):
+    with pytest.raises(ChildError, match="did not end within 1 s"):
         run_tool([sys.executable, "-c", TOOL], tmp_path, 1)
     assert child_of_tool(tmp_path) is None
 

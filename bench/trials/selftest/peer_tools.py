@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.measure.environment import child_environment
-from bench.measure.processes.guarded import Answer, ask
+from bench.measure.processes.guarded import Answer, ChildError, ask
 from bench.trials.selftest import planted_kernel
 from bench.trials.selftest.planted_kernel import SEED, Kernel
 
@@ -26,10 +26,6 @@ _START_S = 60.0
 _SLOWDOWN = 20.0
 """Time limit of a silent tool: this multiple of the measuring time, plus `_START_S`."""
 _TAIL_LINES = 10
-
-
-class PeerError(Exception):
-    """A tool failed; the message ends with the last lines of its output."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Peer:
     """Measures two programs one after the other, for half of the seconds each, and judges them.
 
     The tool runs and writes in the directory, an empty folder by its full path. Raises BadInput
-    if a program cannot be compiled, and PeerError if the tool failed."""
+    if a program cannot be compiled, and ChildError if the tool failed."""
     times_python: bool = True
     """Whether it times Python functions; otherwise, a program needs a kernel."""
 
@@ -95,7 +91,7 @@ def run_tool(
 
     A tool that is silent for much longer than its measuring time is killed. Variables of
     `environment` are added to this process's; exit codes in `codes` do not mean failure. Raises
-    PeerError if the tool could not be started, failed, or took too long.
+    ChildError if the tool could not be started, failed, or took too long.
     """
     limit_s, name = _START_S + _SLOWDOWN * seconds, Path(command[0]).name
     variables = {**child_environment(), **(environment or {})}
@@ -103,18 +99,18 @@ def run_tool(
         # Tools measure in their own child processes, which end with them.
         answer = ask(command, "", variables, limit_s, cwd=directory)
     except OSError as error:
-        raise PeerError(f"{name} cannot be started: {error}") from error
+        raise ChildError(f"{name} cannot be started: {error}") from error
     if answer.code is None:
-        raise PeerError(f"{name} did not end within {limit_s:g} s")
+        raise ChildError(f"{name} did not end within {limit_s:g} s")
     if answer.code not in codes:
         raise _failure(name, answer)
     return answer
 
 
-def _failure(name: str, answer: Answer) -> PeerError:
+def _failure(name: str, answer: Answer) -> ChildError:
     last = [line for line in answer.out.splitlines() if line.strip()] + [*answer.tail]
     how = f"{name} {answer.ending}; its last lines:"
-    return PeerError("\n".join([how, *last[-_TAIL_LINES:]]))
+    return ChildError("\n".join([how, *last[-_TAIL_LINES:]]))
 
 
 def _no_package(name: str) -> str | None:
@@ -266,7 +262,7 @@ def compare_to_slower(output: str) -> bool | None:
         return None
     words = set(_FASTER_OR_SLOWER.findall(output))
     if not words:
-        raise PeerError(f"pyperf compare_to gave no verdict:\n{output}")
+        raise ChildError(f"pyperf compare_to gave no verdict:\n{output}")
     return "slower" in words
 
 
@@ -311,7 +307,7 @@ def _pytest_benchmark(base: Program, other: Program, seconds: float, directory: 
 
 
 def has_regressed(done: Answer) -> bool:
-    """Read the verdict from the tool's output; PeerError if it failed for another reason."""
+    """Read the verdict from the tool's output; ChildError if it failed for another reason."""
     regressed = any("Performance has regressed" in line for line in done.tail)
     if bool(done.code) != regressed:
         raise _failure("pytest", done)

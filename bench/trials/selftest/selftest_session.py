@@ -27,7 +27,7 @@ from bench.records.temporary_folders import temporary_folder
 from bench.trials.selftest import large_run, planted_kernel
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import DRAWN, first_paint
-from bench.trials.selftest.peer_tools import PEERS, PeerError, Program, spinning
+from bench.trials.selftest.peer_tools import PEERS, Program, spinning
 from bench.trials.selftest.selftest_settings import (
     BASE,
     COLUMNS,
@@ -62,15 +62,14 @@ class Session:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
         self.folder = folder
-        peers = {name: peer for name, peer in PEERS.items() if name in settings.peers}
-        reasons = {name: peer.why_unavailable() for name, peer in peers.items()}
+        reasons = {name: PEERS[name].why_unavailable() for name in PEERS if name in settings.peers}
         self.unavailable = {name: reason for name, reason in reasons.items() if reason}
-        self.peers = {name: peers[name] for name in peers if name not in self.unavailable}
-        python = [name for name, peer in self.peers.items() if peer.times_python]
+        usable = [name for name, reason in reasons.items() if not reason]
+        python = [name for name in usable if PEERS[name].times_python]
         self._peer_trials = [
             (peer, program, arm, number)
             for program, peers, arms, count in (
-                (SPIN, list(self.peers), (TWIN, "2 % slower", "5 % slower"), settings.peer_trials),
+                (SPIN, usable, (TWIN, "2 % slower", "5 % slower"), settings.peer_trials),
                 (STEPS[0].name, python, (BASE, "5 % slower"), settings.peer_trials // 2),
             )
             for peer in peers
@@ -191,8 +190,8 @@ class Session:
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
                 pair = (programs[program, base], programs[program, arm])
                 try:
-                    trial = self.peers[peer].trial(*pair, seconds, Path(folder).resolve())
-                except PeerError as error:
+                    trial = PEERS[peer].trial(*pair, seconds, Path(folder).resolve())
+                except ChildError as error:
                     yield row | {"error": str(error)}
                 else:
                     yield row | asdict(trial)
