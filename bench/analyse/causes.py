@@ -10,19 +10,16 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from bench.analyse.comparisons import Comparison
 from bench.records.cells import Block
-from bench.records.grouping import grouped
-from bench.records.trace_rows import OpTime, StepParts, TraceRow
+from bench.records.trace_rows import OpTime, TraceRow
 
-Part = Literal[
-    "total_ns", "dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns", "overlap_ns"
-]
-
+_PARTS = ["total_ns", "dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns", "overlap_ns"]
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
 
 
@@ -108,7 +105,7 @@ def attribute(a: TraceRow, b: TraceRow) -> Attribution:
     ]
     causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
     untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
-    return Attribution(_mean(a, "total_ns"), _mean(b, "total_ns"), causes, untraced)
+    return Attribution(means(a)["total"], means(b)["total"], causes, untraced)
 
 
 def sides(row: TraceRow) -> dict[Key, Side]:
@@ -130,14 +127,16 @@ def sides(row: TraceRow) -> dict[Key, Side]:
         for key, ops in groups.items()
     }
     control = sum(side.seconds for key, side in found.items() if key.category == "control")
-    found[Key("dispatch")] = Side(_mean(row, "dispatch_ns"))
-    found[Key("idle")] = Side(_mean(row, "idle_ns") - control)
+    mean = means(row)
+    found[Key("dispatch")] = Side(mean["dispatch"])
+    found[Key("idle")] = Side(mean["idle"] - control)
     return found
 
 
 def means(row: TraceRow) -> dict[str, float]:
     """Return seconds per step for each part of StepParts: means over devices and counted steps."""
-    return {part.removesuffix("_ns"): _mean(row, part) for part in get_args(Part)}
+    seconds = counted(row)[_PARTS].mean() / 1e9
+    return {part.removesuffix("_ns"): float(seconds[part]) for part in _PARTS}
 
 
 def oversubscription(row: TraceRow) -> float | None:
@@ -149,15 +148,14 @@ def oversubscription(row: TraceRow) -> float | None:
     if row["cores"] is None:
         return None
     parts = counted(row)
-    busy = sum(part["compute_ns"] + part["move_ns"] for part in parts)
-    steps = {part["step"]: part["total_ns"] for part in parts}
-    return busy / (row["cores"] * sum(steps.values()))
+    busy = parts["compute_ns"].sum() + parts["move_ns"].sum()
+    return float(busy / (row["cores"] * parts.groupby("step")["total_ns"].last().sum()))
 
 
 def stragglers(row: TraceRow) -> dict[int, float]:
     """Return the seconds that each device computes in a step, by its position in the mesh."""
-    seconds = grouped((part["device"], part["compute_ns"]) for part in counted(row))
-    return {place: sum(each) / len(each) / 1e9 for place, each in sorted(seconds.items())}
+    seconds = counted(row).groupby("device")["compute_ns"].mean() / 1e9
+    return dict(zip(seconds.index.tolist(), seconds.tolist(), strict=True))
 
 
 def busiest(row: TraceRow, block: Block) -> tuple[int, float]:
@@ -170,14 +168,9 @@ def busiest(row: TraceRow, block: Block) -> tuple[int, float]:
     return rank, float(seconds[rank] / seconds.mean() - 1)
 
 
-def counted(row: TraceRow) -> list[StepParts]:
-    """Select the parts of the counted steps."""
-    return [part for part in row["steps"] if part["step"] in row["counted"]]
-
-
-def _mean(row: TraceRow, part: Part) -> float:
-    values = [step[part] for step in counted(row)]
-    return sum(values) / len(values) / 1e9
+def counted(row: TraceRow) -> pd.DataFrame:
+    """Return the StepParts of the counted steps, one row per step and device."""
+    return pd.DataFrame([part for part in row["steps"] if part["step"] in row["counted"]])
 
 
 def _key(op: OpTime) -> Key:

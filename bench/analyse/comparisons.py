@@ -16,7 +16,7 @@ from bench.analyse.process_spread import Spreads
 from bench.analyse.ratio_intervals import Ratio, compare, log_intervals, ratios
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
-from bench.analyse.turn_details import Waits, input_waits, process_times
+from bench.analyse.turn_details import input_waits, straggling
 from bench.analyse.verdicts import Claim, claim, pairs, same
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
@@ -57,7 +57,8 @@ class Comparison:
     """The claim about each arm under another version, against the present version's arm."""
     ablated: dict[str, Ratio]
     """Time of each ablated arm over that of its implementation's whole step."""
-    waits: dict[str, Waits]
+    waits: dict[str, dict[str, float]]
+    """See bench.analyse.turn_details.input_waits."""
     ranked: list[dict[str, Any]]
     """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, in which shared
     noise cancels, or by step time where there is no ratio. Approximate ones follow the exact."""
@@ -67,8 +68,8 @@ class Comparison:
     """Effects of `position` and `predecessor` on the times of turns."""
     conditions: Conditions | None
     """Conditions on the host during the block; None where the system reported nothing."""
-    process_times: dict[str, NDArray[np.int64]]
-    """With several processes, nanoseconds of each arm's throughput spans: (spans, processes)."""
+    straggling: dict[str, dict[str, float]]
+    """With several processes: see bench.analyse.turn_details.straggling."""
     programs: dict[str, str]
     """Identities of programs, by arm: see bench.records.step_programs.identity."""
     ceilings: Ceilings | None
@@ -188,7 +189,7 @@ def compare_arms(
         drifts=drifts(rounds.paired(opponents)),
         order=order_effects(rounds),
         conditions=conditions(counted),
-        process_times=process_times(counted) if block.options.processes > 1 else {},
+        straggling=straggling(counted) if block.options.processes > 1 else {},
         programs=programs,
         ceilings=ceilings,
         oversubscribed=any(cell["oversubscribed"] for cell in cells),

@@ -6,16 +6,12 @@ arm on a resident batch.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from statistics import fmean, median, stdev
 from typing import Any
-
-import pandas as pd
 
 from bench.analyse.causes import counted
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import CONFIDENCE, columns, student
-from bench.analyse.turn_details import Waits
 from bench.records.arms import INPUT_WAYS, arm_beside
 from bench.records.rows import Checkpoint
 from bench.records.trace_rows import TraceRow
@@ -27,7 +23,7 @@ def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     Columns: `cell`, `implementation`, `way`, the `reason` why there are no samples, if any; step
     times on a resident batch (`resident_step_s`) and with input (`step_s`), and the `ratio` of the
     latter to the former in the same rounds, with its 95 % interval (`ratio_low`, `ratio_high`) and
-    `verdict`; the fields of `Waits`. NaN or None without samples.
+    `verdict`; the columns of `input_waits`. NaN or None without samples.
     """
     cells = [(block, cell, cell["inputs"] or {}) for block in comparisons for cell in block.ranked]
     asked = ((block, cell, way) for block, cell, ways in cells for way in INPUT_WAYS if way in ways)
@@ -47,7 +43,8 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
         "step_s": cell["step_s"] * ratio["ratio"],
         **ratio,
         "verdict": claim.verdict.word if claim else None,
-        **asdict(block.waits.get(arm, Waits(math.nan, math.nan, math.nan))),
+        **dict.fromkeys(("wait_s", "starved_s", "latency_wait_s"), math.nan),
+        **block.waits.get(arm, {}),
     }
 
 
@@ -173,7 +170,7 @@ def traced_shares(trace: TraceRow) -> dict[str, tuple[float, float, float]]:
     collectives also waits for its slowest device, at its end. The update is the operations of
     optax, and the copies that they need. Runs of early versions lack phases, and so have no shares.
     """
-    steps = pd.DataFrame(counted(trace)).groupby("step").mean()
+    steps = counted(trace).groupby("step").mean()
     if "update_ns" not in steps:
         return {}
     busy = steps["total_ns"] - steps["idle_ns"] - steps["dispatch_ns"]

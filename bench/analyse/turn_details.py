@@ -6,67 +6,48 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Waits:
-    """Waiting times of a step for its input: medians over turns, in seconds."""
+def input_waits(samples: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return the waits of each arm with input: seconds per step, medians over turns.
 
-    wait_s: float
-    """Time from the host's request for the batch until it could launch the step. Where steps follow
-    without a pause, devices may still be busy with earlier ones."""
-    starved_s: float
-    """Upper bound on the part of `wait_s` in which devices were idle for lack of input."""
-    latency_wait_s: float
-    """Like `wait_s`, where devices finish each step before the host requests the next batch."""
-
-
-def input_waits(samples: pd.DataFrame) -> dict[str, Waits]:
-    """Return the waits of each arm with input."""
-    spans = {
-        "input_wait_ns": "steps",
-        "input_starved_ns": "steps",
-        "input_latency_wait_ns": "latency_steps",
-    }
-    rows = samples[["arm", "steps", "latency_steps", *spans]].dropna()
-    seconds = pd.DataFrame(
-        {wait: rows[wait].astype(float) / rows[steps] for wait, steps in spans.items()}
-    )
+    `wait_s` is the time from the host's request for the batch until it could launch the step. Where
+    steps follow without a pause, devices may still be busy with earlier ones; `starved_s` bounds
+    the part in which they were idle for lack of input. `latency_wait_s` is like `wait_s`, where
+    devices finish each step before the host requests the next batch.
+    """
+    names = ["input_wait_ns", "input_starved_ns", "input_latency_wait_ns"]
+    rows = samples[["arm", "steps", "latency_steps", *names]].dropna()
+    wait, starved, latency_wait = (rows[name].astype(float) for name in names)
     # A throughput span of a single step is also the latency span; there is no separate one.
-    single = rows["latency_steps"] == 0
-    seconds.loc[single, "input_latency_wait_ns"] = seconds["input_wait_ns"]
-    medians = seconds.groupby(rows["arm"]).median() / 1e9
-    return {str(arm): Waits(*waits) for arm, *waits in medians.itertuples()}
-
-
-@dataclass(frozen=True)
-class Straggling:
-    """Differences between the processes of an implementation."""
-
-    slowest: int
-    """Rank of the process that most often takes the longest."""
-    often: float
-    """Share of the spans in which that process takes the longest."""
-    excess: float
-    """Median over spans of the longest time over the shortest, less 1."""
-
-
-def process_times(samples: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
-    """Return the nanoseconds of each arm's throughput spans, (spans, processes)."""
-    rows = samples[["arm", "process_throughput_ns"]].dropna()
-    return {
-        str(arm): np.array(own["process_throughput_ns"].tolist(), dtype=np.int64)
-        for arm, own in rows.groupby("arm")
+    waits = {
+        "wait_s": wait / rows["steps"],
+        "starved_s": starved / rows["steps"],
+        "latency_wait_s": (latency_wait / rows["latency_steps"]).where(
+            rows["latency_steps"] > 0, wait / rows["steps"]
+        ),
     }
+    medians = pd.DataFrame(waits).groupby(rows["arm"]).median() / 1e9
+    return {str(arm): dict(own) for arm, own in medians.iterrows()}
 
 
-def straggling(times: NDArray[np.int64]) -> Straggling:
-    """Compare processes by their times, (spans, processes), in any unit."""
-    counts = np.bincount(times.argmax(axis=1), minlength=times.shape[1])
-    excess = np.median(times.max(axis=1) / times.min(axis=1)) - 1
-    slowest = int(counts.argmax())
-    return Straggling(slowest, float(counts[slowest] / len(times)), float(excess))
+def straggling(samples: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Compare the processes of each arm by the times of its throughput spans.
+
+    `slowest` is the rank of the process that most often takes the longest, `often` the share of the
+    spans in which it does, and `excess` the median of the longest time over the shortest, less 1.
+    """
+    found = {}
+    rows = samples[["arm", "process_throughput_ns"]].dropna()
+    for arm, own in rows.groupby("arm")["process_throughput_ns"]:
+        times = np.array(own.tolist())
+        counts = np.bincount(times.argmax(axis=1))
+        found[str(arm)] = {
+            "slowest": int(counts.argmax()),
+            "often": float(counts.max() / len(times)),
+            "excess": float(np.median(times.max(axis=1) / times.min(axis=1)) - 1),
+        }
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Tables of a run: blocks, variants, processes, largest batches, losses, failed cells."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter, methodcaller
 
 from rich.console import Console
 
-from bench.analyse import loss_curves, peaks, turn_details
+from bench.analyse import loss_curves, peaks
 from bench.analyse.block_ratios import Effect
 from bench.analyse.causes import busiest
 from bench.analyse.comparisons import Comparison
@@ -83,11 +83,10 @@ def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> T
 def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Row]:
     for cell in block.ranked:
         name, trace = cell["implementation"], traces.get(cell["cell"])
-        if name in block.process_times:
+        if name in block.straggling:
             rank, more = busiest(trace, block.block) if trace else (None, None)
-            spread = asdict(turn_details.straggling(block.process_times[name]))
             row = {"cell": cell["cell"], "implementation": name, "place": block.place}
-            yield row | spread | {"busiest": rank, "more": more}
+            yield row | block.straggling[name] | {"busiest": rank, "more": more}
 
 
 def largest(rows: Sequence[MaxBatchRow]) -> Table:

@@ -664,9 +664,10 @@ def test_several_processes_have_curves_of_their_own() -> None:
 
 def test_the_slowest_process_is_named() -> None:
     times = np.array([[100, 110, 100], [100, 104, 100], [100, 100, 130], [100, 106, 100]])
-    assert turn_details.straggling(times) == turn_details.Straggling(
-        slowest=1, often=0.75, excess=pytest.approx(0.08)
-    )
+    samples = pd.DataFrame({"arm": "pmap", "process_throughput_ns": times.tolist()})
+    assert turn_details.straggling(samples) == {
+        "pmap": {"slowest": 1, "often": 0.75, "excess": pytest.approx(0.08)}
+    }
 
 
 def test_cells_with_the_same_reason_are_one_row(found: Tables) -> None:
