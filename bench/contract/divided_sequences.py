@@ -9,16 +9,23 @@ and splash attention on TPU. Both compute the softmax in float32.
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.contract.placement import place_model_state_on_shards, shard_mapped_step, unknown_axes
+from bench.contract.logical_axes import traced_with
+from bench.contract.placement import (
+    own_shard,
+    place_model_state_on_shards,
+    shard_mapped_step,
+    unknown_axes,
+)
 
 Attention = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Causal attention: maps queries, keys and values (batch, tokens, heads, head width) to outputs of
@@ -143,25 +150,18 @@ _attention_by_scores_twice.defvjp(
 )
 
 
-@dataclass(frozen=True)
-class _View:
-    """The attention and positions of the tokens that a model is given."""
-
-    attend: Attention = causal_attention
-    positions: Callable[[int], jax.Array] = jnp.arange
-
-
-_view: ContextVar[_View] = ContextVar("view", default=_View())  # noqa: B039 (frozen)
+_attention: ContextVar[Attention] = ContextVar("attention", default=causal_attention)
+_positions: ContextVar[Callable[[int], jax.Array]] = ContextVar("positions", default=jnp.arange)
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Compute causal attention; all arrays are (batch, tokens, heads, head width)."""
-    return _view.get().attend(query, key, value)
+    return _attention.get()(query, key, value)
 
 
 def positions(tokens: int) -> jax.Array:
     """Return the positions (tokens,), within the whole sequence, of the tokens at hand."""
-    return _view.get().positions(tokens)
+    return _positions.get()(tokens)
 
 
 def why_not_divided(
@@ -184,8 +184,7 @@ def why_not_divided(
 
 def contiguous_part(array: jax.Array) -> jax.Array:
     """Return this device's part of an array (batch, length, ...): one run of tokens."""
-    size = array.shape[1] // jax.lax.axis_size("context")
-    return jax.lax.dynamic_slice_in_dim(array, jax.lax.axis_index("context") * size, size, axis=1)
+    return own_shard("context", array, P(None, "context"))
 
 
 def zigzag_part(array: jax.Array) -> jax.Array:
@@ -215,16 +214,15 @@ def context_parallel_step(
     sequence, axes = problem.sequence, ("data", "context")
     assert sequence is not None, "the model has no sequence"  # noqa: S101
     of_part = replace(problem, loss=sequence.loss).loss_function()
-    view = _View(attention, lambda _: own_part(jnp.arange(sequence.length)[None])[0])
     params = problem.draw()
 
+    def own_positions(_: int) -> jax.Array:
+        return own_part(jnp.arange(sequence.length)[None])[0]
+
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
-        token = _view.set(view)
-        try:
+        with traced_with(_attention, attention), traced_with(_positions, own_positions):
             own = jax.tree.map(own_part, sequence.split(batch))
             return of_part(params, own) / mesh.devices.size
-        finally:
-            _view.reset(token)
 
     value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = place_model_state_on_shards((params, problem.optimizer.init(params)), mesh)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bench.contract import Batch, Params, Problem, TrainStep
-from bench.contract.logical_axes import Rules, partition_specs, undivided
+from bench.contract.logical_axes import Rules, partition_specs, traced_with, undivided
 from bench.contract.placement import create_sharded_state, shard_mapped_step, unknown_axes
 
 AXES = ("data", "expert")
@@ -94,20 +94,15 @@ def expert_parallel_step(
     """Return the train step of a model whose experts' kernels are sharded by the rules.
 
     The batch is split over `data` and `expert`, and all else is replicated. Each gradient is summed
-    over those of the two axes that do not shard its parameter.
-
-    `experts` applies the experts to this device's tokens, inside jax.shard_map. The rules may shard
-    logical axes over `expert`.
+    over those of the two axes that do not shard its parameter. Inside jax.shard_map, `experts`
+    applies the experts to this device's tokens.
     """
     loss_fn = problem.loss_function()
     shards = math.prod(mesh.shape[name] for name in AXES)
 
     def share_of_loss(params: Params, batch: Batch) -> jax.Array:
-        token = _experts.set(experts)
-        try:
+        with traced_with(_experts, experts):
             return loss_fn(params, batch) / shards
-        finally:
-            _experts.reset(token)
 
     value_and_grad = problem.over_microbatches(jax.value_and_grad(share_of_loss))
     state = create_sharded_state(problem, mesh, partition_specs(problem, rules, mesh))

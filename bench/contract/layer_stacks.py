@@ -15,6 +15,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from bench.contract import Batch, LossFn, Params, Problem
+from bench.contract.logical_axes import traced_with
 from bench.contract.rematerialization import POLICIES, rematerialized
 
 _as_used: ContextVar[Callable[[Params], Params]] = ContextVar("as_used", default=lambda own: own)
@@ -80,10 +81,7 @@ def loss_of_shards(
     def of_shards(shards: Params, *others: Any) -> Any:
         ends = {name: own for name, own in shards.items() if name != stack}
         params = jax.tree.map(gather, ends, {name: specs[name] for name in ends})
-        token = _as_used.set(lambda own: jax.tree.map(gather, own, of_layer))
-        try:
+        with traced_with(_as_used, lambda own: jax.tree.map(gather, own, of_layer)):
             return loss_fn({**shards, **params}, *others)
-        finally:
-            _as_used.reset(token)
 
     return of_shards

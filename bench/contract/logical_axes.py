@@ -1,9 +1,9 @@
 """Logical axis names: rules map the names of dimensions to mesh axes, and so to shardings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract import AxisNames, Params, Problem
 
+T = TypeVar("T")
 Rules = tuple[tuple[str, str | None], ...]
 """Pairs of a logical axis and the mesh axis that shards it; None means replicated."""
 
@@ -109,8 +110,7 @@ def constrain(x: jax.Array, names: AxisNames) -> jax.Array:
     return _constraint.get()(x, names)
 
 
-@contextmanager
-def constrained_activations(rules: Rules, mesh: Mesh) -> Iterator[None]:
+def constrained_activations(rules: Rules, mesh: Mesh) -> AbstractContextManager[None]:
     """Make `constrain` shard activations by the rules in models traced within this context."""
     axis_of = {name: axis for name, axis in rules if axis in mesh.shape}
 
@@ -118,8 +118,14 @@ def constrained_activations(rules: Rules, mesh: Mesh) -> Iterator[None]:
         spec = P(*(axis_of.get(name or "") for name in names))
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
-    token = _constraint.set(by_rules)
+    return traced_with(_constraint, by_rules)
+
+
+@contextmanager
+def traced_with(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set a variable that models read, while they are traced within this context."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _constraint.reset(token)
+        variable.reset(token)

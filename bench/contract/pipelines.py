@@ -19,6 +19,7 @@ from bench.contract.logical_axes import (
 )
 from bench.contract.placement import (
     create_sharded_state,
+    own_shard,
     shard_mapped_step,
     unknown_axes,
     why_not_in_shards,
@@ -126,9 +127,7 @@ def losses_over_stages(chain: Stages, ends: Params, left: jax.Array, parts: Batc
     stage = jax.lax.axis_index("pipe")
     finished = jnp.where(stage == jax.lax.axis_size("pipe") - 1, left, 0)
     own = jax.lax.psum_scatter(finished, "pipe", scatter_dimension=0, tiled=True)
-    own_parts = jax.tree.map(
-        lambda x: jax.lax.dynamic_slice_in_dim(x, stage * len(own), len(own)), parts
-    )
+    own_parts = jax.tree.map(lambda x: own_shard("pipe", x, P("pipe")), parts)
     return jax.vmap(partial(chain.last, ends))(own, own_parts).sum()
 
 
