@@ -100,6 +100,8 @@ class Block(nnx.Module):
 class GPT2(nnx.Module):
     """Maps tokens (batch, context) to the output layer's input (batch, context, width)."""
 
+    block: Any = Block
+
     def __init__(
         self, config: Config, dtypes: Precision, rngs: nnx.Rngs,
         axis: ModelAxis = WHOLE, remat: str = "", scan_layers: bool = False,
@@ -112,15 +114,9 @@ class GPT2(nnx.Module):
         )  # fmt: skip
         self.positions = nnx.Embed(config.context, config.width, embedding_init=NORMAL, **common)
         self.blocks = make_layers(
-            lambda: self.make_block(config, dtypes, rngs, axis), config.layers, stacked=scan_layers
+            lambda: self.block(config, dtypes, rngs, axis), config.layers, stacked=scan_layers
         )
         self.norm = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
-
-    def make_block(
-        self, config: Any, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis
-    ) -> nnx.Module:
-        """Return a block; a model with other blocks overrides this."""
-        return Block(config, dtypes, rngs, axis)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """Return the first block's input."""

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from bench.contract import PRECISIONS, WHOLE, AxisNames, ModelAxis, Precision, Problem
+from bench.contract import PRECISIONS, WHOLE, ModelAxis, Precision, Problem
 from bench.contract.layers import RowLinear
 from bench.contract.rematerialization import rematerialized
 from bench.contract.workloads.linear import batches_of, squared_error
@@ -22,7 +22,7 @@ from bench.contract.workloads.linear import batches_of, squared_error
 class Config:
     """Widths from the inputs to the outputs."""
 
-    widths: tuple[int, ...]
+    widths: tuple[int, int, int, int]
 
 
 SIZES = {
@@ -33,25 +33,23 @@ DEFAULT_SIZE = "base"
 
 
 class MLP(nnx.Module):
-    """Linear layers with ReLU between them: (batch, widths[0]) to (batch, widths[-1]).
+    """Three linear layers with ReLU between them: (batch, widths[0]) to (batch, widths[3]).
 
-    Layers are sharded in pairs: the columns of the first, third ... layer, and the rows of the
-    layer after it. A last layer without a partner is replicated.
+    The columns of the first and the rows of the second may be sharded; the third is replicated.
     """
 
     def __init__(
-        self, widths: tuple[int, ...], dtypes: Precision, rngs: nnx.Rngs,
+        self, widths: tuple[int, int, int, int], dtypes: Precision, rngs: nnx.Rngs,
         axis: ModelAxis = WHOLE, remat: str = "",
     ) -> None:  # fmt: skip
         self.remat = remat
-        self.layers = nnx.List()
-        for number, (wide, out) in enumerate(pairwise(widths)):
-            if number % 2:
-                rows = (axis.part(wide),)
-                self.layers.append(RowLinear(rows, out, dtypes=dtypes, rngs=rngs, axis=axis))
-            else:
-                columns = axis.part(out) if number < len(widths) - 2 else out
-                self.layers.append(nnx.Linear(wide, columns, **dtypes.of_layer(rngs)))
+        inputs, width_1, width_2, outputs = widths
+        part, common = axis.part(width_1), dtypes.of_layer(rngs)
+        self.layers = nnx.List([
+            nnx.Linear(inputs, part, **common),
+            RowLinear((part,), width_2, dtypes=dtypes, rngs=rngs, axis=axis),
+            nnx.Linear(width_2, outputs, **common),
+        ])  # fmt: skip
 
     def __call__(self, x: jax.Array) -> jax.Array:
         call = rematerialized(lambda layer, x: nnx.relu(layer(x)), self.remat)
@@ -61,16 +59,11 @@ class MLP(nnx.Module):
         return last(x)
 
 
-def axis_names(widths: tuple[int, ...]) -> dict[str, AxisNames]:
-    """Return the logical axis names that match how MLP shards its layers."""
-    names: dict[str, AxisNames] = {}
-    for number in range(len(widths) - 1):
-        if number % 2:
-            names[f"layers/{number}/product/kernel"] = ("mlp", "embed")
-        elif number < len(widths) - 2:
-            names[f"layers/{number}/kernel"] = ("embed", "mlp")
-            names[f"layers/{number}/bias"] = ("mlp",)
-    return names
+AXIS_NAMES = {
+    "layers/0/kernel": ("embed", "mlp"),
+    "layers/0/bias": ("mlp",),
+    "layers/1/product/kernel": ("mlp", "embed"),
+}
 
 
 def problem(config: Config, batch_size: int, precision: str, remat: str = "") -> Problem:
@@ -83,7 +76,7 @@ def problem(config: Config, batch_size: int, precision: str, remat: str = "") ->
     return Problem(
         make_model=lambda: MLP(widths, dtypes, nnx.Rngs(0), remat=remat),
         make_part=lambda axis: MLP(widths, dtypes, nnx.Rngs(0), axis=axis, remat=remat),
-        axis_names=axis_names(widths),
+        axis_names=AXIS_NAMES,
         loss=squared_error,
         optimizer=optax.adamw(1e-3),
         batch=batches_of(planted, batch_size, dtypes.params),

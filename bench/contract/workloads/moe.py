@@ -38,10 +38,10 @@ DEFAULT_SIZE = "nano"
 class Block(nnx.Module):
     """Attention and then the experts, each on the normalized residual stream."""
 
-    def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: Config, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis) -> None:
         wide, common = 4 * config.width, dtypes.of_layer(rngs)
         self.norm_1 = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
-        self.attention = gpt2.Attention(config, dtypes, rngs, WHOLE)
+        self.attention = gpt2.Attention(config, dtypes, rngs, axis)
         self.norm_2 = nnx.LayerNorm(config.width, epsilon=1e-5, **common)
         self.router = nnx.Linear(
             config.width, config.experts, use_bias=False, kernel_init=gpt2.NORMAL,
@@ -64,11 +64,7 @@ class Block(nnx.Module):
 class MoE(gpt2.GPT2):
     """Maps tokens (batch, context) to the last block's output and the blocks' mean balance."""
 
-    def make_block(
-        self, config: Any, dtypes: Precision, rngs: nnx.Rngs, axis: ModelAxis
-    ) -> nnx.Module:
-        del axis  # the experts are not sharded by hand
-        return Block(config, dtypes, rngs)
+    block = Block
 
     def __call__(self, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
         x, balances = run_layers(self.blocks, Block.__call__, self.embed(tokens), self.remat)
