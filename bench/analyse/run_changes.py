@@ -25,8 +25,6 @@ NOTABLE = 0.01
 
 Kind = Literal["machine", "versions", "environment", "code", "sources", "options"]
 
-Source = Literal["baseline", "step time"]
-
 OPTIONS = {
     "baseline": "Baseline",
     "launches": "Launches",
@@ -49,8 +47,8 @@ SHARE = 0.01
 """Relative difference of memory sizes that is ignored: a few pages, which vary by boot."""
 
 UNKNOWN = "unknown"
-NOT_SET = "not set"
-NOT_USED = "not used"
+ABSENT = {"environment": "not set", "options": "not set", "sources": "not used"}
+"""By kind, what is said of a property that a run lacks; UNKNOWN for others."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Change:
     """Ratio to the baseline in B over that in A. None for the baseline itself, and if the runs have
     no common baseline or one of them did not measure the two side by side."""
     verdict: Verdict
-    source: Source
+    source: Literal["baseline", "step time"]
     """The quantity that the verdict is about."""
 
     @property
@@ -242,14 +240,27 @@ def _table(
 
 def differences(a: Manifest, b: Manifest) -> list[Difference]:
     """Return the differences between two runs, machines first."""
-    return [
-        *_differing("machine", _machine(a), _machine(b), UNKNOWN),
-        *_memory(a, b),
-        *_differing("versions", a["versions"], b["versions"], UNKNOWN),
-        *_differing("environment", a["environment"], b["environment"], NOT_SET),
-        *_differing("code", _code(a), _code(b), UNKNOWN),
-        *_differing("options", _options(a), _options(b), NOT_SET),
-    ]
+    one, other = _recorded(a), _recorded(b)
+    found = {kind: _differing(kind, one[kind], other[kind]) for kind in one}
+    found["machine"] += _memory(a, b)
+    return list(chain.from_iterable(found.values()))
+
+
+def _recorded(manifest: Manifest) -> dict[Kind, Mapping[str, Any]]:
+    """Return the settings of a run by kind and name; None where unknown."""
+    git, shares = manifest["git"], {"margin", "target_ci"}
+    changes = " with uncommitted changes" if git.get("dirty") else ""
+    return {
+        "machine": hardware(manifest) | {"Operating system": manifest["host"].get("os")},
+        "versions": manifest["versions"],
+        "environment": manifest["environment"],
+        "code": {"Commit": f"{git.get('commit') or UNKNOWN}{changes}"},
+        "options": {
+            title: numbers.percent(float(value)) if key in shares else _listed(value)
+            for key, title in OPTIONS.items()
+            if (value := manifest["config"].get(key)) is not None and (value or key in shares)
+        },
+    }
 
 
 def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
@@ -263,7 +274,7 @@ def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
     changed = {
         name: [
             replace(each, name=name) if each.name == f"{name.partition(' ')[2]}.py" else each
-            for each in _differing("sources", files_a[name], files_b[name], NOT_USED)
+            for each in _differing("sources", files_a[name], files_b[name])
             if _folder(each.name) in both
         ]
         for name in files_a
@@ -290,10 +301,11 @@ def _folder(file: str) -> str:
     return file.rpartition("/")[0].partition("/")[0]
 
 
-def _differing(
-    kind: Kind, a: Mapping[str, Any], b: Mapping[str, Any], absent: str
-) -> list[Difference]:
-    both = [Difference(kind, k, str(a.get(k, absent)), str(b.get(k, absent))) for k in {**a, **b}]
+def _differing(kind: Kind, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
+    def text(value: Any) -> str:
+        return ABSENT.get(kind, UNKNOWN) if value is None else str(value)
+
+    both = [Difference(kind, key, text(a.get(key)), text(b.get(key))) for key in {**a, **b}]
     return [each for each in both if each.a != each.b]
 
 
@@ -309,37 +321,16 @@ def _memory(a: Manifest, b: Manifest) -> list[Difference]:
     ]
 
 
-def _machine(manifest: Manifest) -> dict[str, Any]:
-    os = manifest["host"].get("os")
-    return hardware(manifest) | ({} if os is None else {"Operating system": os})
-
-
 def hardware(manifest: Manifest) -> dict[str, Any]:
-    """Return the properties that identify a run's hardware, by name, as far as they are known."""
+    """Return the properties that identify a run's hardware, by name; None if unknown."""
     host = manifest["host"]
-    known = {
+    return {
         "Platform": manifest["platform"],
         "Device": manifest["device_kind"],
         "Devices": manifest["device_count"],
         "Processor": host.get("cpu"),
         "Physical cores": host.get("physical_cores"),
         "Usable cores": host.get("usable_cores"),
-    }
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _code(manifest: Manifest) -> dict[str, str]:
-    git = manifest["git"]
-    changes = " with uncommitted changes" if git.get("dirty") else ""
-    return {"Commit": f"{git.get('commit') or UNKNOWN}{changes}"}
-
-
-def _options(manifest: Manifest) -> dict[str, Any]:
-    shares = {"margin", "target_ci"}
-    return {
-        title: numbers.percent(float(value)) if key in shares else _listed(value)
-        for key, title in OPTIONS.items()
-        if (value := manifest["config"].get(key)) is not None and (value or key in shares)
     }
 
 
