@@ -21,7 +21,7 @@ MEANINGS: dict[str, dict[str, str]] = tomllib.loads(
 
 _IDENTITY = (
     *("cell", "block", "workload", "size", "mesh", "devices", "processes", "batch", "precision"),
-    *("options", "implementation", "key", "status", "reason"),
+    *("options", "implementation", "key", "status", "reason", "unit"),
 )
 
 _STORED = (
@@ -29,9 +29,14 @@ _STORED = (
     *("output_bytes", "temporary_bytes", "alias_bytes", "traced_flops", "host_calls"),
     *("accessed_bytes", "model_flops", "bubble"),
 )
-_RENAMED = {"memory_bytes": "total_bytes", "compiled_flops": "flops"}
-"""Columns that bench.records.rows.CellRow or its _PARTS has under the same and under other names.
-They are the decisive launch's, usually the first: later ones use the compilation cache."""
+"""Figures of bench.records.rows.CellRow or its _PARTS. They are the decisive launch's, usually the
+first: later ones use the compilation cache."""
+
+_KNOWN = (
+    *("inputs", "ablations", "foreign", "isolation", "profile", "proved_in", "compiled_in"),
+    *("communication", "fingerprint", "dispatch"),
+)
+"""Other items of these, None where they are absent."""
 
 _PARTS = ("compile", "memory", "program", "cost")
 """Parts of a CellRow, whose keys all differ."""
@@ -47,7 +52,13 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
     first = rows[decisive([row["status"] for row in rows])]
     failed = sum(row["status"] != "ok" for row in rows) if first["status"] == "ok" else 0
     marks = [float(mark) for row in rows if (mark := row.get("high_water_bytes")) is not None]
-    communication, proof = first.get("communication"), first.get("proof") or []
+    proof, sent = first.get("proof") or [], first.get("communication")
+    errors = [
+        float(check[f"{part}_error"] / check[f"{part}_tolerance"])
+        for check in proof
+        for part in ("loss", "update", "state")
+        if check.get(f"{part}_error") is not None
+    ]
     known = dict(first)
     for part in _PARTS:
         known |= first.get(part) or {}
@@ -68,32 +79,19 @@ def stored_columns(rows: Sequence[Mapping[str, Any]], manifest: Manifest) -> dic
         and first["devices"] > int(cores),
         "launches": len(rows),
         "failed_launches": failed,
-        "unit": first.get("unit", math.nan),
         **{name: figure(name) for name in _STORED},
-        **{name: figure(stored) for name, stored in _RENAMED.items()},
+        "memory_bytes": figure("total_bytes"),
+        "compiled_flops": figure("flops"),
         "high_water_bytes": max(marks, default=math.nan),
-        "communication": communication,
-        "wire_bytes": math.nan
-        if communication is None
-        else float(sum(row["wire_bytes"] for row in communication)),
-        "proof_error": max(
-            (
-                float(check[f"{part}_error"] / check[f"{part}_tolerance"])
-                for check in proof
-                for part in ("loss", "update", "state")
-                if check.get(f"{part}_error") is not None
-            ),
-            default=math.nan,
-        ),
+        "wire_bytes": math.nan if sent is None else float(sum(row["wire_bytes"] for row in sent)),
+        "proof_error": max(errors, default=math.nan),
         **{f"proof_{name}": worst(name) for name in ("batch", "devices", "parts")},
         "proved_exactly": any(check["name"] in (SGD, OWN) for check in proof),
         "settings": ", ".join(first.get("jax_config") or ()),
         "kernels": ", ".join(first.get("kernels") or ()),
         "replica_drift": float(worst("replica_drift")),
         "approximate": first.get("approximate") or "",
-        **{name: first.get(name) for name in ("inputs", "ablations", "foreign", "isolation")},
-        **{name: first.get(name) for name in ("profile", "proved_in", "compiled_in")},
-        **{name: known.get(name) for name in ("fingerprint", "dispatch")},
+        **{name: known.get(name) for name in _KNOWN},
         "rounds": 0,
         "baseline": "",
         "paired": True,
@@ -141,25 +139,19 @@ def side_by_side(cell: Row, comparison: Comparison, level: Spread | None) -> dic
     }
 
 
-def standing_columns(cell: Row, comparison: Comparison) -> dict[str, Any]:
-    """Return how far a cell is behind its block's fastest; empty for a cell that is not ranked."""
-    name, standings = cell["implementation"], comparison.standings
-    if name not in standings.behind:
-        return {}
-    low, high = standings.behind[name]
-    return {"tier": standings.tier(name), "behind_low": low, "behind_high": high}
-
-
-def ratio_columns(cell: Row, comparison: Comparison) -> dict[str, Any]:
-    """Return a cell's ratio to the baseline and its verdict."""
-    name, baseline = cell["implementation"], comparison.baseline
+def compared_columns(cell: Row, comparison: Comparison) -> dict[str, Any]:
+    """Return a cell's ratio to the baseline, its verdict, and how far it is behind the fastest."""
+    name, baseline, standings = cell["implementation"], comparison.baseline, comparison.standings
+    found: dict[str, Any] = {"baseline": baseline}
+    if name in standings.behind:
+        low, high = standings.behind[name]
+        found |= {"tier": standings.tier(name), "behind_low": low, "behind_high": high}
     if name == baseline and name in comparison.arms:
-        return {"baseline": baseline, "ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0}
+        return found | {"ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0}
     claim = comparison.claims.get(name)
     if claim is None:
-        return {"baseline": baseline, "paired": False}
-    return {
-        "baseline": baseline,
+        return found | {"paired": False}
+    return found | {
         **columns("ratio", claim.ratio),
         "paired": claim.ratio.paired,
         "verdict": claim.verdict.word,

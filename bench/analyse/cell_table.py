@@ -36,7 +36,7 @@ class Tables:
     """One row for each cell; cell_figures.toml explains its columns. NaN or None where a figure is
     unknown; times only if status is `ok`."""
     rows: list[dict[str, Any]]
-    """The rows of `cells`, kept because converting 10,000 of them back would take a second."""
+    """The rows of `cells`."""
     comparisons: list[Comparison]
     traces: dict[str, TraceRow]
     checkpoints: dict[str, Checkpoint]
@@ -75,12 +75,12 @@ def build(run: Run) -> Tables:
     energy = energy_per_step.measure(samples, run.block_rows)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
     arranged = {name: Rounds.of(of_block[name]) for name in blocks}
-    devices = {name: attempts[0]["devices"] for name, attempts in blocks.items()}
-    foreign = {
-        name: [c["implementation"] for c in own if c["foreign"]] for name, own in cells_of.items()
+    apart = {
+        name: with_twin((c["implementation"] for c in own if c["foreign"]), rows[0]["baseline"])
+        for name, rows in blocks.items()
+        for own in [cells_of[name]]
     }
-    apart = {name: with_twin(foreign[name], rows[0]["baseline"]) for name, rows in blocks.items()}
-    timed = ((devices[name], arranged[name], apart[name]) for name in blocks)
+    timed = ((rows[0]["devices"], arranged[name], apart[name]) for name, rows in blocks.items())
     process = by_devices(timed, run.manifest["config"].get("process_spread"))
     comparisons = []
     for name, attempts in blocks.items():
@@ -92,14 +92,13 @@ def build(run: Run) -> Tables:
             cell.update(cell_figures.time_columns(cell, *spread, device_kind))
         comparison = compare_arms(
             attempts, own, of_block[name],
-            rounds=rounds, process=replace(process[devices[name]], apart=frozenset(apart[name])),
-            margin=margin, ceilings=machine,
+            rounds=rounds, margin=margin, ceilings=machine,
+            process=replace(process[attempts[0]["devices"]], apart=frozenset(apart[name])),
         )  # fmt: skip
         level = throughput.get(comparison.baseline)
         for cell in own:
-            cell.update(cell_figures.ratio_columns(cell, comparison))
+            cell.update(cell_figures.compared_columns(cell, comparison))
             cell.update(cell_figures.side_by_side(cell, comparison, level))
-            cell.update(cell_figures.standing_columns(cell, comparison))
             cell.update(peaks.roofline(cell, machine))
             cell.update(energy_per_step.figures(energy, cell, comparison.baseline))
         comparison.ranked.extend(sorted((c for c in own if c["status"] == "ok"), key=_rank))
