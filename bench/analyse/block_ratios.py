@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.analyse.comparisons import Comparison
+from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import Ratio, between_blocks
 from bench.analyse.verdicts import ALPHA, Verdict, decide
 
@@ -24,26 +24,16 @@ class Effect:
     """The effect of one option on a cell: an option of USUAL, or another version."""
 
     block: Comparison
-    usual: Comparison
-    """The block without the option."""
     option: str
     """As in a cell's name, such as `remat=dots`; or `version=NAME`, whose blocks are the same."""
     implementation: str
-    arm: str
-    """The implementation's arm in `block`, which names the version."""
+    cell: Row
+    """The row of `Tables.cells` with the option."""
+    usual_cell: Row
+    """The one without it."""
     ratio: Ratio
     """Step time over that without the option."""
     verdict: Verdict
-
-    @property
-    def cell(self) -> dict[str, Any]:
-        """The row of `Tables.cells` with the option."""
-        return next(c for c in self.block.ranked if c["implementation"] == self.arm)
-
-    @property
-    def usual_cell(self) -> dict[str, Any]:
-        """The row of `Tables.cells` without the option."""
-        return next(c for c in self.usual.ranked if c["implementation"] == self.implementation)
 
 
 def option_effects(comparisons: Sequence[Comparison]) -> list[Effect]:
@@ -52,25 +42,30 @@ def option_effects(comparisons: Sequence[Comparison]) -> list[Effect]:
     At most ALPHA of runs contain a wrong verdict between separate blocks; verdicts on versions
     share the error of their block's comparisons.
     """
+    rows = {c.name: {cell["implementation"]: cell for cell in c.ranked} for c in comparisons}
+    versions = [
+        Effect(
+            block, f"version={name}", implementation,
+            rows[block.name][arm], rows[block.name][implementation], one.ratio, one.verdict,
+        )
+        for block in comparisons
+        for arm, one in block.version_claims.items()
+        for implementation, _, name in [arm.partition("@")]
+    ]  # fmt: skip
     found = list(_ratios(comparisons))
     alpha = ALPHA / max(1, len(found))
-    return [
-        *(
-            Effect(block, block, f"version={name}", implementation, arm, one.ratio, one.verdict)
-            for block in comparisons
-            for arm, one in block.version_claims.items()
-            for implementation, _, name in [arm.partition("@")]
-        ),
-        *(
-            Effect(*places, places[-1], ratio, decide(ratio, alpha, places[0].margin))
-            for places, ratio in found
-        ),
-    ]
+    return versions + [
+        Effect(
+            block, option, arm, rows[block.name][arm], rows[usual.name][arm],
+            ratio, decide(ratio, alpha, block.margin),
+        )
+        for block, usual, option, arm, ratio in found
+    ]  # fmt: skip
 
 
 def _ratios(
     comparisons: Sequence[Comparison],
-) -> Iterator[tuple[tuple[Comparison, Comparison, str, str], Ratio]]:
+) -> Iterator[tuple[Comparison, Comparison, str, str, Ratio]]:
     blocks = {comparison.block: comparison for comparison in comparisons}
     for block, comparison in blocks.items():
         for name, value in USUAL.items():
@@ -81,7 +76,7 @@ def _ratios(
             (option,) = set(str(block.options).split(",")) - set(str(other).split(","))
             for arm in comparison.arms:
                 if arm in usual.arms and (ratio := _apart(comparison, usual, arm)):
-                    yield (comparison, usual, option, arm), ratio
+                    yield comparison, usual, option, arm, ratio
 
 
 def _apart(one: Comparison, other: Comparison, arm: str) -> Ratio | None:

@@ -55,7 +55,7 @@ def variants(effects: Sequence[Effect], manifest: Manifest) -> Table:
         "intervals are wider; more launches narrow them."
     )
     return Table("What options change", columns, effects, [fact], name="variants",
-                 cell=lambda effect: f"{effect.block.name}/{effect.arm}")  # fmt: skip
+                 cell=lambda effect: effect.cell["cell"])  # fmt: skip
 
 
 def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> Table:

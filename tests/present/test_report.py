@@ -272,7 +272,10 @@ def test_another_version_is_compared_with_the_present_one_in_the_same_rounds(
     """Its arms are implementations like any other, and each is also set against its own."""
     ratios = {"jit_spmd": 1.0, "jit_spmd@old": 1.3, "slow": 2.0, "slow@old": 2.0}
     built, _ = small(tmp_path, ratios=ratios, launches=3)
-    effects = {effect.arm: effect for effect in block_ratios.option_effects(built.comparisons)}
+    effects = {
+        effect.cell["implementation"]: effect
+        for effect in block_ratios.option_effects(built.comparisons)
+    }
     assert {arm: effect.verdict.word for arm, effect in effects.items()} == {
         "jit_spmd@old": "slower", "slow@old": "same",
     }  # fmt: skip
@@ -291,7 +294,7 @@ def test_each_option_is_compared_with_its_absence(tmp_path: Path) -> None:
     changed = {"variants": {"": 1.0, "slow": 1.5}, "remat": {"": 1.0, "dots": 1.2}}
     built, run = small(tmp_path, **changed, launches=5, shared_noise=0.002)
     effects = block_ratios.option_effects(built.comparisons)
-    found = {(e.option, str(e.block.block.options), str(e.usual.block.options)) for e in effects}
+    found = {(e.option, str(e.block.block.options), str(e.usual_cell["options"])) for e in effects}
     assert found == {
         ("variant=slow", "fp32,variant=slow", "fp32"),
         ("remat=dots", "fp32,remat=dots", "fp32"),
