@@ -1,8 +1,7 @@
 """Loss curves: their differences from the reference's, and those due to rounding alone.
 
-The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step
-amplifies rounding errors, so late differences say little. Differences in the first EARLY steps are
-therefore reported separately, and the reference in other arithmetic serves as a yardstick.
+Every step amplifies rounding errors, so late differences say little. Those of the first EARLY steps
+are reported separately, and the reference in other arithmetic serves as a yardstick.
 """
 
 from collections.abc import Iterable
@@ -55,11 +54,6 @@ class Curve:
         beyond = np.flatnonzero(self.differences > self.tolerance)
         return int(beyond[0]) + 1 if beyond.size else None
 
-    @property
-    def so_far(self) -> NDArray[np.float64]:
-        """The largest difference up to each step; 0 while losses are equal."""
-        return np.maximum.accumulate(self.differences)
-
 
 @dataclass(frozen=True)
 class Training:
@@ -80,12 +74,6 @@ class Training:
     def exact(self) -> list[Curve]:
         """Curves of exact steps, the only ones that have to follow the reference's."""
         return [one for one in self.curves if one.arm not in self.block.approximate]
-
-    @property
-    def farthest(self) -> Curve | None:
-        """The exact implementation farthest from the reference."""
-        known = [one for one in self.exact if one.largest is not None]
-        return max(known, key=lambda one: one.largest or 0.0, default=None)
 
     @property
     def parted(self) -> list[Curve]:

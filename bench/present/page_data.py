@@ -238,7 +238,7 @@ class _PageData:
                         "name": curve.arm,
                         "yardstick": curve.arm in loss_curves.YARDSTICKS,
                         "loss": _at(curve.losses, steps),
-                        "apart": _at(curve.so_far, steps),
+                        "apart": _at(np.maximum.accumulate(curve.differences), steps),
                     }
                     for curve in (training.reference, *training.yardsticks, *training.curves)
                 ],

@@ -189,9 +189,10 @@ def checkpoint_sentences(rows: Rows) -> list[str]:
 def loss_sentence(trainings: Sequence[Training]) -> str:
     """Describe the largest difference from the reference, and how far rounding goes, or nothing."""
     known = [
-        (curve.largest or 0.0, curve, training)
+        (curve.largest, curve, training)
         for training in trainings
-        if (curve := training.farthest) is not None
+        for curve in training.exact
+        if curve.largest is not None
     ]
     if not known:
         return ""

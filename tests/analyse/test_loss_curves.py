@@ -52,8 +52,8 @@ def test_planted_differences_are_found(stored: tuple[store.Run, Tables]) -> None
     assert (equal.largest, equal.early, equal.beyond) == (0.0, 0.0, None)
     assert right.largest == pytest.approx(1e-6)
     assert right.beyond is None
-    assert (equal.so_far == 0).all()
-    assert (np.diff(drifts.so_far) > 0).all()
+    assert (equal.differences == 0).all()
+    assert (np.diff(drifts.differences) > 0).all()
     assert [curve.arm for curve in one.yardsticks] == [IN_PARTS, EXACT]
     assert one.steps == 100
 
@@ -124,7 +124,8 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     synthetic.rewrite(directory, "losses", change)
     run = store.load(directory)
     found = cell_table.build(run)
-    assert all(one.farthest is None for one in loss_curves.find(found))
+    assert all(each.largest is None for one in loss_curves.find(found) for each in one.exact)
+    assert phase_tables.loss_sentence(loss_curves.find(found)) == ""
     assert "oom: no room" in phase_tables.unfinished_losses(loss_curves.find(found), run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
