@@ -1,7 +1,8 @@
 """Loss curves: their differences from the reference's, and those due to rounding alone.
 
-Every step amplifies rounding errors, so late differences say little. Those of the first EARLY steps
-are reported separately, and the reference in other arithmetic serves as a yardstick.
+The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step
+amplifies rounding errors, so late differences say little. Those of the first EARLY steps are
+reported separately, and the reference in other arithmetic serves as a yardstick.
 """
 
 from collections.abc import Iterable
