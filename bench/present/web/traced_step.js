@@ -15,34 +15,38 @@ function svg(name, attributes = {}, ...children) {
   return made;
 }
 
-/* A cell and its step: lanes by device, and the meetings of devices in collectives. */
-function armOf(cell, { ns, one_clock: oneClock, left_out: leftOut, ops, runs }) {
+/* A cell and its step: lanes of the devices, runs of operations by device and start, and meetings of
+   devices in collectives. A run has its `arm`, its `lane`, and the meeting to which others came. */
+function armOf(cell, { ns, one_clock: oneClock, left_out: leftOut, ops, runs: stored }) {
+  const arm = { cell, ns, oneClock, leftOut, meetings: [] };
   const described = rowsOf(ops);
-  const all = rowsOf(runs).map((run) => ({ ...run, is: described[run.op] }));
-  const lanes = [...Map.groupBy(all, ({ device }) => device)].map(([device, own]) => {
+  const told = (run) => ({ ...run, arm, end: run.start + run.ns, is: described[run.op] });
+  arm.runs = rowsOf(stored).map(told);
+  arm.lanes = [...Map.groupBy(arm.runs, ({ device }) => device)].map(([device, own]) => {
+    const lane = { device };
     const ends = [];
     for (const run of own) {
       const free = ends.findIndex((end) => end <= run.start);
+      run.lane = lane;
       run.row = Math.min(free < 0 ? ends.length : free, STEP_ROWS - 1);
-      ends[run.row] = Math.max(run.start + run.ns, ends[run.row] ?? 0);
+      ends[run.row] = Math.max(run.end, ends[run.row] ?? 0);
     }
-    return { device, runs: own, rows: Math.max(1, ends.length) };
+    lane.height = Math.max(1, ends.length) * STEP_ROW;
+    return lane;
   });
-  const meetings = new Map();
-  for (const [meeting, own] of Map.groupBy(all, (run) => run.meeting)) {
-    const devices = [...Map.groupBy(own, ({ device }) => device)];
-    if (meeting < 0 || devices.length < 2) continue;
-    const first = (runs) => Math.min(...runs.map(({ start }) => start));
-    const came = devices.map(([device, runs]) => [device, first(runs)]);
-    const [last, at] = came.reduce((a, b) => (b[1] > a[1] ? b : a));
-    meetings.set(meeting, { last, at, runs: own, wait: Math.max(...own.map(({ wait }) => wait)) });
+  for (const [number, runs] of Map.groupBy(arm.runs, (run) => run.meeting)) {
+    const firsts = runs.filter(({ lane }, at) => lane !== runs[at - 1]?.lane);
+    if (number < 0 || firsts.length < 2) continue;
+    const last = firsts.reduce((a, b) => (b.start > a.start ? b : a));
+    const met = { last, runs, wait: Math.max(...runs.map(({ wait }) => wait)) };
+    arm.meetings.push(met);
+    for (const run of runs) run.met = met;
   }
-  return { cell, ns, oneClock, leftOut, lanes, meetings };
+  return arm;
 }
 
 /* The parts of a step in which a run's time lies, each with its start and end. */
-function piecesOf({ is, start, ns, wait }) {
-  const end = start + ns;
+function piecesOf({ is, start, end, wait }) {
   if (is.category === "control") return [["idle", start, end]];
   if (is.category !== "collective") return [[is.category, start, end]];
   const arrived = start + wait;
@@ -53,53 +57,53 @@ function piecesOf({ is, start, ns, wait }) {
 /* An element with the picture, which pointer, wheel, keys and buttons move and zoom. */
 function stepPicture(arms, whole) {
   const width = Math.max(200, whole - STEP_LABELS - 4);
+  const runs = arms.flatMap((arm) => arm.runs);
   // Another process may end its step later than the one whose duration is stored.
-  const endsOf = ({ ns, lanes }) =>
-    lanes.flatMap(({ runs }) => runs.map((run) => run.start + run.ns)).concat(ns);
-  const most = Math.max(...arms.flatMap(endsOf));
-  const [from, to] = chosen("span").split("-").map(Number);
-  const view = { arms, width, most, from: 0, to: most, held: null };
-  if (to > from && from >= 0 && to <= most) Object.assign(view, { from, to });
+  const most = Math.max(...arms.map(({ ns }) => ns), ...runs.map(({ end }) => end));
   let y = 0;
   for (const arm of arms) {
     arm.top = y;
     y += 22;
     for (const lane of arm.lanes) {
       lane.top = y;
-      lane.height = lane.rows * STEP_ROW;
       y += lane.height + 8;
     }
   }
-  view.height = y;
-  view.canvas = svg("g", { transform: `translate(${STEP_LABELS},20)` });
+  const canvas = svg("g", { transform: `translate(${STEP_LABELS},20)` });
   const size = { width: STEP_LABELS + width + 4, height: y + 20 };
   const shape = { ...size, viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" };
-  const drawing = svg("svg", shape, stepLabels(arms), view.canvas);
-  const names = arms.map(({ cell }) => cell.name).join(" above ");
-  const box = element("div", {
-    ...{ class: "step", tabindex: "0", role: "application", "aria-describedby": "step-keys" },
-    "aria-label": `${CHARTS.step.title}: ${names}. The table below has its numbers.`,
-  }, drawing);
-  view.show = (low, high) => {
-    const span = Math.min(most, Math.max(STEP_NARROWEST_NS, high - low));
-    view.from = Math.round(Math.min(Math.max(0, low), most - span));
-    view.to = Math.round(view.from + span);
-    const every = view.from === 0 && view.to === most;
-    choose({ span: every ? "" : `${view.from}-${view.to}` }, "step", 200);
-    paintStep(view);
+  const drawing = svg("svg", shape, stepLabels(arms), canvas);
+  const [from, to] = chosen("span").split("-").map(Number);
+  const view = {
+    ...{ arms, runs, width, height: y, canvas, most, from: 0, to: most, held: null },
+    x: (ns) => (width * (ns - view.from)) / (view.to - view.from),
+    show(low, high) {
+      const span = Math.min(most, Math.max(STEP_NARROWEST_NS, high - low));
+      view.from = Math.round(Math.min(Math.max(0, low), most - span));
+      view.to = Math.round(view.from + span);
+      const every = view.from === 0 && view.to === most;
+      choose({ span: every ? "" : `${view.from}-${view.to}` }, "step", 200);
+      paintStep(view);
+    },
+    /* Zoom by a factor around a point, which is a share of the width. */
+    zoom(factor, around = 0.5) {
+      const at = view.from + around * (view.to - view.from);
+      const span = Math.max(STEP_NARROWEST_NS, factor * (view.to - view.from));
+      view.show(at - around * span, at + (1 - around) * span);
+    },
+    move(share) {
+      const by = share * (view.to - view.from);
+      view.show(view.from + by, view.to + by);
+    },
   };
-  /* Zoom by a factor around a point, which is a share of the width. */
-  view.zoom = (factor, around = 0.5) => {
-    const at = view.from + around * (view.to - view.from);
-    const span = Math.max(STEP_NARROWEST_NS, factor * (view.to - view.from));
-    view.show(at - around * span, at + (1 - around) * span);
-  };
-  view.move = (share) => {
-    const by = share * (view.to - view.from);
-    view.show(view.from + by, view.to + by);
-  };
+  if (to > from && from >= 0 && to <= most) Object.assign(view, { from, to });
   paintStep(view);
-  steerStep(view, box, drawing);
+  const names = arms.map(({ cell }) => cell.name).join(" above ");
+  const box = element("div.step", {
+    ...{ tabindex: "0", role: "application", "aria-describedby": "step-keys" },
+    "aria-label": `${CHARTS.step.title}: ${names}. The table below has its numbers.`,
+    ...steering(view, drawing),
+  }, drawing);
   const nearer = button("+", () => view.zoom(0.5), { "aria-label": "Zoom in" });
   const farther = button("\u2212", () => view.zoom(2), { "aria-label": "Zoom out" });
   const all = button("Whole step", () => view.show(0, most));
@@ -116,43 +120,40 @@ function stepLabels(arms) {
   return svg("g", {}, ...texts);
 }
 
+const rowTop = ({ lane, row }) => lane.top + row * STEP_ROW;
+
 /* Draw what lies in the shown time. */
 function paintStep(view) {
-  const { arms, width, height, from, to } = view;
-  const x = (ns) => (width * (ns - from)) / (to - from);
+  const { arms, width, height, from, to, x } = view;
   const paths = new Map(PARTS.map(({ key }) => [key, []]));
+  const reached = new Map(); // The last block of each part in each row.
   const texts = [];
-  const lines = [];
-  for (const { lanes, meetings } of arms) {
-    for (const lane of lanes) {
-      const reached = new Map(); // The last block of each part in each row.
-      for (const run of lane.runs) {
-        if (run.start > to || run.start + run.ns < from) continue;
-        const y = lane.top + run.row * STEP_ROW;
-        for (const [part, start, end] of piecesOf(run)) {
-          const left = Math.max(0, x(start));
-          const right = Math.min(width, Math.max(x(end), left + 0.5));
-          if (right <= left) continue;
-          const before = reached.get(`${part}/${run.row}`);
-          if (before && left - before.right < 0.5) before.right = Math.max(before.right, right);
-          else {
-            const block = { left, right, y };
-            reached.set(`${part}/${run.row}`, block);
-            paths.get(part).push(block);
-          }
-          const letters = Math.floor((right - left - 6) / 6.2);
-          const text = run.is.op || "dispatch";
-          if (letters > 4 && part !== "wait" && run.is.category !== "control")
-            texts.push(svg("text", {
-              x: left + 3, y: y + 10.5, fill: LIGHT_PARTS.has(part) ? "#111" : "#fff",
-            }, text.length > letters ? `${text.slice(0, letters - 1)}\u2026` : text));
-        }
+  for (const run of view.runs) {
+    if (run.start > to || run.end < from) continue;
+    const y = rowTop(run);
+    for (const [part, start, end] of piecesOf(run)) {
+      const left = Math.max(0, x(start));
+      const right = Math.min(width, Math.max(x(end), left + 0.5));
+      if (right <= left) continue;
+      const before = reached.get(`${part}/${y}`);
+      if (before && left - before.right < 0.5) before.right = Math.max(before.right, right);
+      else {
+        const block = { left, right, y };
+        reached.set(`${part}/${y}`, block);
+        paths.get(part).push(block);
       }
+      const letters = Math.floor((right - left - 6) / 6.2);
+      const text = run.is.op || "dispatch";
+      if (letters > 4 && part !== "wait" && run.is.category !== "control")
+        texts.push(svg("text", {
+          x: left + 3, y: y + 10.5, fill: LIGHT_PARTS.has(part) ? "#111" : "#fff",
+        }, text.length > letters ? `${text.slice(0, letters - 1)}\u2026` : text));
     }
-    for (const meeting of meetings.values())
-      if (meeting.at >= from && meeting.at <= to && x(from + meeting.wait) > 4)
-        lines.push(...meetingLine(lanes, meeting, x));
   }
+  const lines = arms
+    .flatMap(({ meetings }) => meetings)
+    .filter(({ last: { start }, wait }) => start >= from && start <= to && x(from + wait) > 4)
+    .flatMap((meeting) => meetingLine(meeting, x));
   const drawn = PARTS.map(({ key, colour }) =>
     svg("path", { d: paths.get(key).map(blockPath).join(""), fill: colour, "data-part": key }),
   );
@@ -182,74 +183,66 @@ function tickText(seconds, span) {
 }
 
 /* The moment at which the last device came to a collective, across the lanes of its group. */
-function meetingLine(lanes, { last, at, runs }, x) {
-  const own = lanes.filter(({ device }) => runs.some((run) => run.device === device));
-  const row = lanes.find(({ device }) => device === last);
-  const [top, bottom] = [own[0].top, own.at(-1).top + own.at(-1).height];
+function meetingLine({ last, runs }, x) {
+  const [first, final] = [runs[0].lane, runs.at(-1).lane];
+  const line = `M${x(last.start).toFixed(2)} ${first.top}V${final.top + final.height}`;
   return [
-    svg("path", { d: `M${x(at).toFixed(2)} ${top}V${bottom}`, class: "meeting" }),
-    svg("circle", { cx: x(at), cy: row.top + STEP_ROW / 2 - 1, r: 3 }),
+    svg("path", { d: line, class: "meeting" }),
+    svg("circle", { cx: x(last.start), cy: last.lane.top + STEP_ROW / 2 - 1, r: 3 }),
   ];
 }
 
 /* Outline the operation under the pointer, and those that it meets. */
-function markHeld(view) {
-  const { held, width, from, to } = view;
-  view.mark.replaceChildren();
+function markHeld({ held, mark, width, x: place }) {
+  mark.replaceChildren();
   if (!held) return;
-  const x = (ns) => Math.min(width, Math.max(0, (width * (ns - from)) / (to - from)));
-  const meeting = held.arm.meetings.get(held.run.meeting);
-  for (const run of meeting?.runs ?? [held.run]) {
-    const { top } = held.arm.lanes.find(({ device }) => device === run.device);
-    const [left, right] = [x(run.start), x(run.start + run.ns)];
-    const size = { width: right - left, height: STEP_ROW - 2 };
-    if (right > left)
-      view.mark.append(svg("rect", { x: left, y: top + run.row * STEP_ROW, ...size }));
+  const x = (ns) => Math.min(width, Math.max(0, place(ns)));
+  for (const run of held.met?.runs ?? [held]) {
+    const size = { width: x(run.end) - x(run.start), height: STEP_ROW - 2 };
+    if (size.width > 0) mark.append(svg("rect", { x: x(run.start), y: rowTop(run), ...size }));
   }
-  if (meeting) view.mark.append(...meetingLine(held.arm.lanes, meeting, x));
+  if (held.met) mark.append(...meetingLine(held.met, x));
 }
 
 /* The operation at a point of the picture, or the nearest within two pixels. */
-function runAt({ arms, width, from, to }, px, py) {
+function runAt({ runs, width, from, to }, px, py) {
   const at = from + (px / width) * (to - from);
   const near = (2 / width) * (to - from);
-  for (const arm of arms)
-    for (const lane of arm.lanes) {
-      if (py < lane.top || py >= lane.top + lane.height) continue;
-      const row = Math.floor((py - lane.top) / STEP_ROW);
-      const away = (run) => Math.max(run.start - at, at - run.start - run.ns, 0);
-      const found = lane.runs
-        .filter((run) => run.row === row && away(run) <= near)
-        .sort((a, b) => away(a) - away(b) || a.ns - b.ns)[0];
-      if (found) return { arm, run: found };
-    }
-  return null;
+  const away = (run) => Math.max(run.start - at, at - run.end, 0);
+  const isNear = (run) => Math.floor((py - rowTop(run)) / STEP_ROW) === 0 && away(run) <= near;
+  return runs.filter(isNear).sort((a, b) => away(a) - away(b) || a.ns - b.ns)[0];
 }
 
 /* What is known about a run, line by line. */
-function runTold({ arm, run }) {
-  const { op, source, shapes } = run.is;
+function runTold(run) {
+  const { arm, device, is: { op, source, shapes }, met } = run;
   const lines = [
     `${partNamed(run)}, ${si(run.ns / 1e9, "s")}, ${percent(run.ns / arm.ns)} of the step`,
-    `device ${run.device}, from ${si(run.start / 1e9, "s")} on`,
+    `device ${device}, from ${si(run.start / 1e9, "s")} on`,
   ];
-  const meeting = arm.meetings.get(run.meeting);
-  if (meeting && meeting.last === run.device) lines.push("the last of its group to come");
-  else if (meeting) lines.push(`waited ${si(run.wait / 1e9, "s")} for device ${meeting.last}`);
+  if (met && met.last.device === device) lines.push("the last of its group to come");
+  else if (met) lines.push(`waited ${si(run.wait / 1e9, "s")} for device ${met.last.device}`);
   return [op || "dispatch", source, shapes, ...lines].filter(Boolean);
 }
 
-function steerStep(view, box, drawing) {
+/* The listeners with which keys, wheel and pointers move and zoom the picture. */
+function steering(view, drawing) {
   const pointers = new Map();
   const place = ({ clientX, clientY }) => {
     const { left, top } = drawing.getBoundingClientRect();
     return [clientX - left - STEP_LABELS, clientY - top - 20];
   };
-  const hold = (event) => {
-    view.held = event ? runAt(view, ...place(event)) : null;
+  const hold = (event, run) => {
+    view.held = run;
     markHeld(view);
     tip.hidden = true;
-    if (view.held) showTip(event, runTold(view.held));
+    if (run) showTip(event, runTold(run));
+  };
+  const point = (event) => hold(event, runAt(view, ...place(event)));
+  const release = ({ pointerId }) => pointers.delete(pointerId);
+  const leave = (event) => {
+    release(event);
+    hold(event, null);
   };
   const keys = {
     ArrowLeft: () => view.move(-0.1),
@@ -259,35 +252,35 @@ function steerStep(view, box, drawing) {
     "-": () => view.zoom(2),
     Home: () => view.show(0, view.most),
   };
-  box.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
-    event.preventDefault();
-    keys[event.key]();
-  });
-  // Until the picture is clicked, the wheel scrolls the page.
-  box.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && document.activeElement !== box) return;
-    event.preventDefault();
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) view.move(event.deltaX / view.width);
-    else view.zoom(1.002 ** event.deltaY, Math.min(1, Math.max(0, place(event)[0] / view.width)));
-  }, { passive: false });
-  box.addEventListener("pointerdown", (event) => {
-    pointers.set(event.pointerId, place(event)[0]);
-    hold(event);
-  });
-  box.addEventListener("pointermove", (event) => {
-    if (!pointers.has(event.pointerId)) return hold(event);
-    const before = pointers.get(event.pointerId);
-    const now = place(event)[0];
-    const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
-    pointers.set(event.pointerId, now);
-    if (!known(other)) return view.move((before - now) / view.width);
-    const factor = Math.abs(before - other) / Math.max(1, Math.abs(now - other));
-    return view.zoom(factor, other / view.width);
-  });
-  for (const end of ["pointerup", "pointercancel", "pointerleave"])
-    box.addEventListener(end, (event) => {
-      pointers.delete(event.pointerId);
-      if (end !== "pointerup") hold(null);
-    });
+  return {
+    onkeydown(event) {
+      if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+      event.preventDefault();
+      keys[event.key]();
+    },
+    // Until the picture is clicked, the wheel scrolls the page.
+    onwheel(event) {
+      if (!event.ctrlKey && document.activeElement !== event.currentTarget) return;
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) view.move(event.deltaX / view.width);
+      else view.zoom(1.002 ** event.deltaY, Math.min(1, Math.max(0, place(event)[0] / view.width)));
+    },
+    onpointerdown(event) {
+      pointers.set(event.pointerId, place(event)[0]);
+      point(event);
+    },
+    onpointermove(event) {
+      if (!pointers.has(event.pointerId)) return point(event);
+      const before = pointers.get(event.pointerId);
+      const now = place(event)[0];
+      const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
+      pointers.set(event.pointerId, now);
+      if (!known(other)) return view.move((before - now) / view.width);
+      const factor = Math.abs(before - other) / Math.max(1, Math.abs(now - other));
+      return view.zoom(factor, other / view.width);
+    },
+    onpointerup: release,
+    onpointercancel: leave,
+    onpointerleave: leave,
+  };
 }

@@ -30,21 +30,17 @@ const wholeName = (cell) => `${cell.name}, ${whereOf(cell)}`;
 function stepFigure(arms, width) {
   const { title, note, remarks, table: columns } = CHARTS.step;
   const picture = stepPicture(arms, width);
-  const runs = arms.flatMap(({ lanes }) => lanes.flatMap((lane) => lane.runs));
+  const runs = arms.flatMap((arm) => arm.runs);
   const shown = new Set(runs.flatMap(piecesOf).map(([part]) => part));
   const legend = PARTS.filter(({ key }) => shown.has(key)).map(({ key, title: name, colour }) =>
     element("span", swatch("\u25a0", colour), ` ${key === "idle" ? "idle in a loop" : name}`),
   );
   const rows = () =>
-    arms.flatMap(({ cell, lanes, ns }) =>
-      lanes.flatMap(({ device, runs: own }) =>
-        own.map((run) => ({
-          ...{ cell: cell.number, name: cell.name, device, ...run.is, part: partNamed(run) },
-          ...{ start: run.start / 1e9, seconds: run.ns / 1e9, wait: run.wait / 1e9 || null },
-          share: run.ns / ns,
-        })),
-      ),
-    );
+    runs.map(({ arm: { cell, ns }, ...run }) => ({
+      ...{ cell: cell.number, name: cell.name, device: run.device, ...run.is, part: partNamed(run) },
+      ...{ start: run.start / 1e9, seconds: run.ns / 1e9, wait: run.wait / 1e9 || null },
+      share: run.ns / ns,
+    }));
   const waits = arms.flatMap(waitSentences).map((text) => element("li", text));
   const left = arms.filter(({ leftOut }) => leftOut);
   const more = arms.flatMap(({ cell }) => [`${cell.name}: `, traceLink(cell), ". "]);
@@ -62,14 +58,14 @@ const partNamed = ({ is: { category } }) =>
   PARTS.find(({ key }) => key === category)?.title ?? (category === "control" ? "loop" : category);
 
 /* Who waited for whom in an arm's collectives, in sentences. */
-function waitSentences({ cell, lanes, meetings, oneClock }) {
+function waitSentences({ cell, runs, oneClock }) {
   if (!oneClock)
     return [`${cell.name}: its hosts share no clock, so each process's step starts at 0.`];
   const waits = new Map();
-  for (const run of lanes.flatMap(({ runs }) => runs)) {
-    const last = meetings.get(run.meeting)?.last;
-    if (!run.wait || !known(last) || last === run.device) continue;
-    const pair = `${run.device}/${last}`;
+  for (const run of runs) {
+    const last = run.met?.last;
+    if (!run.wait || !last || last.device === run.device) continue;
+    const pair = `${run.device}/${last.device}`;
     waits.set(pair, run.wait + (waits.get(pair) ?? 0));
   }
   if (!waits.size) return [`${cell.name}: no device waited for another.`];
