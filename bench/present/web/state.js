@@ -17,15 +17,20 @@ function readState() {
 
 const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
 
+/* Change choices; empty values remove them. */
+function put(choices, changes) {
+  for (const [key, value] of Object.entries(changes)) {
+    if (value) choices.set(key, value);
+    else choices.delete(key);
+  }
+}
+
 /*
- * Change choices; empty values remove them. The address is updated after `wait` milliseconds,
+ * Change the reader's choices. The address is updated after `wait` milliseconds,
  * because browsers limit how often it may change.
  */
 function choose(changes, section = state.section, wait = 0) {
-  for (const [key, value] of Object.entries(changes)) {
-    if (known(value) && value !== "" && value !== false) state.choices.set(key, value);
-    else state.choices.delete(key);
-  }
+  put(state.choices, changes);
   state.section = section;
   clearTimeout(state.writing);
   if (wait) state.writing = setTimeout(writeAddress, wait);

@@ -9,53 +9,53 @@ const ROWS_A_PAGE = 50;
  *   `format` is a name, or a function of a value and its row
  * rows: an item for each column; `detail`, smaller texts by column; and `cell`, the number of the
  *   row's cell, to which its first column links
- * state: {sort, down, query, filters}, kept by the caller; `changed()` is called after changes.
+ * given: what the reader has chosen, `sort`, `down`, `q` and `is.<key>`, as URLSearchParams;
+ *   `changed()` is called after changes.
  */
-function makeTable({ title, name, columns, rows, state = {}, changed = () => {}, search }) {
+function makeTable({ title, name, columns, rows, search, given = new URLSearchParams(), changed }) {
   let pages = 1;
-  state.filters ??= {};
   const body = element("tbody");
   const count = element("span.count", { role: "status" });
   const more = button("Show more rows", () => {
     pages += 4;
     draw();
   });
-  const headings = columns.map((column) => {
-    const isDown = () => state.sort === column.key && !state.down;
-    return heading(column, () => redrawn({ sort: column.key, down: isDown() }));
-  });
-  const chosenRows = rowFinder(columns, rows, state);
+  const headings = columns.map((column) =>
+    heading(column, () => {
+      const again = given.get("sort") === column.key && !given.has("down");
+      redrawn({ sort: column.key, down: again ? "1" : "" });
+    }),
+  );
+  const chosenRows = rowFinder(columns, rows, given);
 
   function draw() {
     const found = chosenRows();
-    for (const { key, cell, arrow } of headings) {
-      const sorted = state.sort === key;
-      if (sorted) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
-      else cell.removeAttribute("aria-sort");
-      arrow.textContent = sorted ? (state.down ? " \u25be" : " \u25b4") : "";
-    }
+    const order = given.has("down") ? "descending" : "ascending";
+    columns.forEach(({ key }, place) => {
+      headings[place].ariaSort = given.get("sort") === key ? order : null;
+    });
     body.replaceChildren(...found.slice(0, pages * ROWS_A_PAGE).map((row) => line(columns, row)));
     const of = found.length === rows.length ? "" : `${found.length} of `;
     count.textContent = `${of}${rows.length} ${rows.length === 1 ? "row" : "rows"}`;
     more.hidden = found.length <= pages * ROWS_A_PAGE;
   }
 
-  function redrawn(change) {
-    Object.assign(state, change);
+  function redrawn(changes) {
+    put(given, changes);
     pages = 1;
     draw();
-    changed();
+    changed?.();
   }
 
   const save = () => downloadCsv(name, csvLines(columns, chosenRows()));
   const download = button("CSV", save, { "aria-label": `Download as CSV: ${title}` });
-  const field = (search ?? rows.length > 8) ? searchField(title, state, redrawn) : "";
+  const field = (search ?? rows.length > 8) ? searchField(title, given, redrawn) : "";
   const filters = columns
     .filter(({ filter }) => filter)
-    .map((column) => filterOf(column, rows, title, state, redrawn));
+    .map((column) => filterOf(column, rows, title, given, redrawn));
   const tools = element("div.tools", field, ...filters, count, download);
   draw();
-  const head = element("thead", element("tr", ...headings.map(({ cell }) => cell)));
+  const head = element("thead", element("tr", ...headings));
   const table = element("table.numbers", element("caption.unseen", title), head, body);
   return element("div.table", tools, scrolled(title, table), more);
 }
@@ -70,13 +70,10 @@ const alignmentOf = ({ format = "text", long }) =>
   `${["text", "status", "command"].includes(format) ? "" : "right"}${long ? " long" : ""}`.trim();
 
 function heading(column, sortBy) {
-  const { key, title, note } = column;
-  const arrow = element("span.arrow", { "aria-hidden": "true" });
+  const { title, note } = column;
   const sort = button(title, sortBy, { class: "sort" });
-  sort.append(arrow);
   const below = note ? element("small", note) : "";
-  const cell = element("th", { scope: "col", class: alignmentOf(column) }, sort, below);
-  return { key, cell, arrow };
+  return element("th", { scope: "col", class: alignmentOf(column) }, sort, below);
 }
 
 function line(columns, row) {
@@ -109,25 +106,23 @@ function folded(text) {
   return element("details.command", summary, element("code", text));
 }
 
-/* Return a function that returns the rows selected by the state, in its order. */
-function rowFinder(columns, rows, state) {
+/* Return a function that returns the rows that the reader has chosen, in the chosen order. */
+function rowFinder(columns, rows, given) {
   let words = null; // Text of each row, computed on the first search.
   const wordsIn = (row, column) => [textOf(column, row[column.key], row), detailOf(column, row)];
   const wordsOf = (row) => columns.flatMap((column) => wordsIn(row, column)).join(" ");
   return () => {
-    const wanted = Object.entries(state.filters).filter(
-      ([key, value]) => value !== "" && columns.some((column) => column.key === key),
-    );
-    const searched = (state.query ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = columns.filter(({ key }) => given.get(`is.${key}`));
+    const searched = (given.get("q") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     if (searched.length) words ??= new Map(rows.map((row) => [row, wordsOf(row).toLowerCase()]));
     const found = rows.filter(
       (row) =>
-        wanted.every(([key, value]) => String(row[key]) === value) &&
+        wanted.every(({ key }) => String(row[key]) === given.get(`is.${key}`)) &&
         searched.every((word) => words.get(row).includes(word)),
     );
-    const sorted = columns.some(({ key }) => key === state.sort);
-    const sign = state.down ? -1 : 1;
-    return sorted ? found.sort((a, b) => compare(a[state.sort], b[state.sort], sign)) : found;
+    const by = columns.find(({ key }) => key === given.get("sort"))?.key;
+    const sign = given.has("down") ? -1 : 1;
+    return by ? found.sort((a, b) => compare(a[by], b[by], sign)) : found;
   };
 }
 
@@ -138,20 +133,20 @@ function compare(a, b, sign) {
   return sign * (a - b);
 }
 
-function searchField(title, state, redrawn) {
+function searchField(title, given, redrawn) {
   const named = { type: "search", placeholder: "Search", "aria-label": `Search in: ${title}` };
-  const oninput = ({ target }) => redrawn({ query: target.value });
-  return element("input", { ...named, value: state.query, oninput });
+  const oninput = ({ target }) => redrawn({ q: target.value });
+  return element("input", { ...named, value: given.get("q"), oninput });
 }
 
-function filterOf(column, rows, title, state, redrawn) {
-  const { key } = column;
+function filterOf(column, rows, title, given, redrawn) {
+  const [{ key }, name] = [column, `is.${column.key}`];
   const values = unique(rows.map((row) => row[key]).filter(known));
   if (values.length < 2) return "";
-  const onchange = () => redrawn({ filters: { ...state.filters, [key]: select.value } });
+  const onchange = () => redrawn({ [name]: select.value });
   const select = element("select", { "aria-label": `${column.title}, in: ${title}`, onchange });
   const texts = values.map((value) => [value, textOf(column, value)]);
-  fill(select, [["", `${column.title}: all`], ...texts], state.filters[key] ?? "");
+  fill(select, [["", `${column.title}: all`], ...texts], given.get(name) ?? "");
   return select;
 }
 

@@ -41,34 +41,21 @@ function downloadSamples() {
 }
 
 function drawCells() {
-  const table = {
-    sort: chosen("sort"),
-    down: chosen("down") === "1",
-    query: chosen("q"),
-    filters: Object.fromEntries(
-      [...state.choices]
-        .filter(([key]) => key.startsWith("is."))
-        .map(([key, value]) => [key.slice(3), value]),
-    ),
-  };
-  const changed = () => {
-    const filters = Object.entries(table.filters).map(([key, value]) => [`is.${key}`, value]);
-    const { sort, query: q, down } = table;
-    choose({ sort, q, down: down ? "1" : "", ...Object.fromEntries(filters) }, "cells", 200);
-  };
   const columns = DATA.cells.columns.filter(isShown);
   // Fastest first within a block. An unsupported cell has nothing to show except its reason.
   const last = (cell) => cell.step_s ?? Infinity;
   const sorted = [...CELLS].sort((a, b) => a.block - b.block || last(a) - last(b) || 0);
   const supported = sorted.filter((cell) => cell.status !== "unsupported");
-  const every = unfolded || table.filters.status === "unsupported" || !supported.length;
+  const every = unfolded || chosen("is.status") === "unsupported" || !supported.length;
   const rows = every ? sorted : supported;
   const hidden = CELLS.length - rows.length;
   const more = button(`Show ${hidden} unsupported ${hidden > 1 ? "cells" : "cell"} too`, () => {
     unfolded = true;
     drawCells();
   });
-  const made = makeTable({ ...DATA.cells, columns, rows, state: table, changed, search: true });
+  const changed = () => choose({}, "cells", 200);
+  const kept = { given: state.choices, changed, search: true };
+  const made = makeTable({ ...DATA.cells, columns, rows, ...kept });
   byId("all").replaceChildren(made, ...(rows.length < CELLS.length ? [more] : []));
 }
 
