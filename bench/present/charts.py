@@ -113,8 +113,6 @@ class Chart:
     """Columns of `Tables.cells` that the page's chart needs in addition to the table of cells."""
     table: Sequence[Mapping[str, Any]] = ()
     """Columns of the table behind the page's chart, as in web/table.js."""
-    apart: bool = False
-    """Whether its section is separate from those that the page's choices affect."""
 
 
 CHARTS = {

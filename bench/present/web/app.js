@@ -15,7 +15,8 @@ function drawGroup(id) {
   // Keep the content below in place until the new charts are drawn.
   target.style.minHeight = `${target.offsetHeight}px`;
   clear(target);
-  const shown = CHARTS[id].apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
+  const apart = !byId(id).closest("#explore"); // from what the choices above the charts affect
+  const shown = apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
   target.replaceChildren(...shown.filter(Boolean));
   // Where a program raced its own functions, no option could fill an empty group.
   const empty = target.children.length === 1 && target.firstChild.matches(".note");
@@ -48,7 +49,7 @@ function narrow(changes) {
 }
 
 /* Redraw groups: visible ones now, the others while the browser is idle, for printing. */
-function redraw(groups = Object.keys(CHARTS)) {
+function redraw(groups = Object.keys(GROUPS)) {
   for (const id of groups) {
     pending.add(id);
     watcher.unobserve(byId(id));
@@ -90,7 +91,6 @@ function show() {
   drawColumns();
   drawCells();
   drawTables();
-  drawCell();
 }
 
 /* The section at which the page was opened, until the reader scrolls. */
@@ -106,7 +106,6 @@ function resized() {
     if (width === innerWidth) return;
     width = innerWidth;
     redraw();
-    drawCell();
   }, 200);
 }
 
@@ -122,11 +121,10 @@ function start() {
   readState();
   document.body.append(tip);
   const on = (kind, ids, listener) => {
-    for (const id of ids) byId(id)?.addEventListener(kind, listener);
+    for (const id of ids) byId(id).addEventListener(kind, listener);
   };
   on("change", ["subject", "mesh", "batch"], ({ target: { id, value } }) => {
     narrow({ ...(id === "subject" ? OF_SUBJECT : {}), [id]: value });
-    if (id === "subject") drawCell();
   });
   on("change", CASE, ({ target: { id, value } }) => {
     choose({ [id]: value });
@@ -146,8 +144,8 @@ function start() {
     // The sticky controls must not cover a section that the address links to.
     document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
   }).observe(document.querySelector(".controls"));
-  on("toggle", ["host"], drawHost);
-  on("toggle", ["predicted"], drawPredicted);
+  byId("host")?.addEventListener("toggle", drawHost, { once: true });
+  byId("predicted")?.addEventListener("toggle", drawPredicted, { once: true });
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();

@@ -39,9 +39,7 @@ function figure(kind, given, words = {}) {
 /* The table behind a chart, made when it is opened. */
 function numbersBehind(table) {
   const details = element("details", element("summary", "The numbers behind this chart"));
-  details.addEventListener("toggle", () => {
-    if (details.open && details.children.length === 1) details.append(makeTable(table()));
-  });
+  details.addEventListener("toggle", () => details.append(makeTable(table())), { once: true });
   return details;
 }
 

@@ -29,7 +29,7 @@ function keep(item) {
   if (!kept) return;
   focusOn(kept);
   choose({ cell: kept.full });
-  drawCell();
+  redraw(["cell"]);
 }
 
 function summaryOf(cell) {

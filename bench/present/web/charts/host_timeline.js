@@ -13,7 +13,6 @@ const PANELS = [
 function drawHost() {
   const moments = rowsOf(DATA.timeline);
   const target = byId("timeline");
-  if (!moments.length || target.childElementCount) return;
   const width = Math.min(900, widthOf(target) - 80);
   for (const [title, series, axis, log = false] of PANELS) {
     const rows = Object.entries(series).flatMap(([key, what]) =>

@@ -1,7 +1,6 @@
 // Curves predicted for other hardware, as the projection described them.
 
 function drawPredicted({ target }) {
-  if (!target.open || target.querySelector("figure")) return;
   const room = widthOf(target);
   const [concat, count] = room < 560 ? ["vconcat", 1] : ["hconcat", 2];
   const width = Math.min(300, room / count - 70);

@@ -8,11 +8,9 @@ function open(cell) {
   const other = cell.of.subject !== subjectNumber();
   history.pushState(null, "", location.href);
   choose({ ...(other ? OF_SUBJECT : {}), subject: cell.of.subjectName, cell: cell.full }, "cell");
-  if (other) {
-    syncControls();
-    redraw();
-  }
-  drawCell();
+  if (other) syncControls();
+  redraw(other ? Object.keys(GROUPS) : ["cell"]);
+  drawGroup("cell");
   byId("cell").scrollIntoView();
   byId("one").querySelector("h3").focus({ preventScroll: true });
 }
@@ -33,17 +31,16 @@ function currentCell() {
 /* Columns that are shown in the heading or in the line below the facts instead. */
 const APART = ["implementation", "subject", "mesh", "batch", "status", "again"];
 
-function drawCell() {
-  const target = byId("one");
+GROUPS.cell = (target) => {
   const cell = currentCell();
-  if (!cell) return;
+  if (!cell) return [];
   const { facts, place } = cell.of;
   const status = element("b", `${formatted(cell.status, "status")}: `);
   const again = element("code", cell.again);
   const trace = cell.traced
     ? [traceLink(cell), ` in TensorBoard (${DATA.serving}) \u00b7 `]
     : [];
-  const parts = [
+  return [
     element("h3", { tabindex: "-1" }, cell.full),
     cell.status === "ok" ? "" : element("p.reason", status, cell.reason),
     cell.traced?.why && element("p", cell.traced.why),
@@ -55,9 +52,7 @@ function drawCell() {
     facts.length && element("h4", `Its block, ${place}`),
     facts.length && element("ul.remarks", ...facts.map((text) => element("li", text))),
   ];
-  clear(target);
-  target.replaceChildren(...parts.filter(Boolean));
-}
+};
 
 /* Every known value of a cell's row of the table of all cells. */
 function factsOf(cell) {
