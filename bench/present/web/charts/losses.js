@@ -23,24 +23,28 @@ function lossAxis(values, { title, format, log }) {
 
 /* Values of a specification: losses, or their differences. rows: {name, place, x, y, last, cell},
    without `cell` for the references; lines: {place, y}, dashed. */
-function lossesOf(rows, { columns, width, axis, lines = [] }) {
-  const ofCells = rows.filter((row) => known(row.cell));
+function lossesOf(rows, axis, lines = []) {
   const others = new Set(rows.filter((row) => !known(row.cell)).map(({ name }) => name));
   const guides = REFERENCES.filter((name) => others.has(name));
-  const { y, floor } = lossAxis([...rows, ...lines].map((row) => row.y), axis);
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
-  const data = [
-    ...rows.map((row) => (floor && row.y === 0 ? { ...row, y: floor } : row)),
-    ...lines.map((row) => ({ ...row, line: true })),
-  ];
   return {
-    ...{ rows: data, columns, width, y, ...looksOf(ofCells) }, // Only references are dashed here.
+    rows: [...rows, ...lines.map((row) => ({ ...row, line: true }))],
+    ...looksOf(rows.filter((row) => known(row.cell))), // Only references are dashed here.
+    ...{ floor: 0, ...lossAxis([...rows, ...lines].map((row) => row.y), axis) },
     referenceLegend: guides.length ? { values: guides, title: null, ...symbols } : null,
-    places: unique(data.map((row) => row.place)),
     // Set explicitly, because all differences may be missing.
     ...{ first: 0, last: Math.max(...rows.map((row) => row.x)) },
   };
 }
+
+/* The known values of curves, by step; `last` marks the end of each. */
+const pointsOf = (curves, key, most) =>
+  curves.flatMap(({ cell, name, place, steps, [key]: values }) =>
+    values
+      .map((y, number) => ({ cell, name, place, x: steps[number], y, [key]: y }))
+      .filter(({ x, y }) => known(y) && x <= most)
+      .map((point, number, all) => ({ ...point, last: number === all.length - 1 })),
+  );
 
 GROUPS.losses = (target) => {
   const off = hidden();
@@ -48,39 +52,24 @@ GROUPS.losses = (target) => {
   const trained = DATA.losses.filter((one) => blocks.has(one.block));
   if (!trained.length)
     return [nothing("Nothing was trained here: --train-steps compares loss curves over many steps.")];
-  const early = chosen("steps") === "early";
   const every = trained.flatMap((one) =>
     one.curves
       .filter((curve) => !off.has(curve.name))
       .map((curve) => ({ ...curve, ...one, place: BLOCKS[one.block].place })),
   );
   const [shown, note] = panelled(every, "losses");
-  const rows = shown.flatMap((curve) =>
-    curve.steps
-      .map((x, number) => ({
-        cell: curve.cell,
-        name: curve.name,
-        place: curve.place,
-        x,
-        loss: curve.yardstick ? null : curve.loss[number],
-        apart: known(curve.cell) || curve.yardstick ? curve.apart[number] : null,
-      }))
-      .filter((row) => (known(row.loss) || known(row.apart)) && (!early || row.x <= EARLY))
-      .map((row, number, all) => ({ ...row, last: number === all.length - 1 })),
-  );
-  const sizes = panelSizes(target, rows, { each: 300, labels: 40, most: 420 });
-  const { places } = sizes;
+  const most = chosen("steps") === "early" ? EARLY : Infinity;
+  const losses = pointsOf(shown.filter(({ yardstick }) => !yardstick), "loss", most);
+  const others = shown.filter(({ cell, yardstick }) => known(cell) || yardstick);
+  const differences = pointsOf(others, "apart", most);
+  const sizes = panelSizes(target, shown, { each: 300, labels: 40, most: 420 });
   const { of, steps, tolerance } = shown[0];
   const thinned = steps.length < of ? ` The chart shows ${steps.length} of ${of} steps.` : "";
   const { note: caption, panels, remarks } = CHARTS.losses;
-  const draw = (key, caption, text, spec) => {
-    const own = rows.filter((row) => known(row[key]));
-    const points = own.map((row) => ({ ...row, y: row[key] }));
-    return figure("losses", lossesOf(points, { ...sizes, width: sizes.width - 50, ...spec }), {
-      title: panels[key],
-      caption: caption + thinned,
-      name: `losses-${key}`,
-      rows: own,
+  const draw = (key, rows, caption, text, axis, lines) => {
+    const given = { ...sizes, width: sizes.width - 50, ...lossesOf(rows, axis, lines) };
+    return figure("losses", given, {
+      ...{ title: panels[key], caption: caption + thinned, name: `losses-${key}`, rows },
       columns: [
         CELL,
         { key: "place", title: "Block", filter: true },
@@ -90,23 +79,21 @@ GROUPS.losses = (target) => {
     });
   };
   const ranges = [["", "all"], ["early", `the first ${EARLY}`]];
-  const positive = rows.every((row) => !known(row.loss) || row.loss > 0);
-  const log = chosen("loss") !== "linear" && positive;
-  const parted = shown.filter((curve) => known(curve.cell) && curve.apart.some((apart) => apart > tolerance));
-  const compared = shown.filter((curve) => known(curve.cell));
-  const most = Math.max(0, ...compared.flatMap((curve) => curve.apart.filter(known)));
+  const log = chosen("loss") !== "linear" && losses.every(({ y }) => y > 0);
+  const inLoss = { title: "loss", format: "~g", log };
+  const relative = { title: "relative difference", format: ".0e", log: true };
+  const tolerances = sizes.places.map((place) => ({ place, y: tolerance }));
   const charts = [
     choices(selector("Steps", "steps", ranges, "losses"), selector("Loss", "loss", AXES, "losses")),
-    draw("loss", caption, "significant", { axis: { title: "loss", format: "~g", log } }),
-    draw("apart", remarks.apart, "scientific", {
-      axis: { title: "relative difference", format: ".0e", log: true },
-      lines: places.map((place) => ({ place, y: tolerance })),
-    }),
+    draw("loss", losses, caption, "significant", inLoss),
+    draw("apart", differences, remarks.apart, "scientific", relative, tolerances),
     note,
   ].filter(Boolean);
-  if (parted.length || compared.some(({ apart }) => !known(apart.at(-1)))) return charts;
+  const compared = shown.filter(({ cell }) => known(cell));
+  const farthest = Math.max(0, ...compared.map(({ apart }) => apart.at(-1) ?? Infinity));
+  if (farthest > tolerance) return charts;
   const agree =
     `All curves agree with the reference over ${of} steps: they differ by at most ` +
-    `${scientific(most)}, and the gate allows ${scientific(tolerance)}.`;
+    `${scientific(farthest)}, and the gate allows ${scientific(tolerance)}.`;
   return [nothing(agree), element("details", element("summary", "The curves"), ...charts)];
 };
