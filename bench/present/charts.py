@@ -141,15 +141,13 @@ def looks(names: Iterable[str], implementations: Iterable[str]) -> dict[str, Any
     }
 
 
-def for_page(implementations: Iterable[str]) -> dict[str, Any]:
-    """Return the data of the page's script: `charts`, `specs`, `looks`, and `parts` of a step."""
+def for_page(implementations: Sequence[str]) -> dict[str, Any]:
+    """Return the data of the page's script: `letters` are characters of shapes, by name."""
     return {
         "specs": SPECS,
         "charts": {kind: asdict(chart) for kind, chart in CHARTS.items()},
-        "looks": [
-            look._asdict() | {"letter": SHAPES[look.shape]}
-            for look in looks_of(implementations).values()
-        ],
+        "looks": looks(implementations, implementations),
+        "letters": SHAPES,
         "parts": [
             {"key": key, "title": title, "colour": colour} for key, (title, colour) in PARTS.items()
         ],

@@ -521,10 +521,11 @@ def test_looks_are_those_of_print(whole: Opened) -> None:
     """Colour, shape and dashes of an implementation are described once, for both."""
     data = json.loads(whole.page.locator("#data").text_content() or "")
     looks = charts.looks_of(data["implementations"])
-    for name, shown in zip(data["implementations"], data["looks"], strict=True):
-        look = looks[name]
-        assert (shown["colour"], shown["shape"]) == (look.colour, look.shape)
-        assert tuple(shown["dashes"]) == look.dashes
+    shown = data["looks"]
+    assert shown["names"] == data["implementations"] == list(looks)
+    assert shown["colours"] == [f"var(--c{look.colour})" for look in looks.values()]
+    assert shown["shapes"] == [look.shape for look in looks.values()]
+    assert list(map(tuple, shown["dashed"])) == [look.dashes for look in looks.values()]
 
 
 def test_curves_on_the_reference_are_seen_to_be(whole: Opened) -> None:

@@ -4,7 +4,7 @@
 const CHARTS = DATA.charts;
 const PARTS = DATA.parts;
 
-const colourOf = (number) => `var(--c${DATA.looks[number].colour})`;
+const colourOf = (number) => DATA.looks.colours[number];
 
 /* A part of bench/present/specs.json whose `$names` are replaced by values, or by other parts.
    Properties without a value are left out. */
@@ -16,11 +16,11 @@ function filled(part, given, parts = DATA.specs.common) {
   );
 }
 
-/* The Vega-Lite specification of a kind of chart. */
+/* The Vega-Lite specification of a kind of chart. The page's list of implementations is its legend. */
 function specOf(kind, given) {
   const { values, ...spec } = DATA.specs[kind];
-  const words = { xTitle: CHARTS[kind]?.x, yTitle: CHARTS[kind]?.y };
-  return filled(spec, { area: 45, ...words, ...given }, { ...DATA.specs.common, ...values });
+  const usual = { area: 45, legend: null, xTitle: CHARTS[kind]?.x, yTitle: CHARTS[kind]?.y };
+  return filled(spec, { ...usual, ...DATA.looks, ...given }, { ...DATA.specs.common, ...values });
 }
 
 const config = () => ({
@@ -30,17 +30,6 @@ const config = () => ({
   }),
   range: { category: Array.from({ length: 8 }, (_, number) => `var(--c${number})`) },
 });
-
-/* The looks of the implementations in rows. The page's list of implementations is the legend. */
-function looksOf(rows) {
-  const names = unique(rows.map((row) => row.name).filter(known)).sort();
-  const numbers = names.map((name) => IMPLEMENTATIONS.indexOf(name));
-  const looks = numbers.map((number) => DATA.looks[number]);
-  return {
-    ...{ names, colours: numbers.map(colourOf), shapes: looks.map(({ shape }) => shape) },
-    ...{ dashed: looks.map(({ dashes }) => dashes), legend: null },
-  };
-}
 
 /* An axis from 0 with ticks at round numbers of bytes. */
 function bytesAxis(most) {

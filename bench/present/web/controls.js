@@ -49,7 +49,8 @@ function implementationBox(arm) {
   };
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });
   const mark = DATA.approximate.includes(arm) ? " (approximate)" : "";
-  return element("label.chip", box, swatch(DATA.looks[arm].letter, colourOf(arm)), name + mark);
+  const letter = DATA.letters[DATA.looks.shapes[arm]];
+  return element("label.chip", box, swatch(letter, colourOf(arm)), name + mark);
 }
 
 /* A mark of the charts; CSS generates it, to hide it from screen readers. */

@@ -29,7 +29,6 @@ function lossesOf(rows, axis, lines = []) {
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   return {
     rows: [...rows, ...lines.map((row) => ({ ...row, line: true }))],
-    ...looksOf(rows.filter((row) => known(row.cell))), // Only references are dashed here.
     ...{ floor: 0, ...lossAxis([...rows, ...lines].map((row) => row.y), axis) },
     referenceLegend: guides.length ? { values: guides, title: null, ...symbols } : null,
     // Set explicitly, because all differences may be missing.

@@ -10,8 +10,8 @@ GROUPS.ratios = (target) => {
   const sizes = panelSizes(target, rows, { each: 250, most: 320 });
   const { wide: scale, logTicks: ticks } = DATA.specs.common;
   const wide = rows.some((row) => Math.max(row.ratio, 1 / row.ratio) > 2);
-  const looks = { ...looksOf(rows), ...(wide ? { scale, ticks } : {}) };
-  const chart = figure("ratios", { rows, margin, ...sizes, ...looks, xTitle: null }, {
+  const axis = { xTitle: null, ...(wide ? { scale, ticks } : {}) };
+  const chart = figure("ratios", { rows, margin, ...sizes, ...axis }, {
     caption: CHARTS.ratios.note.replace("{margin}", percent(margin)),
     rows: rows.filter((row) => !row.isBaseline),
   });

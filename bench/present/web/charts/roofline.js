@@ -12,5 +12,5 @@ GROUPS.roofline = (target) => {
     return rowOf(cell, "roofline", { place, matmul, bandwidth });
   });
   const sizes = panelSizes(target, rows, { each: 260, labels: 60, most: 360 });
-  return [figure("roofline", { rows, area: 60, ...sizes, ...looksOf(rows) })];
+  return [figure("roofline", { rows, area: 60, ...sizes })];
 };

@@ -48,7 +48,7 @@ function curveOf(rows, options) {
   const share = (value) => (scaled(value) - low) / (high - low);
   const guide = (points, name) => points.map(([x, value]) => ({ x, value, guide: name }));
   return {
-    ...{ title, xTitle, width, height: HEIGHT, rows, xs, ...looksOf(rows) },
+    ...{ title, xTitle, width, height: HEIGHT, rows, xs },
     labels: endLabels(rows, xs.at(-1), share),
     xScale: { domain: ends, nice: false, ...(logX ? { type: "log", base: 2 } : {}) },
     yScale: { domain, nice: false, ...(log ? { type: "log" } : {}) },
