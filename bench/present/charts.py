@@ -8,8 +8,7 @@ page's chart, which gets `for_page` as JSON.
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,36 +91,10 @@ def _drawn(name: str, seed: int) -> int:
     return hashlib.sha256(f"{seed} {name}".encode()).digest()[0] % 8
 
 
-@dataclass(frozen=True)
-class Chart:
-    """The words of one kind of chart."""
-
-    heading: str
-    title: str = ""
-    note: str = ""
-    """How to read it. `{margin}` is replaced by the margin of the verdicts."""
-    x: str = ""
-    """Title of the horizontal axis."""
-    y: str = ""
-    panels: Mapping[str, str] = field(default_factory=dict)
-    """Titles of panels that show different quantities."""
-    remarks: Mapping[str, str] = field(default_factory=dict)
-    """Sentences to add to the note for some data only."""
-    row: Sequence[str] = ()
-    """Columns of `Tables.cells` in its rows, from which its specification derives the others."""
-    figures: Sequence[str] = ()
-    """Columns of `Tables.cells` that the page's chart needs in addition to the table of cells."""
-    table: Sequence[Mapping[str, Any]] = ()
-    """Columns of the table behind the page's chart, as in web/table.js."""
-
-
-CHARTS = {
-    kind: Chart(**words)
-    for kind, words in tomllib.loads(
-        Path(__file__).with_name("charts.toml").read_text("utf-8")
-    ).items()
-}
-"""Every kind of chart, in the order of a report."""
+CHARTS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("charts.toml").read_text("utf-8")
+)
+"""The words of every kind of chart, in the order of a report."""
 
 SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
 """Vega-Lite of the charts shared by page and print. `$name` stands for a value or for another part:
@@ -145,7 +118,7 @@ def for_page(implementations: Sequence[str]) -> dict[str, Any]:
     """Return the data of the page's script: `letters` are characters of shapes, by name."""
     return {
         "specs": SPECS,
-        "charts": {kind: asdict(chart) for kind, chart in CHARTS.items()},
+        "charts": CHARTS,
         "looks": looks(implementations, implementations),
         "letters": SHAPES,
         "parts": [

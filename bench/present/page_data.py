@@ -56,7 +56,9 @@ MOST_DRAWN = 6_000_000
 MOST_PACKED = 1_000_000
 """Limit on the characters of all programs' operations as stored; the rows of cells have all."""
 
-FIGURES = tuple({figure: None for chart in charts.CHARTS.values() for figure in chart.figures})
+FIGURES = tuple(
+    {figure: None for chart in charts.CHARTS.values() for figure in chart.get("figures", ())}
+)
 """Figures of a cell that charts need in addition to the columns of its table."""
 
 Columns = dict[str, Any]

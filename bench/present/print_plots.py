@@ -73,7 +73,7 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
                 missing.setdefault(subject, []).append(kind)
                 continue
             room -= plan.panels
-            title = plan.title or CHARTS[kind].title
+            title = plan.title or CHARTS[kind]["title"]
             slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
             spec = _marked(plan.spec(), approximate)
             plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
@@ -99,7 +99,7 @@ def _marked(part: Any, approximate: Container[str]) -> Any:
 
 def _left_out(left: Sequence[str]) -> str:
     names = [
-        CHARTS[kind].heading.lower() + (f" ({count} plots)" if count > 1 else "")
+        CHARTS[kind]["heading"].lower() + (f" ({count} plots)" if count > 1 else "")
         for kind, count in Counter(left).items()
     ]
     return (

@@ -148,9 +148,9 @@ def scaling(subject: Subject) -> Iterator[Plan]:
         if curve.subject != subject.blocks[0].subject:
             continue
         notes = [
-            words.note,
-            words.remarks["communication"] if len(curve.communication_bound) else "",
-            words.remarks["oversubscribed"] if curve.oversubscribed_from is not None else "",
+            words["note"],
+            words["remarks"]["communication"] if len(curve.communication_bound) else "",
+            words["remarks"]["oversubscribed"] if curve.oversubscribed_from is not None else "",
         ]
         spec, note = partial(_scaling, curve, subject), " ".join(filter(None, notes))
         later, table = curve.kind in seen, partial(run_tables.scaling, curve)
@@ -180,9 +180,9 @@ def heatmap(subject: Subject) -> Iterator[Plan]:
         "meshes": meshes,
         "lines": sorted({row["line"] for row in rows}),
         "columns": max(1, WIDTH // (62 * len(meshes) + 70)),
-        "yTitle": words.x,
+        "yTitle": words["x"],
     }
-    note = f"{words.note} {words.remarks['untimed']}{no_batches}{no_meshes}{no_names}"
+    note = f"{words['note']} {words['remarks']['untimed']}{no_batches}{no_meshes}{no_names}"
     yield Plan(1 + len(rows) // _FIELDS_A_PANEL, partial(spec_of, "heatmap", values), note)
 
 
@@ -219,7 +219,7 @@ def _row(block: Comparison, cell: Mapping[str, Any], kind: str, **more: Any) -> 
         "name": cell["implementation"],
         "place": block.place,
         "isBaseline": cell["implementation"] == block.baseline,
-        **{key: None if missing(cell[key]) else cell[key] for key in CHARTS[kind].row},
+        **{key: None if missing(cell[key]) else cell[key] for key in CHARTS[kind].get("row", ())},
         **more,
     }
 
@@ -237,7 +237,7 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
     words, start, ideal = CHARTS["scaling"], curve.oversubscribed_from, curve.ideal.tolist()
     first, last = ideal[0][0], ideal[-1][0]
     values = {
-        "xTitle": words.x,
+        "xTitle": words["x"],
         "height": 210,
         "labels": [],
         "shade": [] if start is None else [{"x": max(start, first / 1.2), "to": last * 1.2}],
@@ -245,12 +245,12 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
     }
     communication = _guides(curve.communication_bound.tolist(), "communication")
     time = {
-        "title": words.panels["step"],
+        "title": words["panels"]["step"],
         "rows": _points(curve, "step", "_s"),
         "guides": _guides(ideal, "ideal") + communication,
     }
     share = {
-        "title": words.panels["efficiency"],
+        "title": words["panels"]["efficiency"],
         "rows": _points(curve, "efficiency", ""),
         "guides": _guides([(devices, 1.0) for devices, _ in ideal], "ideal"),
     }

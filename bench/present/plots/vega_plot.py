@@ -131,8 +131,8 @@ def spec_of(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     spec = dict(SPECS[kind])
     parts = SPECS["common"] | spec.pop("values", {})
     own = {"area": 45, "legend": {"title": None, "columns": 4}}
-    if kind in CHARTS:
-        own |= {"xTitle": CHARTS[kind].x, "yTitle": CHARTS[kind].y}
+    words = CHARTS.get(kind, {})
+    own |= {f"{axis}Title": words[axis] for axis in ("x", "y") if axis in words}
     filled: dict[str, Any] = _filled(spec, {**own, **values}, parts)
     return filled
 

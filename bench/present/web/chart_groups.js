@@ -29,7 +29,7 @@ function panelled(cells, group, what = "blocks", key = ({ block }) => block) {
 /* A row of a kind of chart about a cell, like `_row` in plots/kinds.py. */
 const rowOf = (cell, kind, more) => ({
   ...{ cell: cell.number, name: cell.name, place: cell.of.place, isBaseline: cell.isBaseline },
-  ...Object.fromEntries(CHARTS[kind].row.map((key) => [key, cell[key]])),
+  ...Object.fromEntries((CHARTS[kind].row ?? []).map((key) => [key, cell[key]])),
   ...more,
 });
 
