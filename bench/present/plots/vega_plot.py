@@ -178,9 +178,7 @@ def time_and_share(
         "yAxis": {"title": None, "tickCount": 5, "format": ".0%"},
     }
     panels = [spec_of(kind, {**both, **time, **times}), spec_of(kind, {**both, **share, **shares})]
-    # Only the top level may have parameters.
-    params, _ = (panel.pop("params", []) for panel in panels)
-    return {"params": params, "hconcat": panels}
+    return {"hconcat": panels}
 
 
 def compose(slug: str, spec: Mapping[str, Any], title: str | Sequence[str],
