@@ -101,12 +101,10 @@ let resizing = 0;
 
 /* Redraw the charts after the width of the window has changed. */
 function resized() {
+  if (width === innerWidth) return;
+  width = innerWidth;
   clearTimeout(resizing);
-  resizing = setTimeout(() => {
-    if (width === innerWidth) return;
-    width = innerWidth;
-    redraw();
-  }, 200);
+  resizing = setTimeout(redraw, 200);
 }
 
 function goTo(section) {

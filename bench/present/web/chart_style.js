@@ -23,13 +23,10 @@ function specOf(kind, given) {
   return filled(spec, { ...usual, ...DATA.looks, ...given }, { ...DATA.specs.common, ...values });
 }
 
-const config = () => ({
-  ...filled(DATA.specs.common.config, {
-    paper: null,
-    font: getComputedStyle(document.body).fontFamily,
-  }),
-  range: { category: Array.from({ length: 8 }, (_, number) => `var(--c${number})`) },
-});
+function config() {
+  const { fontFamily: font } = getComputedStyle(document.body);
+  return filled(DATA.specs.common.config, { paper: null, font });
+}
 
 /* An axis from 0 with ticks at round numbers of bytes. */
 function bytesAxis(most) {
