@@ -41,10 +41,8 @@ function syncControls() {
 function implementationBox(arm) {
   const name = IMPLEMENTATIONS[arm];
   const onchange = () => {
-    const off = hidden();
-    if (!off.delete(name)) off.add(name);
     hold();
-    choose({ off: [...off].join("/") });
+    choose({ off: toggled("off", name) });
     redraw();
   };
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });

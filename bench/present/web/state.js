@@ -17,6 +17,10 @@ function readState() {
 
 const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
 
+/* A choice of several names, none of which has a slash; and that choice with one name changed. */
+const chosenNames = (key) => new Set(chosen(key).split("/").filter(Boolean));
+const toggled = (key, name) => [...chosenNames(key).symmetricDifference(new Set([name]))].join("/");
+
 /* Change choices; empty values remove them. */
 function put(choices, changes) {
   for (const [key, value] of Object.entries(changes)) {

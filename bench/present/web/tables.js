@@ -2,17 +2,14 @@
 
 let unfolded = false; // Whether unsupported cells are shown.
 
-/* Columns that the reader has added to the table of all cells, or removed from it. */
-const changedColumns = () => new Set(chosen("columns").split("/").filter(Boolean));
-const isShown = ({ key, only }) => (only !== "cell") !== changedColumns().has(key);
+/* Whether a column of the table of all cells is shown: the reader has added or removed some. */
+const isShown = ({ key, only }) => (only !== "cell") !== chosenNames("columns").has(key);
 
 /* The checkboxes for its columns; the first column names the row and is always shown. */
 function drawColumns() {
   const box = (column) => {
     const onchange = () => {
-      const changed = changedColumns();
-      if (!changed.delete(column.key)) changed.add(column.key);
-      choose({ columns: [...changed].join("/") }, "cells");
+      choose({ columns: toggled("columns", column.key) }, "cells");
       drawCells();
     };
     const input = element("input", { type: "checkbox", checked: isShown(column), onchange });

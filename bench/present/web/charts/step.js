@@ -61,18 +61,15 @@ const partNamed = ({ is: { category } }) =>
 function waitSentences({ cell, runs, oneClock }) {
   if (!oneClock)
     return [`${cell.name}: its hosts share no clock, so each process's step starts at 0.`];
-  const waits = new Map();
-  for (const run of runs) {
-    const last = run.met?.last;
-    if (!run.wait || !last || last.device === run.device) continue;
-    const pair = `${run.device}/${last.device}`;
-    waits.set(pair, run.wait + (waits.get(pair) ?? 0));
-  }
-  if (!waits.size) return [`${cell.name}: no device waited for another.`];
-  const longest = [...waits].sort(([, a], [, b]) => b - a).slice(0, 4);
-  const texts = longest.map(([pair, ns]) => {
-    const [device, last] = pair.split("/");
-    return `device ${device} waited ${si(ns / 1e9, "s")} for device ${last}`;
-  });
+  const waits = runs.filter(({ device, met, wait }) => wait && met && met.last.device !== device);
+  if (!waits.length) return [`${cell.name}: no device waited for another.`];
+  const pairs = Map.groupBy(waits, ({ device, met }) => `${device}/${met.last.device}`);
+  const texts = [...pairs.values()]
+    .map((own) => ({ ...own[0], ns: own.reduce((sum, { wait }) => sum + wait, 0) }))
+    .sort((a, b) => b.ns - a.ns)
+    .slice(0, 4)
+    .map(({ device, met, ns }) =>
+      `device ${device} waited ${si(ns / 1e9, "s")} for device ${met.last.device}`,
+    );
   return [`${cell.name}: ${texts.join("; ")}.`];
 }
