@@ -1,6 +1,5 @@
 // A chart on the page, with its name, its caption, and a table of its numbers.
 
-const drawn = new Map(); // Views of charts, by the element they are in.
 const embedding = new Set(); // Promises of charts that are being drawn.
 
 const EMBEDDED = {
@@ -8,9 +7,10 @@ const EMBEDDED = {
   ...{ actions: false, defaultStyle: false, tooltip: false },
 };
 
+/* Draw a chart in an element, which keeps its `view`. */
 async function embed(target, spec) {
   const { view } = await vegaEmbed(target, { ...spec, config: config() }, EMBEDDED);
-  drawn.set(target, view);
+  target.view = view;
   view.addEventListener("pointermove", (event, item) => peek(event, item));
   view.addEventListener("pointerout", (event) => peek(event, null));
   view.addEventListener("click", (_event, item) => keep(item));
@@ -55,10 +55,7 @@ function drawLater(target, drawing) {
 
 /* Release the charts within an element before others replace them. */
 function clear(target) {
-  for (const chart of target.querySelectorAll(".chart")) {
-    drawn.get(chart)?.finalize();
-    drawn.delete(chart);
-  }
+  for (const { view } of target.querySelectorAll(".chart")) view?.finalize();
 }
 
 const widthOf = (group) => group.clientWidth || 900;

@@ -49,8 +49,8 @@ function summaryOf(cell) {
 function focusOn(cell) {
   if (inFocus === cell) return;
   inFocus = cell;
-  for (const view of drawn.values())
-    view.signal("lead", cell.name).signal("focus", cell.number).runAsync();
+  for (const { view } of document.querySelectorAll(".chart"))
+    view?.signal("lead", cell.name).signal("focus", cell.number).runAsync();
   const trace = cell.traced ? [" \u00b7 ", traceLink(cell)] : [];
   const panel = byId("peek");
   panel.classList.add("filled");
