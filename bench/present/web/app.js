@@ -48,8 +48,12 @@ function narrow(changes) {
   redraw();
 }
 
+/* The groups, in the order of the page. */
+const everyGroup = () =>
+  [...document.querySelectorAll("section:has(> .drawn)")].map(({ id }) => id);
+
 /* Redraw groups: visible ones now, the others while the browser is idle, for printing. */
-function redraw(groups = Object.keys(GROUPS)) {
+function redraw(groups = everyGroup()) {
   for (const id of groups) {
     pending.add(id);
     watcher.unobserve(byId(id));

@@ -9,7 +9,7 @@ function open(cell) {
   history.pushState(null, "", location.href);
   choose({ ...(other ? OF_SUBJECT : {}), subject: cell.of.subjectName, cell: cell.full }, "cell");
   if (other) syncControls();
-  redraw(other ? Object.keys(GROUPS) : ["cell"]);
+  redraw(other ? everyGroup() : ["cell"]);
   drawGroup("cell");
   byId("cell").scrollIntoView();
   byId("one").querySelector("h3").focus({ preventScroll: true });
