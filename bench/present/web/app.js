@@ -94,7 +94,6 @@ function show() {
   redraw();
   drawColumns();
   drawCells();
-  drawTables();
 }
 
 /* The section at which the page was opened, until the reader scrolls. */
@@ -156,6 +155,7 @@ function start() {
   const stay = () => (landing = "");
   for (const move of ["wheel", "touchstart", "keydown", "pointerdown"])
     window.addEventListener(move, stay, { once: true, passive: true });
+  drawTables();
   show();
   landing = state.section;
   goTo(landing);

@@ -56,11 +56,10 @@ function drawCells() {
   byId("all").replaceChildren(made, ...(rows.length < CELLS.length ? [more] : []));
 }
 
+/* What no choice affects. */
 function drawTables() {
   const cells = button("every cell with its intervals", downloadCells);
   const samples = button("the samples that it draws", downloadSamples);
-  byId("downloads").replaceChildren("From this page alone, as CSV: ", cells, samples);
-  for (const table of TABLES) {
-    byId(table.name)?.querySelector(".made").replaceChildren(makeTable(table));
-  }
+  byId("downloads").append("From this page alone, as CSV: ", cells, samples);
+  for (const table of TABLES) byId(table.name).append(makeTable(table));
 }
