@@ -131,8 +131,8 @@ function start() {
     choose({ [id]: value });
     drawChooser();
   });
-  on("change", ["a", "b"], choosePair);
-  on("click", ["swap"], swapPair);
+  on("change", ["a", "b"], () => choosePair(byId("a").value, byId("b").value));
+  on("click", ["swap"], () => choosePair(byId("b").value, byId("a").value));
   on("click", ["everyone"], () => narrow({ off: "" }));
   on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
   on("click", ["theme"], () => {

@@ -15,24 +15,18 @@ function opponentOf(cell) {
 function compareLink(cell) {
   const other = opponentOf(cell);
   if (!other) return "";
-  const pair = { a: cell.full, b: other.full };
-  return linkTo(address("compare", pair), `compare with ${other.name}`, () => {
+  const href = address("compare", { a: cell.full, b: other.full });
+  return linkTo(href, `compare with ${other.name}`, () => {
     history.pushState(null, "", location.href);
-    choose(pair, "compare");
-    redraw(["compare"]);
+    choosePair(cell.full, other.full);
     goTo("compare");
     byId("a").focus({ preventScroll: true });
   });
 }
 
-function choosePair() {
-  choose({ a: byId("a").value, b: byId("b").value }, "compare");
+function choosePair(a, b) {
+  choose({ a, b }, "compare");
   redraw(["compare"]);
-}
-
-function swapPair() {
-  [byId("a").value, byId("b").value] = [byId("b").value, byId("a").value];
-  choosePair();
 }
 
 /* All cells that ran, by workload, for a list to choose from. */
