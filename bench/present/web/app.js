@@ -104,10 +104,12 @@ let resizing = 0;
 
 /* Redraw the charts after the width of the window has changed. */
 function resized() {
-  if (width === innerWidth) return;
-  width = innerWidth;
   clearTimeout(resizing);
-  resizing = setTimeout(redraw, 200);
+  resizing = setTimeout(() => {
+    if (width === innerWidth) return;
+    width = innerWidth;
+    redraw();
+  }, 200);
 }
 
 function goTo(section) {
