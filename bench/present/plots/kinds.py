@@ -209,7 +209,7 @@ def _faceted(
     looks = subject.looks(row["name"] for row in shown)
     sizes = panel_sizes(len(places), beside, labels)
     values |= {"rows": shown, "places": places, **looks, **sizes}
-    note = CHARTS[kind].note.format(margin=numbers.percent(subject.blocks[0].margin))
+    note = CHARTS[kind]["note"].format(margin=numbers.percent(subject.blocks[0].margin))
     yield Plan(len(places), partial(spec_of, kind, values), note + rest)
 
 
