@@ -1005,6 +1005,12 @@ def test_keyboard_alone_reaches_controls(open_page) -> None:
     page.locator("#all").get_by_role("button", name="Implementation").focus()
     page.keyboard.press("Enter")
     assert page.locator("#all th[aria-sort=ascending]").count() == 1
+    axes = page.locator("#scaling select#choose-axes")
+    axes.focus()
+    page.keyboard.press("ArrowDown")
+    opened.settle()
+    assert axes.input_value() == "linear"
+    assert axes.evaluate("one => one === document.activeElement"), "redrawing keeps the focus"
 
 
 @pytest.mark.parametrize("width", [360, *slow(390)])

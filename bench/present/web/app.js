@@ -17,7 +17,9 @@ function drawGroup(id) {
   clear(target);
   const apart = !byId(id).closest("#explore"); // from what the choices above the charts affect
   const shown = apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
+  const focused = target.contains(document.activeElement) && document.activeElement.id;
   target.replaceChildren(...shown.filter(Boolean));
+  if (focused) byId(focused)?.focus({ preventScroll: true }); // a selector that has been drawn again
   // Where a program raced its own functions, no option could fill an empty group.
   const empty = target.children.length === 1 && target.firstChild.matches(".note");
   byId(id).hidden = DATA.race && empty && id !== "compare" && selection().length > 0;
