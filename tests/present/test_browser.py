@@ -545,6 +545,23 @@ def test_curves_on_the_reference_are_seen_to_be(whole: Opened) -> None:
     assert "equal" not in loss
 
 
+def test_curves_that_agree_are_folded_until_they_are_opened(
+    browser: Browser, tmp_path: Path
+) -> None:
+    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(2,), rounds=6, trained=20))
+    opened = Opened(browser.new_page(), write_page(directory))
+    folded = opened.page.locator("#losses .drawn > details")
+    assert "All curves agree with the reference" in opened.text("losses")
+    assert folded.get_by_label("Loss", exact=True).is_hidden()
+    folded.locator("summary").first.click()
+    folded.get_by_label("Loss", exact=True).select_option("linear")
+    opened.settle()
+    assert folded.get_by_label("Loss", exact=True).input_value() == "linear"
+    assert folded.get_by_label("Loss", exact=True).is_visible(), "a choice leaves the fold open"
+    opened.page.close()
+    assert opened.faults == []
+
+
 def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415 - only where there is a browser
 

@@ -9,7 +9,11 @@ const REFERENCES = DATA.specs.losses.values.references;
    the smallest positive value, where zeros are drawn. */
 function lossAxis(values, { title, format, log }) {
   const y = { field: "y", type: "quantitative" };
-  if (!log) return { y: { ...y, scale: { zero: false }, axis: { title, format, tickCount: 5 } } };
+  if (!log) {
+    // The layer of the tolerance has no rows here, so Vega would warn about their extent.
+    const scale = { domain: [Math.min(...values), Math.max(...values)], nice: true };
+    return { y: { ...y, scale, axis: { title, format, tickCount: 5 } } };
+  }
   const [low, high] = padded(values.filter((value) => value > 0), 0.05);
   const floor = low / (high / low) ** 0.1;
   const equal = values.includes(0);
@@ -94,5 +98,6 @@ GROUPS.losses = (target) => {
   const agree =
     `All curves agree with the reference over ${of} steps: they differ by at most ` +
     `${scientific(farthest)}, and the gate allows ${scientific(tolerance)}.`;
-  return [nothing(agree), element("details", element("summary", "The curves"), ...charts)];
+  const open = target.querySelector(":scope > details[open]") !== null; // before a choice within
+  return [nothing(agree), element("details", { open }, element("summary", "The curves"), ...charts)];
 };
