@@ -631,6 +631,24 @@ def test_a_choice_does_not_move_the_page(open_page) -> None:
     assert abs(opened.page.evaluate(top) - before) < 2
 
 
+def test_the_reader_may_scroll_before_a_choice_is_drawn(open_page) -> None:
+    opened = open_page()
+    opened.page.locator("#heatmap").scroll_into_view_if_needed()
+    opened.settle()
+    began, went = opened.page.evaluate(
+        """() => {
+          const began = scrollY;
+          document.querySelector("#implementations input").click();
+          dispatchEvent(new WheelEvent("wheel"));
+          scrollBy({ top: -300, behavior: "instant" });
+          return [began, scrollY];
+        }"""
+    )
+    opened.settle()
+    assert went == began - 300
+    assert abs(opened.page.evaluate("scrollY") - went) < 100
+
+
 def test_a_section_in_the_address_keeps_choices(open_page) -> None:
     opened = open_page("#explore?mesh=data%3D2")
     opened.page.get_by_role("link", name="How to read this").click()

@@ -85,7 +85,7 @@ function whenIdle() {
       document.body.dataset.drawn = "all";
       // The charts drawn above have moved the section.
       if (landing) goTo(landing);
-      landing = "";
+      landing = null;
     }
   });
 }
@@ -99,7 +99,7 @@ function show() {
 }
 
 /* The section at which the page was opened, until the reader scrolls. */
-let landing = "";
+let landing = null;
 
 let width = innerWidth;
 let resizing = 0;
@@ -156,9 +156,9 @@ function start() {
     if (!readState()) show();
     goTo(state.section);
   });
-  const stay = () => (landing = "");
+  const stay = () => (landing = held = null);
   for (const move of ["wheel", "touchstart", "keydown", "pointerdown"])
-    window.addEventListener(move, stay, { once: true, passive: true });
+    window.addEventListener(move, stay, { passive: true });
   drawTables();
   show();
   landing = state.section;
