@@ -21,6 +21,7 @@ SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 
 
 def selftest(
+    context: typer.Context,
     processes: Annotated[int, typer.Option(min=1)] = DEFAULTS.processes,
     trials: Annotated[int, typer.Option(min=1)] = DEFAULTS.trials,
     peer_trials: Annotated[int, typer.Option(min=0)] = DEFAULTS.peer_trials,
@@ -61,6 +62,13 @@ def selftest(
     from bench.present import terminal
     from bench.trials.selftest.selftest_session import Session
 
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    ]
+    if (samples or again) and len(given) > 1:
+        refuse(f"{', '.join(given)}: --again and --samples take no other option")
     if samples:
         _judge(samples)
         return

@@ -138,7 +138,7 @@ class _Planner:
         self.entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
         self.approximate = {n for n, entry in self.entries.items() if "approximate" in entry}
         self.virtual = self.catalogue["platform"] == "cpu"
-        """Whether devices are virtual CPU devices, of which any number can be created."""
+        """Whether devices are virtual CPU devices, as many as a mesh needs."""
 
     def read(self, name: str) -> Any:
         """Return an option's value, or list of values; what cannot be parsed is a fault."""
@@ -382,6 +382,8 @@ class _Planner:
             if mesh.size % count:
                 what = f"{count} cannot share the {mesh.size} devices of {mesh} equally"
                 self.fault("processes", what)
+            elif self.virtual and mesh.size // count > (most := presets.MOST_CPU_DEVICES):
+                self.fault("meshes", f"{mesh} has more than {most:,} virtual devices in a process")
 
 
 def name_of(path: str) -> str:

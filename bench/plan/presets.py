@@ -24,6 +24,8 @@ REGRESS, UPGRADE = "regress", "upgrade"
 
 CPU_DEVICES = 8
 """Largest default mesh without an accelerator, where devices are virtual."""
+MOST_CPU_DEVICES = 2048
+"""The most virtual devices of a process: XLA:CPU takes others for those of another process."""
 
 PROFILE_STEPS = 5
 

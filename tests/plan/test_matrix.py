@@ -334,6 +334,15 @@ def test_a_batch_that_does_not_divide_names_near_ones() -> None:
     assert fault.endswith("; 255 and 258 can")
 
 
+def test_virtual_devices_of_a_process_have_a_limit() -> None:
+    many = {"workloads": ("mlp",), "meshes": ("data=4096",), "batch_sizes": ("4096",)}
+    (fault,) = faults(devices="4096", **many)
+    assert fault == "--meshes: data=4096 has more than 2,048 virtual devices in a process"
+    # So many are no fault on accelerators, where only another one is reported.
+    (fault,) = faults("gpu", 4096, devices="5000", **many)
+    assert fault == "--devices: 5000 requested, only 4096 available"
+
+
 def test_accelerators_cannot_be_made() -> None:
     assert faults("gpu", 2, devices="4") == ["--devices: 4 requested, only 2 available"]
     (fault,) = faults("gpu", 2, meshes=("data=4",))

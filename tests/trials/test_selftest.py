@@ -277,6 +277,8 @@ def test_a_whole_session(tmp_path: Path) -> None:
         (("--load", "windy"), "unknown 'windy'"),
         (("--peer", "stopwatch"), "unknown 'stopwatch'"),
         (("--again", "nowhere"), "nowhere is not a self-test"),
+        (("--again", "mine", "--peer-trials", "3"), "--again, --peer-trials: --again and"),
+        (("--samples", "mine", "--again", "mine"), "take no other option"),
         (("--run", "a/b"), "'a/b' is not a folder's name"),
     ],
 )
