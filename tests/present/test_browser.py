@@ -649,6 +649,17 @@ def test_the_reader_may_scroll_before_a_choice_is_drawn(open_page) -> None:
     assert abs(opened.page.evaluate("scrollY") - went) < 100
 
 
+def test_the_description_of_a_cell_stays_as_the_reader_left_it(open_page) -> None:
+    opened = open_page()
+    details = opened.page.locator("#one details").first
+    details.locator("summary").first.click()
+    opened.page.locator("#implementations label", has_text="python_loop").click()
+    opened.settle()
+    opened.page.locator("select#mesh").select_option(index=1)
+    opened.settle()
+    assert details.evaluate("one => one.open"), "these choices do not affect it"
+
+
 def test_a_section_in_the_address_keeps_choices(open_page) -> None:
     opened = open_page("#explore?mesh=data%3D2")
     opened.page.get_by_role("link", name="How to read this").click()

@@ -47,12 +47,13 @@ function narrow(changes) {
   hold();
   choose(changes);
   syncControls();
-  redraw();
+  redraw("subject" in changes ? everyGroup() : everyChart());
 }
 
-/* The groups, in the order of the page. */
+/* The groups, in the order of the page, and those that do not only describe a cell. */
 const everyGroup = () =>
   [...document.querySelectorAll("section:has(> .drawn)")].map(({ id }) => id);
+const everyChart = () => everyGroup().filter((id) => id !== "cell");
 
 /* Redraw groups: visible ones now, the others while the browser is idle, for printing. */
 function redraw(groups = everyGroup()) {
@@ -85,7 +86,7 @@ function whenIdle() {
       document.body.dataset.drawn = "all";
       // The charts drawn above have moved the section.
       if (landing) goTo(landing);
-      landing = null;
+      landing = "";
     }
   });
 }
@@ -99,7 +100,7 @@ function show() {
 }
 
 /* The section at which the page was opened, until the reader scrolls. */
-let landing = null;
+let landing = "";
 
 let width = innerWidth;
 let resizing = 0;
@@ -156,9 +157,11 @@ function start() {
     if (!readState()) show();
     goTo(state.section);
   });
-  const stay = () => (landing = held = null);
+  const stay = () => (landing = "");
   for (const move of ["wheel", "touchstart", "keydown", "pointerdown"])
-    window.addEventListener(move, stay, { passive: true });
+    window.addEventListener(move, stay, { once: true, passive: true });
+  for (const scroll of ["wheel", "touchmove"])
+    window.addEventListener(scroll, () => (held = null), { passive: true });
   drawTables();
   show();
   landing = state.section;

@@ -26,6 +26,7 @@ function compareLink(cell) {
 
 function choosePair(a, b) {
   choose({ a, b }, "compare");
+  [byId("a").value, byId("b").value] = [a, b]; // also if the next click comes before the drawing
   redraw(["compare"]);
 }
 

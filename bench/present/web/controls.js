@@ -43,7 +43,7 @@ function implementationBox(arm) {
   const onchange = () => {
     hold();
     choose({ off: toggled("off", name) });
-    redraw();
+    redraw(everyChart());
   };
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });
   const mark = DATA.approximate.includes(arm) ? " (approximate)" : "";

@@ -19,7 +19,11 @@ const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
 
 /* A choice of several names, none of which has a slash; and that choice with one name changed. */
 const chosenNames = (key) => new Set(chosen(key).split("/").filter(Boolean));
-const toggled = (key, name) => [...chosenNames(key).symmetricDifference(new Set([name]))].join("/");
+function toggled(key, name) {
+  const names = chosenNames(key);
+  if (!names.delete(name)) names.add(name);
+  return [...names].join("/");
+}
 
 /* Change choices; empty values remove them. */
 function put(choices, changes) {
