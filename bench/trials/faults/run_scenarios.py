@@ -112,7 +112,9 @@ def full_disk(lab: Lab, outcome: Outcome) -> None:
         filler = fill(small.run.parent)
         (lab.folder / "go").touch()
         ended = front.wait()
-        said = outcome.check_end(ended, 3, rf"cannot write into \S*{RUN}\S*: (?s:.*?)--resume {RUN}.*")
+        said = outcome.check_end(
+            ended, 3, rf"cannot write into \S*{RUN}\S*: (?s:.*?)--resume {RUN}.*"
+        )
         outcome.check_others(small, _first_block(small, outcome), ALL)
         drafts = small.half_written()
         outcome.expect(not drafts, f"incomplete files: {', '.join(drafts)}")
