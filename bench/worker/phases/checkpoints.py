@@ -168,9 +168,10 @@ def measure_saves(
         if asynchronous:
             complete = train_until_complete(arm, orbax, figures["steps_during_ns"])
         figures["total_s"].append(complete - began)
-        if not last:
-            clear(path)
-    return figures, saved_state.SavedState(path, shapes, sums)
+        if last:
+            return figures, saved_state.SavedState(path, shapes, sums)
+        clear(path)
+    raise AssertionError("there is a last repetition")
 
 
 def repetitions() -> Iterator[bool]:

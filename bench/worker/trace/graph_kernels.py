@@ -11,7 +11,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 
 from bench.records.collective_kinds import KINDS
 from bench.records.trace_rows import Category
@@ -45,45 +44,43 @@ def kind_of(kernel: str) -> Category:
     return next((kind for names, kind in _KINDS if re.search(names, kernel)), "unknown")
 
 
-@cache
-def _launching(module: hlo.Module) -> tuple[dict[str, str], dict[int, list[str]]]:
-    """Return the instructions that launch XLA's own kernels, by kernel, and a library's.
+class GraphKernels:
+    """The instructions of one module by the kernels that they launch."""
 
-    The latter are listed by place in _LIBRARY, in program order.
-    """
-    order = [instruction.name for instruction in module.in_order()]
-    places: dict[str, list[int]] = {}
-    for name in dict.fromkeys(order):
-        text = module.instructions[name].to_string()
-        places[name] = [at for at, (_, call) in enumerate(_LIBRARY) if call.search(text)]
-    called: defaultdict[int, list[str]] = defaultdict(list)
-    for name in order:
-        for place in places[name]:
-            called[place].append(name)
-    return {re.sub(r"\W", "_", name): name for name in places}, called
+    def __init__(self, module: hlo.Module) -> None:
+        self._generated: dict[str, str] = {}
+        self._called: defaultdict[int, list[str]] = defaultdict(list)
+        """Instructions that launch a library's kernels, by place in _LIBRARY, in program order."""
+        places: dict[str, list[int]] = {}
+        for instruction in module.in_order():
+            name = instruction.name
+            if name not in places:
+                text = instruction.to_string()
+                places[name] = [at for at, (_, call) in enumerate(_LIBRARY) if call.search(text)]
+                self._generated[re.sub(r"\W", "_", name)] = name
+            for place in places[name]:
+                self._called[place].append(name)
 
+    def resolved(self, events: Sequence[Event]) -> Iterator[Event]:
+        """Name the kernels of a step by their instructions, where these are known.
 
-def resolved(module: hlo.Module, events: Sequence[Event]) -> Iterator[Event]:
-    """Name the kernels of a step by the instructions of its module, where these are known.
-
-    The step runs the module once; otherwise, a library's kernels keep their names. Instructions
-    that are outside of graphs have their own names in the trace.
-    """
-    generated, called = _launching(module)
-    outside = {event.op for event in events if not event.in_graph}
-    launched = [generated.get(event.op) if event.in_graph else event.op for event in events]
-    places = [
-        _library(event.op) if op is None else None
-        for event, op in zip(events, launched, strict=True)
-    ]
-    counts = Counter(places)
-    names: dict[int | None, Iterator[str]] = {}
-    for place, own in called.items():
-        inside = [name for name in own if name not in outside]
-        if counts[place] == len(inside):
-            names[place] = iter(inside)
-    for event, op, at in zip(events, launched, places, strict=True):
-        yield replace(event, op=op or next(names.get(at, iter(())), event.op))
+        The step runs the module once; otherwise, a library's kernels keep their names. Instructions
+        that are outside of graphs have their own names in the trace.
+        """
+        outside = {event.op for event in events if not event.in_graph}
+        launched = [self._generated.get(e.op) if e.in_graph else e.op for e in events]
+        places = [
+            _library(event.op) if op is None else None
+            for event, op in zip(events, launched, strict=True)
+        ]
+        counts = Counter(places)
+        names: dict[int | None, Iterator[str]] = {}
+        for place, called in self._called.items():
+            inside = [name for name in called if name not in outside]
+            if counts[place] == len(inside):
+                names[place] = iter(inside)
+        for event, op, at in zip(events, launched, places, strict=True):
+            yield replace(event, op=op or next(names.get(at, iter(())), event.op))
 
 
 def _library(kernel: str) -> int | None:

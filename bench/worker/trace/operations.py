@@ -4,13 +4,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from bench.records.collective_kinds import KINDS
 from bench.records.trace_rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import Groups, groups_of
-from bench.worker.trace.graph_kernels import kind_of, resolved
+from bench.worker.trace.graph_kernels import GraphKernels, kind_of
 from bench.worker.trace.xspace import Event
 
 _MATMUL = {"dot", "convolution", "ragged-dot"}
@@ -72,6 +73,7 @@ class Operations:
         self._devices = devices
         self._own, self._every = own, [*own, *others]
         self._operations: dict[tuple[str, str, int], Operation] = {}
+        self._kernels: dict[hlo.Module, GraphKernels] = {}
 
     def launched(self, events: Sequence[Event]) -> list[Event]:
         """Name kernels in CUDA graphs by their instructions where known; `events` are in order."""
@@ -80,11 +82,16 @@ class Operations:
         runs = defaultdict[tuple[int, str, int], list[Event]](list)
         for event in events:
             runs[event.device, event.module, event.program].append(event)
-        named: list[Event] = []
-        for (_, module, program), own in runs.items():
-            found = self._chosen(module, program)
-            named += resolved(found[0], own) if len(found) == 1 else own
-        return sorted(named, key=lambda event: event.start)
+        named = (self._of_run(module, program, own) for (_, module, program), own in runs.items())
+        return sorted(chain.from_iterable(named), key=lambda event: event.start)
+
+    def _of_run(self, name: str, program: int, events: list[Event]) -> Iterable[Event]:
+        found = self._chosen(name, program)
+        if len(found) != 1:
+            return events
+        if found[0] not in self._kernels:
+            self._kernels[found[0]] = GraphKernels(found[0])
+        return self._kernels[found[0]].resolved(events)
 
     def get(self, module: str, name: str, program: int = 0) -> Operation:
         """Return an operation, `unknown` if no program has it.
