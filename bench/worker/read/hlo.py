@@ -13,7 +13,7 @@ from typing import Any
 
 _CALLED = re.compile(r"\b(?:to_apply|calls|body|condition|select|scatter)=%([\w.-]+)")
 _BRANCHES = re.compile(
-    r"\b(?:(?:branch|called)_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.-]+))"
+    r"\b(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=(%[\w.-]+))"
 )
 _CALLING = {"fusion", "while", "conditional", "call"}
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
