@@ -276,10 +276,7 @@ def test_fused_attention_is_tried(monkeypatch, kernel, expected):
     monkeypatch.setattr(divided_sequences, "kernels", lambda _: {"cuda": kernel})
     trial = machine_devices.fuse_attention
     assert machine_devices.why_missing(trial, "gpu") == expected
-    assert (
-        machine_devices.why_missing(trial, "tpu")
-        == "splash attention is used only where jax has a single chip"
-    )
+    assert trial("tpu") == "splash attention is used only where jax has a single chip"
 
 
 def test_the_command_prints_what_is_here():

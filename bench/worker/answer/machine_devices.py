@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +29,7 @@ KERNELS = {"gpu": ("cuda", "cuDNN"), "tpu": ("tpu", "splash attention")}
 def describe_devices() -> JaxDevices:
     """Describe the devices, and try operations that may not be permitted."""
     device = jax.devices()[0]
-    trials: dict[str, Callable[[str], Any]] = {
-        "Traces": trace,
-        "Energy": lambda _: energy_counters.counters(jax.local_devices()),
-        "Fused attention": fuse_attention,
-    }
+    trials = {"Traces": trace, "Energy": _count_energy, "Fused attention": fuse_attention}
     return JaxDevices(
         platform=device.platform,
         kinds=[one.device_kind for one in jax.devices()],
@@ -44,37 +39,41 @@ def describe_devices() -> JaxDevices:
     )
 
 
-def why_missing(trial: Callable[[str], Any], platform: str) -> str:
+def why_missing(trial: Callable[[str], str], platform: str) -> str:
     """Return why an operation is not possible on a platform; empty if it is."""
     try:
-        trial(platform)
+        return trial(platform)
     except UnknownError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - a library or a driver may raise anything
         return shortened(name_and_text(error))
-    return ""
 
 
-def fuse_attention(platform: str) -> None:
-    """Run fused attention and its gradient; UnknownError if there is no kernel for it."""
+def fuse_attention(platform: str) -> str:
+    """Run fused attention and its gradient."""
     name, kernel = KERNELS.get(platform, (platform, ""))
     query = jnp.ones((1, 1024, 1, 64), jnp.bfloat16)
     attend = divided_sequences.kernels(query).get(name)
     if attend is None:
         if platform == "tpu":
-            raise UnknownError(f"{kernel} is used only where jax has a single chip")
-        raise UnknownError(f"jax finds no {kernel or 'kernel'} for this device")
+            return f"{kernel} is used only where jax has a single chip"
+        return f"jax finds no {kernel or 'kernel'} for this device"
     jax.block_until_ready(jax.jit(jax.grad(lambda x: attend(x, x, x).sum()))(query))
+    return ""
 
 
-def trace(_platform: str) -> None:
-    """Trace a matrix product, as steps are; UnknownError if the trace shows nothing of it."""
+def _count_energy(_platform: str) -> str:
+    energy_counters.counters(jax.local_devices())
+    return ""
+
+
+def trace(_platform: str) -> str:
+    """Trace a matrix product, and read the trace, as the cells' steps are."""
     square = jax.jit(lambda state, x: (state, x @ x))
     arm = Arm("product", square, None, jnp.ones((SIZE, SIZE))).warm_up()
     with tempfile.TemporaryDirectory() as folder:
         events = xspace.read(record(arm, Path(folder), arm.name, 1).read_bytes(), arm.name).events
-    if not events:
-        raise UnknownError("the profiler showed no operation of a device")
+    return "" if events else "the profiler showed no operation of a device"
 
 
 if __name__ == "__main__":
