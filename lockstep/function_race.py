@@ -33,7 +33,7 @@ from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSetti
 from bench.records.rows import BlockRow, CellRow, SampleRow
 from bench.records.temporary_folders import temporary_folder
 from bench.worker.block_rounds import BlockRounds, warm_arm
-from bench.worker.block_session import BlockSession
+from bench.worker.block_session import BlockSession, Proved
 from bench.worker.file_threads import FileThreads
 from bench.worker.prove.arm_checks import why_diverged
 from bench.worker.prove.failures import WrongStepError, failure
@@ -181,7 +181,6 @@ class _Session(BlockSession):
 
     def __init__(self, job: Job, mesh: Mesh, batch: Any) -> None:
         self.asked: list[Event] = []
-        self.given: dict[str, Given] = {}
         super().__init__(job, self._keep, Path())
         self.threads, self.mesh = FileThreads(), mesh
         self.row |= {"load_before": load_average(), "cores": [sorted(cores())]}
@@ -189,10 +188,6 @@ class _Session(BlockSession):
 
     def put_back(self, name: str, *, whole: bool = True) -> None:
         """Leave the process as it is: it belongs to the caller."""
-
-    def implementation(self, name: str) -> Implementation:
-        """Return a proved function."""
-        return cast("Implementation", self.given[name])
 
     def found_after_rounds(self) -> dict[str, str]:
         """Add the functions that no longer agree with the reference, except diverged ones."""
@@ -326,8 +321,7 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
         row["compile"] = first_call.compile
         row["high_water_bytes"] = high_water(arm, session.mesh.local_devices)
         row.update(program_figures(first_call.programs, session.mesh))
-    session.given[name] = given
-    session.admit(row, arm, first_call.programs)
+    session.admit(row, arm, Proved(cast("Implementation", given), first_call.programs))
 
 
 def _stored(

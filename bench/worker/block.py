@@ -19,7 +19,7 @@ from bench.records.rows import CellRow
 from bench.records.step_programs import ProgramFigures, compressed
 from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
-from bench.worker.block_session import BlockSession
+from bench.worker.block_session import BlockSession, Proved
 from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_arm import ForeignArm
 from bench.worker.foreign.foreign_module import ForeignStep
@@ -176,9 +176,7 @@ def admit(session: BlockSession, gate: Gate, name: str, number: int) -> None:
     session.admit(*proved)
 
 
-def prove(
-    session: BlockSession, gate: Gate, name: str, number: int
-) -> tuple[CellRow, Arm, list[Any]]:
+def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[CellRow, Arm, Proved]:
     """Prove an implementation; return the arguments of `session.admit`, or raise why it fails."""
     job, problem, mesh = session.job, session.problem, session.mesh
     phase: Phase = "gate"
@@ -212,7 +210,7 @@ def prove(
             row["compile"] = train_step.compile_times()
             row["foreign"] = train_step.described(cast("ForeignArm", arm))
             row.update(train_step.figures or figures)
-            return row, arm, []
+            return row, arm, Proved(implementation, [])
         row["compile"], programs = first_call.compile, first_call.programs
         row["high_water_bytes"] = high_water(arm, mesh.local_devices)
         if not figures:
@@ -221,7 +219,7 @@ def prove(
                 figures |= first_launch_figures(session, implementation, programs, arm)
         row.update(figures)
         row["bubble"] = float(train_step.bubble)
-        return row, arm, programs
+        return row, arm, Proved(implementation, programs)
     finally:
         session.end_lap(phase)
         session.check_process(name)

@@ -130,7 +130,7 @@ class BlockRounds:
 
         def make() -> Arm:
             with session.modules_of(baseline):
-                implementation = session.implementation(baseline)
+                implementation = session.proved[baseline].implementation
                 step = build_step(implementation, session.problem, session.mesh)
                 with remembered_programs(session.programs / baseline):
                     return warm_arm(TWIN, step, step.state, session.problem, proved=True)
@@ -154,14 +154,14 @@ class BlockRounds:
             session.announce("compile", name, names.index(name), len(names))
 
             def make(name: str = name, way: str = way) -> Arm:
-                problem, mesh, own = session.problem, session.mesh, session.implementation(name)
+                problem, mesh, own = session.problem, session.mesh, session.proved[name]
                 if "foreign" in (row := session.cells[name]):
                     raise UnsupportedError("its steps run in other processes")
                 with session.modules_of(name), remembered_programs(session.programs / name):
                     if way in job["ablations"]:
-                        arm = ablated_arm(name, way, own, row, problem, mesh)
+                        arm = ablated_arm(name, way, own.implementation, row, problem, mesh)
                         return arm.warm_up()
-                    built = build_step(own, problem, mesh)
+                    built = build_step(own.implementation, problem, mesh)
                     return fed_arm(name, way, built, problem).warm_up()
 
             reason = ""

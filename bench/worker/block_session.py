@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jax.sharding import Mesh
 
@@ -26,6 +26,13 @@ from bench.worker.time.clock import Arm
 
 PROGRESS_S = 1.0
 """Seconds between progress reports of a phase."""
+
+
+class Proved(NamedTuple):
+    """A proved implementation, and the executables that its step compiled."""
+
+    implementation: Implementation
+    programs: list[Any]
 
 
 class BlockSession:
@@ -63,8 +70,7 @@ class BlockSession:
         """The block's row so far; the supervisor adds the host's load."""
         self.cells: dict[str, CellRow] = {}
         self._sent: dict[str, CellRow] = {}
-        self.programs_of: dict[str, list[Any]] = {}
-        """The executables that each proved implementation's step compiled."""
+        self.proved: dict[str, Proved] = {}
         self.arms: list[Arm] = []
         """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
         self.chance = random.Random(job["seed"])
@@ -132,10 +138,10 @@ class BlockSession:
             row["approximate"] = why
         return row
 
-    def admit(self, row: CellRow, arm: Arm, programs: list[Any]) -> None:
+    def admit(self, row: CellRow, arm: Arm, proved: Proved) -> None:
         """Let a proved implementation take part in the rounds."""
         name = row["implementation"]
-        self.programs_of[name], self.cells[name] = programs, row
+        self.proved[name], self.cells[name] = proved, row
         self.arms.append(arm)
 
     def ok_arms(self) -> list[Arm]:

@@ -182,15 +182,8 @@ def test_how_often_a_counter_moves_is_seen(clock):
     assert period([Planted(watts=0)]) == energy_counters.LOOK_S
 
 
-def meter_of(*planted: Planted) -> Meter:
-    """A meter of devices that have these counters."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(energy_counters, "counters", lambda _: list(planted))
-        return Meter([])
-
-
 def test_a_meter_sums_what_was_used_between_readings(clock):
-    meter = meter_of(Planted("a", 10), Planted("b", 30, every_s=0.05))
+    meter = Meter([], [Planted("a", 10), Planted("b", 30, every_s=0.05)])
     assert meter.description["counted"] == ["board", "board"]
     assert meter.description["period_s"] == pytest.approx(0.05, rel=0.05)
     joules = seconds = 0.0
@@ -211,7 +204,7 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
         monkeypatch.setattr(process_exchange, "gather", lambda _value: others[0])
         monkeypatch.setattr(energy_counters.jax, "process_index", lambda rank=rank: rank)
         own = [Planted("p", 10)] if rank == 0 else [Planted("p", 10), Planted("q", 5)]
-        meters.append(meter_of(*own))
+        meters.append(Meter([], own))
     time.sleep(2)
     slots = [meters[0].slot(), meters[1].slot()]
     assert slots[1]["joules"] / slots[1]["seconds"] == pytest.approx(5), "the package is rank 0's"
@@ -225,7 +218,7 @@ def test_a_package_that_two_processes_see_counts_once(clock, monkeypatch):
 
 def test_a_counter_that_fails_later_leaves_the_times_alone(clock):
     counter = Planted()
-    meter = meter_of(counter)
+    meter = Meter([], [counter])
     counter.joules = lambda: {}["gone"]
     assert meter.slot() is None
     assert meter.description["reason"] == "KeyError: 'gone'"

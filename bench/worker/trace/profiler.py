@@ -107,7 +107,7 @@ def trace_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any])
         TracedArm(
             arm,
             f"{settings['run']}/{session.cells[arm.name]['cell']}",
-            Operations(modules_of(session.programs_of[arm.name]), mesh.size, others),
+            Operations(modules_of(session.proved[arm.name].programs), mesh.size, others),
         )
         for arm in session.ok_arms()
     ]
@@ -229,10 +229,12 @@ def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
     for device in devices:
         for operation, spent in device.operations.items():
             own[operation].update(spent)
-    everyones = process_exchange.gather([[one.described(), spent] for one, spent in own.items()])
+    everyones = process_exchange.gather(
+        [[json.dumps(operation.described()), total] for operation, total in own.items()]
+    )
     totals: defaultdict[str, Any] = defaultdict(Counter)
-    for description, spent in chain.from_iterable(everyones):
-        totals[json.dumps(description)].update(spent)
+    for description, total in chain.from_iterable(everyones):
+        totals[description].update(total)
     steps = len(devices) * len(everyones)  # all processes have equally many devices
     return [
         {**json.loads(description), "count": total["count"] / steps}
