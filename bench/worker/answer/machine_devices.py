@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,6 @@ from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.read.device_memory import memory_count
 from bench.worker.time import energy_counters
-from bench.worker.time.clock import Arm
-from bench.worker.trace import xspace
-from bench.worker.trace.profiler import record
 
 SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
@@ -67,13 +65,20 @@ def _count_energy(_platform: str) -> str:
     return ""
 
 
-def trace(_platform: str) -> str:
-    """Trace a matrix product, and read the trace, as the cells' steps are."""
-    square = jax.jit(lambda state, x: (state, x @ x))
-    arm = Arm("product", square, None, jnp.ones((SIZE, SIZE))).warm_up()
+def trace(platform: str) -> str:
+    """Trace a matrix product."""
+    product = jax.jit(jnp.dot)
+    x = jnp.ones((SIZE, SIZE))
+    product(x, x).block_until_ready()
     with tempfile.TemporaryDirectory() as folder:
-        events = xspace.read(record(arm, Path(folder), arm.name, 1).read_bytes(), arm.name).events
-    return "" if events else "the profiler showed no operation of a device"
+        with jax.profiler.trace(folder):
+            product(x, x).block_until_ready()
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        data: Any = jax.profiler.ProfileData.from_file(str(path))
+        wanted = "/host:CPU" if platform == "cpu" else "/device:"
+        planes = [plane for plane in data.planes if plane.name.startswith(wanted)]
+        shown = any(list(line.events) for plane in planes for line in plane.lines)
+    return "" if shown else "the profiler showed no operation of a device"
 
 
 if __name__ == "__main__":
