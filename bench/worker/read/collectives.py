@@ -218,7 +218,7 @@ def returned(instruction: Any, module: hlo.Module) -> bool:
             if _waits(user, module):
                 return False
             left += user.users()
-    return instruction.name in {one.name for one in module.computations[module.entry]}
+    return instruction.name in module.entry
 
 
 def _waits(instruction: Any, module: hlo.Module) -> bool:

@@ -75,19 +75,10 @@ class Module:
         self.name: str = module.name
 
     @cached_property
-    def _proto(self) -> dict[int, Any]:
-        """The fields of its HloModuleProto, by number."""
-        return dict(fields(self._module.as_serialized_hlo_module_proto()))
-
-    @property
     def number(self) -> int:
-        """The module's id, called the program id in traces."""
-        return int(self._proto.get(5, 0))
-
-    @property
-    def entry(self) -> str:
-        """Name of the computation that a run begins with."""
-        return str(self._proto[2], "utf-8")
+        """The module's id, called the program id in traces: field 5 of its HloModuleProto."""
+        message = self._module.as_serialized_hlo_module_proto()
+        return next((int(value) for field, value in fields(message) if field == 5), 0)  # noqa: PLR2004
 
     @cached_property
     def computations(self) -> dict[str, list[Any]]:
@@ -99,16 +90,33 @@ class Module:
         """Instructions of all computations, by name."""
         return {one.name: one for own in self.computations.values() for one in own}
 
+    def _calls(self, period: int = 1) -> dict[str, list[tuple[str, float]]]:
+        return {
+            name: [call for instruction in own for call in called(instruction, period)]
+            for name, own in self.computations.items()
+        }
+
+    @cached_property
+    def _entries(self) -> set[str]:
+        """The computations that no other one calls, and that wrap no asynchronous operation."""
+        inner = {name for own in self._calls().values() for name, _ in own}
+        every = [one for own in self.computations.values() for one in own]
+        roots = {root.name for one in every if (root := one.async_wrapped_root()) is not None}
+        wrapping = {n for n, own in self.computations.items() if roots & {one.name for one in own}}
+        return self.computations.keys() - inner - wrapping
+
+    @cached_property
+    def entry(self) -> set[str]:
+        """Names of the instructions outside called computations such as loops and fusions."""
+        return {one.name for name in self._entries for one in self.computations[name]}
+
     def executed(self, period: int = 1) -> Iterator[tuple[Any, float]]:
         """Yield every instruction with the number of its executions per run; see `called`.
 
         An operation wrapped by an asynchronous start counts once, with the start.
         """
-        counts: dict[str, float] = {**dict.fromkeys(self.computations, 0), self.entry: 1}
-        calls = {
-            name: [call for instruction in own for call in called(instruction, period)]
-            for name, own in self.computations.items()
-        }
+        counts: dict[str, float] = {name: int(name in self._entries) for name in self.computations}
+        calls = self._calls(period)
         # In a module, callees precede their callers, except for copies that a pass has added.
         callees = {name: {callee for callee, _ in own} for name, own in calls.items()}
         for name in reversed([*TopologicalSorter(callees).static_order()]):
@@ -119,7 +127,7 @@ class Module:
                 yield instruction, counts[name]
 
     def in_order(self) -> Iterator[Any]:
-        """Return what a run executes, in the order of a scheduled module; fusions are one step.
+        """Yield what a run executes, in the order of a scheduled module; fusions are one step.
 
         Loops are unrolled by their known trip count, and every branch is listed.
         """
@@ -132,7 +140,9 @@ class Module:
                         for _ in range(int(times)):
                             yield from run(callee)
 
-        return run(self.entry)
+        for name in self.computations:
+            if name in self._entries:
+                yield from run(name)
 
     def inner(self, instruction: Any) -> list[Any]:
         """Return the instructions that an instruction calls, at any depth; itself if none."""
