@@ -50,7 +50,7 @@ class LaunchLooks:
         # Rounds cannot compare an arm that is measured alone.
         needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
         needed -= self._settled
-        shares = {arm: width for arm, width in self._widths.items() if width > 1}
+        shares = {arm: width for arm, width in self._widths.items() if arm not in self._settled}
         if late:
             left = (1 + EXTENSION) / self._progress
             undecided = {arm: claims[arm] for arm in needed if claims[arm].to_decide > 0}

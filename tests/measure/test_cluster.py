@@ -171,13 +171,16 @@ def test_all_must_know_of_equally_many(cluster: Cluster) -> None:
 def test_versions_that_differ_are_named(cluster: Cluster) -> None:
     led, other = cluster.lead(), hello(config_of(1))
     ours = other["versions"]["jax"]
-    other["versions"] |= {"jax": "0.1", "lockstep": ""}
+    other["versions"] |= {"jax": "0.1", "lockstep": "", "added": "1"}
+    del other["versions"]["flax"]  # it is installed without its metadata
     connection = cluster.says(other)
     message = "the processes have different versions"
     with connection, pytest.raises(ClusterError, match=message) as caught:
         led.result()
     assert f"rank 1 has jax 0.1, rank 0 has {ours}" in str(caught.value)
-    assert "rank 1 has lockstep unknown, rank 0 has" in str(caught.value)
+    for name in ("lockstep", "flax"):
+        assert f"rank 1 has {name} unknown, rank 0 has" in str(caught.value)
+    assert "rank 1 has added 1, rank 0 has unknown" in str(caught.value)
 
 
 def test_a_port_in_use_is_named(cluster: Cluster) -> None:

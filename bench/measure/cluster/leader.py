@@ -257,10 +257,11 @@ class Leader(Hosts):
         """Check that all processes have the same versions, because they run one program."""
         ours = self._hellos[0]["versions"]
         faults = [
-            f"rank {rank} has {name} {theirs or 'unknown'}, rank 0 has {ours[name] or 'unknown'}"
-            for rank, other in sorted(self._hellos.items())
-            for name, theirs in other["versions"].items()
-            if theirs != ours[name]
+            f"rank {rank} has {name} {theirs.get(name) or 'unknown'}, "
+            f"rank 0 has {ours.get(name) or 'unknown'}"
+            for rank, theirs in ((r, one["versions"]) for r, one in sorted(self._hellos.items()))
+            for name in sorted(ours.keys() | theirs.keys())
+            if theirs.get(name) != ours.get(name)
         ]
         if faults:
             raise ClusterError("the processes have different versions: " + "; ".join(faults))

@@ -210,7 +210,7 @@ class LocalProcess(Guarded):
     """
 
     def __init__(self, order: Order, on_line: OnLine) -> None:
-        platform, devices, place = order["platform"], order["devices"], order["place"]
+        platform, devices, place = order["platform"], order["devices"], order["place"].copy()
         job, processes, neighbours = order["job"], place["processes"], len(order["ranks"])
         index = order["ranks"].index(place["rank"])
         self._turns = Turns()
