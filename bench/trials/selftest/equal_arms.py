@@ -250,7 +250,7 @@ def _alpha(planned: int, looks: tuple[int, ...], comparisons: int) -> float:
 
 def part(rounds: Rounds, rows: NDArray[np.intp], factors: dict[str, float]) -> Rounds:
     """Select rounds by their indices, and the arms in `factors`, with times multiplied by them."""
-    chosen = np.ix_(rows, [rounds.arms.index(arm) for arm in factors])
+    chosen = np.ix_(rows, np.array([rounds.arms.index(arm) for arm in factors]))
     scale = np.array(list(factors.values()))
     return Rounds(
         arms=tuple(factors),
