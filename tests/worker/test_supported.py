@@ -58,6 +58,7 @@ def test_an_answer_that_is_no_reason_is_a_fault_once(tmp_path, value):
     ("body", "said"),
     [
         ("raise KeyError('rows')", r"KeyError: 'rows' \(own.py:4\)"),
+        ("__import__('json').loads('no')", r"JSONDecodeError: Expecting value: .* \(own.py:4\)"),
         ("return {'loss': 0}", "problem returns an object of type dict"),
     ],
 )

@@ -49,9 +49,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 class Children:
     """The processes of one foreign arm: one, or one per device.
 
-    The variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT identify each of the
-    `processes`, as under torchrun. `variables` are those of a variant. UnsupportedError if the
-    command cannot be started.
+    The variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are
+    those of torchrun, `variables` those of a variant. UnsupportedError if the command cannot start.
     """
 
     def __init__(
@@ -67,10 +66,10 @@ class Children:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         path = filter(None, [str(ROOT) if CHECKOUT else "", os.environ.get("PYTHONPATH")])
-        common = dict.fromkeys(THREAD_VARIABLES, str(threads))
-        common["PYTHONPATH"] = os.pathsep.join(path)
-        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(processes)}
-        environment = Variant("", variables or {}).applied(os.environ) | common
+        own = {"PYTHONPATH": os.pathsep.join(path), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        own |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+        own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+        environment = Variant("", variables or {}).applied(os.environ) | own
         self._processes: list[Any] = []
         self._readers: list[threading.Thread] = []
         self._last_lines = [""] * processes

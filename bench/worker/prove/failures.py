@@ -1,6 +1,7 @@
 """Outcomes of cells whose implementation raised an exception of any kind, even SystemExit."""
 
 import math
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -161,7 +162,8 @@ def _place(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not {ROOT / "bench", ROOT / "lockstep"} & {*Path(frame.filename).parents}
     ]
-    own = [frame for frame in frames if not {"site-packages", "dist-packages"} & {*frame[0].parts}]
+    stdlib, packages = Path(sysconfig.get_path("stdlib")), {"site-packages", "dist-packages"}
+    own = [f for f in frames if stdlib not in f[0].parents and not packages & {*f[0].parts}]
     return next((f" ({path.name}:{line})" for path, line in reversed(own or frames)), "")
 
 

@@ -147,7 +147,7 @@ def steps_per_span(
     each = []
     for arm in arms:
         turn_of(arm.name)
-        each.append(statistics.median(arm.run(1) for _ in range(CALIBRATION_STEPS)))
+        each.append(statistics.median([arm.run(1) for _ in range(CALIBRATION_STEPS)]))
     turn_of("")
     turn = seconds * 1e9 / rounds / sum(each)
     steps = max(1, min(MAX_STEPS, int((turn - 1) / (1 + LATENCY_SHARE))))  # 1 is the wash-out
