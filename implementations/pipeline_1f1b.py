@@ -57,7 +57,8 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
 
         def backward(x: jax.Array, d_y: jax.Array, number: jax.Array) -> Any:
             """Run this stage again; return the loss and the gradients of parameters and input."""
-            (_, loss), transposed = jax.vjp(partial(run, number=number), params, x)
+            with jax.named_scope("recomputed"):
+                (_, loss), transposed = jax.vjp(partial(run, number=number), params, x)
             return loss, *transposed((d_y, jnp.full_like(loss, scale)))
 
         def tick(carry: Any, now: jax.Array) -> tuple[Any, None]:
@@ -65,7 +66,8 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
             f, b = now - stage, now - 2 * (stages - 1) + stage  # the two passes' microbatches
             inputs = inputs.at[f % slots].set(x)
             busy = (f >= 0) & (f < microbatches) & (stage < stages - 1)
-            y = jax.lax.cond(busy, lambda: run(params, x, f)[0], lambda: x)
+            with jax.named_scope("forward"):
+                y = jax.lax.cond(busy, lambda: run(params, x, f)[0], lambda: x)
             of_part = partial(backward, inputs[b % slots], d_y, b)
             loss, grads, d_x = run_if((b >= 0) & (b < microbatches), of_part)
             x = jax.lax.ppermute(y, "pipe", onward)

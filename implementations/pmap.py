@@ -51,7 +51,7 @@ def build(problem: Problem, mesh: Mesh) -> TrainStep:
         return place_batch_on_shards(slices, one_slice_a_device)
 
     def as_replicas(stacked: jax.Array) -> jax.Array:
-        """View the same buffers as one replicated array: each device's slice is its replica."""
+        """Copy the slices into one replicated array: each device's slice is its replica."""
         slices = [shard.data[0] for shard in stacked.addressable_shards]
         sharding = NamedSharding(mesh, P())
         return jax.make_array_from_single_device_arrays(slices[0].shape, sharding, slices)

@@ -178,7 +178,7 @@ def create_sharded_state(
     start = None
     if problem.start is not None:
         start = jax.device_put(arrange(problem.start), shardings)
-    opt_specs = optimizer_specs(problem, jax.eval_shape(create, start)[1], specs)
+    opt_specs = optimizer_specs(problem, *jax.eval_shape(create, start), specs)
     opt_shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), opt_specs)
     return jax.jit(create, out_shardings=(shardings, opt_shardings))(start)
 
@@ -206,20 +206,16 @@ def shard_mapped_step(
     def left(spec: P) -> tuple[str, ...]:
         return tuple(name for name in sum_over if name not in spec)
 
-    def summed(params: Params, batch: Any) -> tuple[jax.Array, Params]:
-        # Without this mark, jax.grad would sum the gradients over these axes by itself.
-        own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), params, specs[0])
-        loss, grads = loss_and_gradients(own, batch)
-        grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs[0])
-        return jax.lax.psum(loss, sum_over), grads
-
     @partial(jax.jit, donate_argnums=0)
     @partial(jax.shard_map, mesh=mesh, in_specs=(specs, P(axes)), out_specs=(specs, P()))
     def step(state: tuple[Params, Any], batch: Any) -> tuple[Any, jax.Array]:
         params, opt_state = state
-        loss, grads = summed(params, batch)
+        # Without this mark, jax.grad would sum the gradients over these axes by itself.
+        own = jax.tree.map(lambda x, s: jax.lax.pcast(x, left(s), to="varying"), params, specs[0])
+        loss, grads = loss_and_gradients(own, batch)
+        grads = jax.tree.map(lambda x, spec: jax.lax.psum(x, left(spec)), grads, specs[0])
         updates, opt_state = problem.optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
+        return (optax.apply_updates(params, updates), opt_state), jax.lax.psum(loss, sum_over)
 
     return TrainStep(
         state=state,
@@ -229,11 +225,12 @@ def shard_mapped_step(
     )
 
 
-def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:
-    """Return PartitionSpecs for an optimizer's state, given as arrays or shapes.
+def optimizer_specs(problem: Problem, params: Params, opt_state: Any, specs: Params) -> Any:
+    """Return PartitionSpecs for an optimizer's state; it and parameters are arrays or shapes.
 
-    Per-parameter state, such as moments, is sharded like the parameter; the rest, such as a step
-    count, is replicated. optax.MaskedNode stands where a parameter has no such state.
+    State of a parameter's shape, such as moments, is sharded like the parameter; the rest, such as
+    a step count or Adafactor's factors, is replicated. optax.MaskedNode stands where a parameter
+    has no such state.
     """
 
     def is_masked(node: Any) -> bool:
@@ -241,9 +238,10 @@ def optimizer_specs(problem: Problem, opt_state: Any, specs: Params) -> Any:
 
     return optax.tree_utils.tree_map_params(
         problem.optimizer,
-        lambda own, spec: own if is_masked(own) else spec,
+        lambda own, spec, like: own if is_masked(own) else spec if own.shape == like.shape else P(),
         opt_state,
         specs,
+        params,
         transform_non_params=lambda _: P(),
         is_leaf=is_masked,
     )

@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from jax.sharding import NamedSharding
@@ -98,6 +99,21 @@ def test_state_is_made_sharded(start):
     whole = sum(leaf.size for leaf in jax.tree.leaves(drawn))
     # AdamW keeps two numbers a parameter, and counts.
     assert sum(shards) == pytest.approx(3 * whole / 4, abs=2)
+
+
+@pytest.mark.parametrize(
+    "rule", [optax.novograd, partial(optax.adafactor, min_dim_size_to_factor=8)]
+)
+def test_state_of_other_shapes_than_the_parameters_is_replicated(rule):
+    """Adafactor keeps two vectors for a matrix, and NovoGrad one number for a parameter."""
+    mesh = make_mesh(MeshShape.parse("fsdp=4"))
+    problem = replace(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), optimizer=rule(1e-3))
+    params, opt_state = create_sharded_state(problem, mesh, fsdp_specs(problem, mesh, "fsdp"))
+    shapes = {leaf.shape for leaf in jax.tree.leaves(params)}
+    other = [leaf for leaf in jax.tree.leaves(opt_state) if leaf.shape not in shapes]
+    assert {True} == {leaf.sharding.is_fully_replicated for leaf in other if leaf.size}
+    matrices = [leaf for leaf in jax.tree.leaves(opt_state) if leaf.ndim > 1]
+    assert not any(leaf.sharding.is_fully_replicated for leaf in matrices)
 
 
 def test_a_device_never_holds_the_whole_model_while_its_state_is_made(monkeypatch):

@@ -163,9 +163,8 @@ def test_lowers_for_an_accelerator(case, kernels):
         assert "x1024x1024x" not in text, "scores of all pairs of tokens"
 
     dtypes = counts(r"dot_general.*\(tensor<[\dx]*x(\w+)>, tensor<[\dx]*x(\w+)>\)", text)
-    if case.name != "context_ring":  # adds up softmaxes of parts in float32
-        wide = {pair for pair in dtypes if pair != ("bf16", "bf16")}
-        assert not wide or (case.platform == "tpu" and dtypes[("f32", "f32")] == 1), "the kernel's"
+    wide = {pair for pair in dtypes if pair != ("bf16", "bf16")}
+    assert not wide or (case.platform == "tpu" and dtypes[("f32", "f32")] == 1), "the kernel's"
 
     donated = text.count("tf.aliasing_output") + text.count("jax.buffer_donor")
     parameters = len(jax.tree.leaves(shapes_of_params(problem)))

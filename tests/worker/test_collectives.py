@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
+from jaxlib._hlo import hlo_module_from_text
 
 from bench.contract.logical_axes import TENSOR_PARALLEL, partition_specs, path_of
 from bench.contract.placement import fsdp_specs, shapes_of_params
@@ -40,6 +42,32 @@ from tests.slow import slow
 )
 def test_groups_are_read_in_every_form(text, groups):
     assert parse_groups(text, 8) == groups
+
+
+OF_FOUR = """HloModule jit_step, num_partitions=4
+
+ENTRY e {{ n = s32[4]{{0}} constant({{1, 1, 1, 1}})
+ a = f32[4]{{0}} parameter(0)
+ b = f32[4]{{0}} negate(a)
+ ROOT c = f32[4]{{0}} {} }}
+"""
+
+
+def of_four(instruction):
+    module = hlo_module_from_text(OF_FOUR.format(instruction))
+    return [*collectives(SimpleNamespace(hlo_modules=lambda: [module]), 4)]
+
+
+def test_groups_are_read_whatever_follows_them():
+    (found,) = of_four(
+        "all-to-all(a), replica_groups={{0,1},{2,3}}, dimensions={0}, control-predecessors={b}"
+    )
+    assert (found.groups, found.bytes) == (((0, 1), (2, 3)), 16)
+
+
+def test_collectives_whose_bytes_are_not_known_are_an_error():
+    with pytest.raises(ValueError, match="the bytes of a ragged-all-to-all are not known"):
+        of_four("ragged-all-to-all(a, b, n, n, n, n), replica_groups={{0,1,2,3}}")
 
 
 @pytest.mark.parametrize("text", ["mesh['a'=4] {'c'}", "[4,2]<=", "all of them"])
@@ -580,8 +608,8 @@ def test_attention_over_a_divided_sequence_moves_what_theory_says(name, data, wa
     mesh = f"data={data},context={ways}"
     found = run(name, light(gpt2.problem(config, 8, "fp32")), mesh)
     own = 4 * (8 // data) * (length // ways) * width
-    # Of two devices, both passes move the same keys and values, and XLA moves them once.
-    ring = 6 * (ways - 1) + 2 if ways > 2 else 6
+    # XLA:CPU of jaxlib 0.10 merges the first transfers of both passes, in spite of the barrier.
+    ring = 6 * (ways - 1) + (2 if jax.__version_info__ >= (0, 11) else 0)
     expected = {
         "context_ring": {"collective-permute": [own] * layers * ring},
         "context_gathered": {

@@ -163,6 +163,27 @@ def test_zeros_that_the_gradient_of_a_strided_convolution_inserts_are_no_work(ar
     assert product_flops(compiled(jax.grad(convolved, argument), image, kernel)) == expected
 
 
+@pytest.mark.parametrize(
+    ("made", "given", "target"),
+    [
+        ("2,8,8,32", ("2,16,16,8", "3,3,8,32"), "convForward"),
+        ("2,16,16,8", ("2,8,8,32", "3,3,8,32"), "convBackwardInput"),
+        ("3,3,8,32", ("2,16,16,8", "2,8,8,32"), "convBackwardFilter"),
+    ],
+)
+def test_a_convolution_of_cudnn_counts_what_the_forward_one_does(made, given, target):
+    x, y = given
+    text = f"""HloModule jit_step
+ENTRY e {{ x = f32[{x}]{{3,2,1,0}} parameter(0)
+ y = f32[{y}]{{3,2,1,0}} parameter(1)
+ ROOT z = (f32[{made}]{{3,2,1,0}}, u8[64]{{0}}) custom-call(x, y), window={{size=3x3 stride=2x2
+   pad=0_1x0_1}}, dim_labels=b01f_01io->b01f, custom_call_target="__cudnn${target}" }}"""
+    program = SimpleNamespace(
+        hlo_modules=lambda: [hlo_module_from_text(text)], local_devices=lambda: [0]
+    )
+    assert product_flops([program]) == 2 * (2 * 8 * 8 * 32) * (3 * 3 * 8)
+
+
 LIBRARIES = """HloModule jit_step, is_scheduled=true
 
 ENTRY e { x = bf16[64,32]{1,0} parameter(0)

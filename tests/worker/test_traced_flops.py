@@ -23,6 +23,16 @@ def test_a_product_and_its_gradients():
     assert batched == 3 * PRODUCT
 
 
+@pytest.mark.parametrize("argument", [0, 1])
+def test_products_of_groups_and_their_gradients(argument):
+    """Each row is multiplied by the matrix of its group alone."""
+    groups, sizes = jnp.ones((2, 16, 16)), jnp.array([3, 5])
+    product = lambda x, w: jax.lax.ragged_dot(x, w, sizes)  # noqa: E731
+    assert flops_if_traceable(product, X, groups) == PRODUCT
+    gradient = jax.grad(lambda *both: (product(*both) ** 2).sum(), argument)
+    assert flops_if_traceable(gradient, X, groups) == 2 * PRODUCT
+
+
 def test_loops_count_as_often_as_they_run():
     def step(x):
         inner = lambda x, _: (jnp.tanh(x @ W), None)  # noqa: E731

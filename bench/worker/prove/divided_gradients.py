@@ -138,7 +138,7 @@ class DividedGradients:
 
     def place_optimizer(self, opt_state: Any) -> Any:
         """Place a state of the problem's optimizer with its parameters."""
-        specs = optimizer_specs(self._problem, opt_state, self._specs)
+        specs = optimizer_specs(self._problem, self._shapes, opt_state, self._specs)
         return jax.device_put(opt_state, self._shardings(specs))
 
     def __call__(self, params: Params, model_state: ModelState, batch: Batch) -> Any:

@@ -26,7 +26,7 @@ def bytes_of(arrays: Iterable[tuple[str, list[int]]]) -> int:
 
 
 GROUPS = re.compile(
-    r"\b(?:replica_groups|source_target_pairs)=(.*?)(?=, (?!device_ids)[a-z_]+=|$)", re.MULTILINE
+    r"\b(?:replica_groups|source_target_pairs)=(.*?)(?=, (?!device_ids)[a-z_-]+=|$)", re.MULTILINE
 )
 """The device groups among an instruction's attributes."""
 
@@ -73,11 +73,13 @@ def collectives(
       period: steps in which each branch of a condition is taken once.
 
     Raises:
-      ValueError: device groups or dtypes have an unknown form.
+      ValueError: device groups or dtypes have an unknown form, or a kind's bytes are not known.
     """
     for module in hlo.modules_of([executable]):
         for instruction, count in module.executed(period):
             kind = hlo.opcode(instruction).removesuffix("-start")  # if asynchronous
+            if count and kind in {"ragged-all-to-all", "collective-broadcast"}:
+                raise ValueError(f"the bytes of a {kind} are not known")
             if not count or kind not in KINDS:
                 continue
             groups, operands = groups_of(instruction, devices), instruction.operands()

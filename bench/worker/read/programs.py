@@ -191,13 +191,18 @@ def _flops(instruction: Any) -> float:
         return 0.0
     text = instruction.to_string()
     target = found[1] if (found := _CALL_TARGET.search(text)) else ""
-    if kind == "custom-call" and target not in _MATRIX_PRODUCTS | _ATTENTION_PRODUCTS.keys():
+    known = target in _MATRIX_PRODUCTS | _ATTENTION_PRODUCTS.keys() or "__cudnn$conv" in target
+    if kind == "custom-call" and not known:
         return 0.0
     _, made = next(hlo.arrays(instruction))
     (_, left), (_, right) = (next(hlo.arrays(operand)) for operand in instruction.operands()[:2])
     if products := _ATTENTION_PRODUCTS.get(target):
         return 2.0 * products * math.prod(made) * right[1]  # keys (batch, length, heads, width)
-    if kind == "convolution":
+    if "BackwardInput" in target:  # a call of cuDNN has the labels of the forward convolution
+        made = left
+    elif "BackwardFilter" in target:
+        made, right = right, made
+    if kind == "convolution" or "$conv" in target:
         # Labels such as b01f_01io->b01f: o is the kernel's output dimension.
         labels = re.search(r"\bdim_labels=\w+_(\w+)->", text)
         out = labels[1].index("o") if labels else 0
@@ -255,6 +260,13 @@ def _of_equation(equation: Any) -> float:
         spread = math.prod(params["lhs_dilation"])
         made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]] / spread
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
+    if name == "ragged_dot_general":  # each row, or each contracted element, is of one group
+        numbers = params["ragged_dot_dimension_numbers"]
+        (contracted, _), _ = numbers.dot_dimension_numbers
+        left, _, groups = (own.aval.shape for own in equation.invars[:3])
+        within_groups = numbers.lhs_ragged_dimensions[0] in contracted
+        made = math.prod(equation.outvars[0].aval.shape) / (groups[-1] if within_groups else 1)
+        return 2.0 * made * math.prod(left[dimension] for dimension in contracted)
     within = [flops_of(jaxpr) for jaxpr in core.jaxprs_in_params(params)]
     if name == "cond":
         return max(within)

@@ -171,13 +171,15 @@ def phase_of(op_name: str, source: str) -> str:
     """Return an operation's phase of the step, by the transformations under which it was traced.
 
     `jit(step)/transpose(jvp())/dot_general` belongs to the backward pass, `jit(step)/jvp()/...` to
-    the forward pass. An operation under neither belongs to the update if its source is optax's or
-    the contract's clipping.
+    the forward pass, unless a step has named its passes by `jax.named_scope`. An operation under
+    none of these belongs to the update if its source is optax's or the contract's clipping.
     """
     if "rematted_computation" in op_name:
         return "recomputed"
     if re.search(r"\btranspose\((?:\w+\()*jvp\(", op_name):
         return "backward"
+    if named := re.search(r"/(forward|recomputed)/", op_name):
+        return named[1]
     if "jvp(" in op_name:
         return "forward"
     return "update" if source.startswith(("optax/", "bench/contract/clipping.py")) else "other"
