@@ -31,6 +31,7 @@ from bench.records.host import cores, installed, load_average, usable_cores
 from bench.records.mesh import AXES, MeshShape
 from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, SampleRow
+from bench.records.statuses import MARGIN
 from bench.records.temporary_folders import temporary_folder
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
@@ -74,7 +75,7 @@ def compare(
     precision: str | None = None,
     loss_tolerance: float | None = None,
     update_tolerance: float | None = None,
-    margin: float = 0.01,
+    margin: float = MARGIN,
     decide_at: float | None = None,
     rounds: int = ROUNDS,
     seconds: float = MOST_SECONDS,

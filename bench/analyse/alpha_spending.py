@@ -50,15 +50,16 @@ class AlphaSpending:
         Return the error of this look, over all comparisons. It exceeds what the look spends,
         because part of it was spent by earlier looks.
         """
-        before = self.looks[-1]["rounds"] if self.looks else 0
+        last = self.looks[-1] if self.looks else Look(rounds=0, alpha=0.0, spent=0.0)
+        more = rounds - last["rounds"]
         of_reserve = RESERVE * (1 - 1 / progress) if progress > 1 else 0.0
         until = max(ALPHA * ((1 - RESERVE) * min(progress, 1.0) + of_reserve), self.spent)
-        if rounds < before or not rounds or (rounds > before and until == self.spent):
+        if more < 0 or not rounds or (more and until == self.spent):
             return 0.0
-        again = self.looks.pop()["alpha"] if self.looks and rounds == before else 0.0
+        again = self.looks.pop()["alpha"] if self.looks and not more else 0.0
         each = _nominal(self.looks, rounds, (until - self.spent) / comparisons, comparisons)
         alpha = max(again, each * comparisons)
-        self.looks.append(Look(rounds=rounds, alpha=alpha, spent=until))
+        self.looks.append({**last, "rounds": rounds, "alpha": alpha, "spent": until})
         return alpha
 
 

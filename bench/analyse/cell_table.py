@@ -70,7 +70,7 @@ def build(run: Run) -> Tables:
     in_order = sorted(run.block_rows, key=itemgetter(*BLOCK_ORDER))
     blocks = grouped((row["block"], row) for row in in_order)
     ceilings = peaks.ceilings(run.block_rows)
-    samples = _timed_samples(run)
+    samples = timed_samples(run)
     of_block = dict.fromkeys(blocks, samples.iloc[:0]) | dict(iter(samples.groupby("block")))
     energy = energy_per_step.measure(samples, run.block_rows)
     device_kind, margin = run.manifest["device_kind"], margin_of(run.manifest)
@@ -134,10 +134,12 @@ def _rank(cell: Mapping[str, Any]) -> tuple[bool, float, float, str]:
     return bool(cell["approximate"]), ratio, cell["step_s"], cell["implementation"]
 
 
-def _timed_samples(run: Run) -> pd.DataFrame:
+def timed_samples(run: Run) -> pd.DataFrame:
     """Select the samples of `ok` cells in their last attempts, and of the arms beside them."""
     key = itemgetter("block", "launch", "attempt")
-    ok = {(*key(r), r["implementation"]) for r in run.last_cell_rows if r["status"] == "ok"}
+    right = {row["cell"] for row in run.decisive() if row["status"] == "ok"}
+    timed = [r for r in run.last_cell_rows if r["status"] == "ok" and r["cell"] in right]
+    ok = {(*key(row), row["implementation"]) for row in timed}
     twins = {(*key(r), TWIN) for r in run.block_rows if (*key(r), r["baseline"]) in ok}
     ways = (*INPUT_WAYS, *ABLATIONS)
     beside = {(*place, arm_beside(name, way)) for *place, name in ok for way in ways}

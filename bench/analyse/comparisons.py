@@ -46,6 +46,7 @@ class Comparison:
     """The A/A twin against the baseline."""
     alpha: float
     """Error of the last look at the block, shared by all comparisons of a family."""
+    looks: Sequence[Look]
     process: Spreads
     """Spreads between its launches, as assumed or measured."""
     margin: float
@@ -108,6 +109,15 @@ class Comparison:
         alpha = self.alpha / pairs(len(self.arms))
         return compare(self.rounds, known, alpha, self.margin, self.process).get(arm)
 
+    def judged(self, arm: str, other: str, sharing: float) -> Claim:
+        """Return the claim about an arm, where `sharing` comparisons share the error of the looks.
+
+        KeyError if there are no samples of both.
+        """
+        alpha, programs = alpha_of(arm, self.looks) / sharing, self.programs
+        of = compare(self.rounds, {arm: other}, alpha, self.margin, self.process, programs)
+        return of[arm]
+
     def all_pairs(self) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
         """Return every two arms with the log of their ratio and its interval: (pairs, 3).
 
@@ -150,8 +160,8 @@ def compare_arms(
     found = ratios(rounds, opponents | fed | {TWIN: baseline}, process)
     floor = found.pop(TWIN, None)
     programs = {cell["implementation"]: identity(cell) for cell in cells}
-    # Of arms that run one program, the one with the most rounds speaks for all.
-    named = sorted(filter(found.__contains__, opponents), key=lambda arm: found[arm].rounds)
+    # Of arms that run one program, the one with the most shared rounds speaks for all.
+    named = sorted(filter(found.get, opponents), key=lambda a: (found[a].paired, found[a].rounds))
     longest = {programs[arm] or arm: found[arm] for arm in named}
     found |= {arm: longest[programs[arm] or arm] for arm in named}
     count = max(1, len({*opponents.items(), *fed.items(), *versions.items()}))
@@ -175,6 +185,7 @@ def compare_arms(
         rounds=rounds,
         floor=floor,
         alpha=last,
+        looks=looks,
         process=process,
         margin=margin,
         claims={arm: one for arm, one in claims.items() if arm not in fed},
@@ -199,11 +210,11 @@ def compare_arms(
 
 
 def alpha_of(arm: str, looks: Sequence[Look]) -> float:
-    """Return the error of the claim about an arm: the largest of the looks since it was settled.
+    """Return the error of the claim about an arm: the largest of the looks since it was decided.
 
-    A claim that was settled at a look remains so, even if its error exceeds the last look's.
+    A claim that was decided at a look remains so, even if its error exceeds the last look's.
     """
-    since = takewhile(lambda look: arm in look.get("settled", ()), reversed(looks))
+    since = takewhile(lambda x: arm in x.get("decided", x.get("settled", ())), reversed(looks))
     errors = [look["alpha"] for look in since] or [look["alpha"] for look in looks[-1:]]
     return float(max(errors, default=0.0))
 
@@ -213,16 +224,19 @@ def _comparable(
 ) -> tuple[str, pd.DataFrame]:
     """Return a block's baseline, and the samples that may be compared with it.
 
-    The baseline is that of the attempt that timed the most arms. Cells measured alone are their own
-    baselines, and their twins count for no other cell.
+    The baseline is that of the attempt that timed the most arms, if it may be shown. Cells measured
+    alone are their own baselines, and their twins count for no other cell.
     """
     if refused := [cell["implementation"] for cell in cells if cell["status"] != "ok"]:
         samples = samples[~samples["arm"].map(implementation_of).isin(refused)]
     if samples.empty:
         return "", samples
     baselines = {row["attempt"]: row["baseline"] for row in attempts}
-    if len(set(baselines.values())) == 1:
+    if len({*baselines.values()}) == 1 and attempts[0]["baseline"] not in refused:
         return attempts[0]["baseline"], samples
-    baseline = baselines[samples.groupby("attempt")["arm"].nunique().idxmax()]
+    sizes = samples.groupby("attempt")["arm"].nunique()
+    fit = sizes[~sizes.index.map(baselines).isin(refused)]
+    exact = (c["implementation"] for c in cells if c["status"] == "ok" and not c["approximate"])
+    baseline = next(exact, "") if fit.empty else baselines[fit.idxmax()]
     of_others = samples["attempt"].map(baselines) != baseline
     return baseline, samples[~((samples["arm"] == TWIN) & of_others)]

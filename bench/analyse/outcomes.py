@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from bench.analyse import cell_table
 from bench.analyse.comparisons import Comparison, Row
-from bench.analyse.ratio_intervals import compare
 from bench.analyse.same_programs import Relation, relation
 from bench.analyse.verdicts import Claim
 from bench.records.attempts import Attempt, Decision, Question
@@ -91,8 +90,7 @@ class Outcome:
 def judge(run: Run, ended: str = "") -> Outcome:
     """Compare every cell that a stored run's manifest names with its base.
 
-    The error of a verdict is a share of the error of the last look at its block, so that all
-    verdicts of the run share one error: see bench.analyse.verdicts. `ended` says why the run
+    All verdicts of the run share one error: see bench.analyse.verdicts. `ended` says why the run
     stopped before everything was measured, if it did.
     """
     tables = cell_table.build(run)
@@ -105,8 +103,8 @@ def judge(run: Run, ended: str = "") -> Outcome:
             cells[name] = row
     blocks = {comparison.name: comparison for comparison in tables.comparisons}
     names: list[str] = run.manifest["config"]["regress"]["cells"]
-    share = 1 / len(names)
-    cases = [_case(name, cells, blocks.get(name.rpartition("/")[0]), share) for name in names]
+    found = {name: blocks.get(name.rpartition("/")[0]) for name in names}
+    cases = [_case(name, cells, block, len(names)) for name, block in found.items()]
     return Outcome(
         cases=sorted(cases, key=lambda case: (WORDS.index(case.word), case.cell)),
         manifest=run.manifest,
@@ -117,7 +115,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
     )
 
 
-def _case(name: str, cells: Mapping[str, Row], block: Comparison | None, share: float) -> Case:
+def _case(name: str, cells: Mapping[str, Row], block: Comparison | None, sharing: int) -> Case:
     head, base = cells.get(name), cells.get(base_of(name))
     if head is None or base is None or block is None:
         return Case(name, "undecided", NOT_MEASURED)
@@ -132,9 +130,7 @@ def _case(name: str, cells: Mapping[str, Row], block: Comparison | None, share: 
         which = "head" if head["approximate"] else "base"
         return Case(name, "undecided", f"only the step of the {which} is approximate", head, base)
     arm = str(head["implementation"])
-    opponents, alpha = {arm: base_of(arm)}, share * block.alpha
-    figures = block.margin, block.process, block.programs
-    claim = compare(block.rounds, opponents, alpha, *figures)[arm]
+    claim = block.judged(arm, base_of(arm), sharing)
     apart = "they ran in processes of their own, one after the other"
     reason = "" if claim.ratio.paired else apart
     return Case(name, claim.verdict.word, reason, head, base, claim)
@@ -180,17 +176,14 @@ def judge_attempts(
 ) -> dict[str, Ruling]:
     """Decide about each challenger in a run of one block.
 
-    `sharing` is the number of comparisons among which the error of the block's last look is
-    divided, as it was when the looks were taken.
+    `sharing` is the number of comparisons among which the error of the block's looks is divided, as
+    it was when the looks were taken.
     """
     tables = cell_table.build(run)
     cells = {row["implementation"]: row for row in tables.rows}
     # Those that failed in any launch.
     failed = {row["implementation"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     block = tables.comparisons[0]
-    opponents = dict.fromkeys(challengers, incumbent)
-    alpha = block.alpha / sharing
-    claims = compare(block.rounds, opponents, alpha, block.margin, block.process, block.programs)
     own, rulings = cells[incumbent], dict[str, Ruling]()
     for name in challengers:
         cell = failed.get(name, cells.get(name))
@@ -203,7 +196,7 @@ def judge_attempts(
         elif own["status"] != "ok":
             rulings[name] = Ruling("undecided", f"the incumbent fails, {_why(own)}")
         else:
-            claim, programs = claims[name], relation(cell, own)
+            claim, programs = block.judged(name, incumbent, sharing), relation(cell, own)
             decision = _DECISIONS[claim.verdict.word]
             rulings[name] = Ruling(decision, "", claim, programs, (cell, own))
     return rulings

@@ -12,16 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.signed_rank import nan_quantiles, shift
+from bench.analyse.signed_rank import nan_quantiles
 
 Figure = Literal["throughput", "latency"]
-
-SWITCH_ALPHA = {1: 0.35, 2: 0.1}
-"""By the number of spans, the error of the test that a wash-out step agrees with the spans after
-it. The host loop of python_loop, for example, takes up to 6 % longer in the wash-out step. A
-difference that the test misses biases the ratio, and more so beside a single span: at these errors,
-95 % intervals cover at least some 92 % of true ratios, whatever the difference. Larger errors would
-discard more wash-out steps of arms that do not differ."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +29,8 @@ class Rounds:
     latency: NDArray[np.float64]
     """Like `throughput`, but waiting for the devices after every step; identical to it where the
     throughput span is a single step."""
-    wash_out: NDArray[np.float64]
-    """Like `throughput`, for the step before the spans; NaN unless each span is one step too."""
+    compared: NDArray[np.float64]
+    """Like `throughput`; of two spans of a single step, as in early runs, the geometric mean."""
     position: NDArray[np.float64]
     """(rounds, arms): place of the turn in its round, from 0."""
     predecessor: NDArray[np.float64]
@@ -59,21 +52,19 @@ class Rounds:
             filled[row, column] = values
             return filled
 
-        steps, waited_steps = (samples[name].to_numpy(float) for name in ("steps", "latency_steps"))
-        throughput, latency, wash_out = (
-            samples[f"{span}_ns"].to_numpy(float) / 1e9
-            for span in ("throughput", "latency", "wash_out")
-        )
-        throughput = throughput / steps
-        own = waited_steps > 0
+        steps, waited = (samples[name].to_numpy(float) for name in ("steps", "latency_steps"))
+        throughput = samples["throughput_ns"].to_numpy(float) / 1e9 / steps
+        latency = samples["latency_ns"].to_numpy(float) / 1e9
+        latency = np.divide(latency, waited, out=throughput.copy(), where=waited > 0)
+        single = (steps == 1) & (waited <= 1)
         position = samples["position"].to_numpy(float)
         predecessor = pd.Index(arms).get_indexer(samples["predecessor"])
         return cls(
             arms=tuple(arms.tolist()),
             attempt=keys // longest,
             throughput=table(throughput),
-            latency=table(np.where(own, latency / np.where(own, waited_steps, 1), throughput)),
-            wash_out=table(np.where((steps == 1) & (waited_steps <= 1), wash_out, np.nan)),
+            latency=table(latency),
+            compared=table(np.where(single, np.sqrt(throughput * latency), throughput)),
             position=table(position),
             predecessor=table(np.where((position == 0) | (predecessor < 0), np.nan, predecessor)),
         )
@@ -87,28 +78,11 @@ class Rounds:
     def log_ratios(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
         """Return log(time(arm) / time(other)) of arms that took turns, (rounds, pairs).
 
-        NaN where not both had a turn. Single-step spans all measure the same: the throughput span,
-        the latency span if there is one, and the wash-out step unless the switch between arms slows
-        one of them more. A round's value is then their mean.
+        NaN where not both had a turn.
         """
         place = {arm: column for column, arm in enumerate(self.arms)}
         arms, others = ([place[pair[end]] for pair in pairs] for end in (0, 1))
-
-        def logs(table: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.log(table[:, arms] / table[:, others])
-
-        values, wash_out = logs(self.throughput), logs(self.wash_out)
-        single = ~np.isnan(wash_out)
-        if single.any():
-            values = np.where(single, (values + logs(self.latency)) / 2, values)
-            spans = 1 if np.array_equal(self.latency, self.throughput, equal_nan=True) else 2
-            for column, before, timed in zip(values.T, wash_out.T, single.T, strict=True):
-                differences = (before - column)[timed]
-                if timed.any():
-                    _, low, high = shift(differences, SWITCH_ALPHA[spans])
-                    if low <= 0 <= high:
-                        column[timed] += differences / (spans + 1)
-        return values
+        return np.log(self.compared[:, arms] / self.compared[:, others])
 
     def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
         """Return the log ratios of each arm to its opponent, wherever both took turns.

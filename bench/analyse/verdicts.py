@@ -81,7 +81,7 @@ def claim(ratio: Ratio, alpha: float, margin: float, *, same: bool = False) -> C
     """Make a claim about a ratio with error alpha; if `same`, it is 1, whatever the times."""
     verdict = decide(ratio, alpha, margin)
     if same:  # the verdict keeps the interval of the times, which may contradict that
-        ratio = replace(ratio, value=1.0, error=0.0, differences=None)
+        ratio = replace(ratio, value=1.0, error=0.0, freedom=1.0, differences=None)
         verdict = replace(verdict, word="same", proved=True)
     needed = 0.0 if verdict.decided else launches_to_decide(ratio, verdict, margin)
     return Claim(ratio, verdict, needed)

@@ -175,10 +175,9 @@ def create_sharded_state(
         params = arrange(problem.draw()) if start is None else jax.tree.map(jnp.copy, start)
         return params, problem.optimizer.init(params)
 
-    start = None
-    if problem.start is not None:
-        start = jax.device_put(arrange(problem.start), shardings)
-    opt_specs = optimizer_specs(problem, *jax.eval_shape(create, start), specs)
+    start = None if problem.start is None else jax.device_put(arrange(problem.start), shardings)
+    params, opt_state = jax.eval_shape(create, start)
+    opt_specs = optimizer_specs(problem, params, opt_state, specs)
     opt_shardings = jax.tree.map(lambda s: NamedSharding(mesh, s), opt_specs)
     return jax.jit(create, out_shardings=(shardings, opt_shardings))(start)
 

@@ -233,17 +233,17 @@ class Engine:
                 raise
             keys = {}
         samples = [row for attempt in attempts for row in attempt.samples]
+        cells = [row for attempt in attempts for row in attempt.cells]
+        rows = [self._with_sources(block, proof_cache.completed(row, known)) for row in cells]
+        state.cells += rows  # the last look compares nothing that has failed
         taken, verdicts = looks.finish(samples, number)
         blocks = [attempt.block for attempt in attempts]
         blocks[0]["looks"] = taken
         state.ceilings = blocks[0]["ceilings"] or state.ceilings
-        cells = [row for attempt in attempts for row in attempt.cells]
-        rows = [self._with_sources(block, proof_cache.completed(row, known)) for row in cells]
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
         with files.storing(directory, resume=directory.name):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
-        state.cells += rows
         monitor.end(block, number, [row["status"] for row in rows], verdicts)
         proof_cache.remember(rows, keys, known, programs, directory.name)
 

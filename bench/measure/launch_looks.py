@@ -26,6 +26,7 @@ class LaunchLooks:
 
         self._schedule, self._block, self._state = schedule, block, schedule.blocks[block.name]
         self._spending = AlphaSpending(self._state.looks)
+        self._last = len(self._state.launches) + 1 >= schedule.plan.launches
         self._attempts: set[str] = set()
         self._progress = 1.0
         self._settled: set[str] = set()
@@ -36,7 +37,8 @@ class LaunchLooks:
     def arms_to_continue(self, event: LookEvent) -> list[str]:
         """List the arms that need more rounds, and the arms they are compared with.
 
-        After the planned turns, only arms that EXTENSION would probably settle need more.
+        After the planned turns, only arms that EXTENSION would probably settle need more; none does
+        if another launch is planned, because this one has no more error to spend.
         """
         rows, self._progress = event["rows"], event["progress"]
         self._state.programs |= event.get("programs", {})
@@ -45,7 +47,7 @@ class LaunchLooks:
         late = self._progress >= 1
         # If a worker died after a look, its successor takes none, and the alpha spent is lost.
         claims = self._look(rows) if len(self._attempts) == 1 else {}
-        if not claims and not self._widths:
+        if (late and not self._last) or not (claims or self._widths):
             return [] if late or (self._schedule.sharing and not self._opponents) else arms
         # Rounds cannot compare an arm that is measured alone.
         needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
@@ -83,18 +85,15 @@ class LaunchLooks:
 
     def _look(self, rows: Sequence[SampleRow]) -> dict[str, Claim]:
         schedule, samples = self._schedule, [*self._state.samples, *rows]
-        launches = len(self._state.launches)
         turns = Counter((row["attempt"], row["round"]) for row in samples)
         rounds = sum(count > 1 for count in turns.values())  # a lone arm makes no comparison
-        # Only extra turns of the last launch are beyond the plan of the run.
-        left = schedule.plan.launches - launches
-        done = self._progress if left <= 1 else min(self._progress, 1.0)
-        progress = (launches + done) / schedule.plan.launches
+        done = self._progress if self._last else min(self._progress, 1.0)
+        progress = (len(self._state.launches) + done) / schedule.plan.launches
         self._opponents = schedule.opponents(self._block, samples)
         alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
         if not self._opponents and not any(is_ablated(row["arm"]) for row in rows):
             return {}
-        found = schedule.compared(self._block, samples, self._opponents, alpha)
+        found = schedule.compared(self._block, samples, self._opponents, self._spending.looks)
         claims, settled, paired, spreads = found
         if alpha:
             from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
@@ -103,5 +102,6 @@ class LaunchLooks:
             self._widths = {a: r.value * r.half_width() / SHARE_MARGIN for a, r in shares}
             narrow = {arm for arm, width in self._widths.items() if width <= 1}
             self._settled = settled | narrow  # an arm that is undecided again comes back
-            self._spending.looks[-1]["settled"] = sorted(self._settled)
+            decided = sorted(arm for arm, one in claims.items() if one.verdict.decided)
+            self._spending.looks[-1] |= {"settled": sorted(self._settled), "decided": decided}
         return claims

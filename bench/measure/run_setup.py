@@ -96,6 +96,7 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, f
     if not found:
         return None
     # Imported here because they load slowly, and most machines have no such runs.
+    from bench.analyse.cell_table import timed_samples  # noqa: PLC0415
     from bench.analyse.process_spread import by_devices, with_twin  # noqa: PLC0415
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
@@ -104,7 +105,7 @@ def earlier_spread(catalogue: Catalogue, reports: Path) -> dict[str, dict[str, f
         for run in found
         for rows in [{row["block"]: row for row in run.block_rows}]
         for foreign in [{row["implementation"] for row in run.cell_rows if "foreign" in row}]
-        for name, own in run.samples.groupby("block")
+        for name, own in timed_samples(run).groupby("block")
         for row in [rows[str(name)]]
     )
     spreads = by_devices(blocks).items()

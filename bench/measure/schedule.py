@@ -184,16 +184,18 @@ class Schedule:
         block: Block,
         samples: Sequence[SampleRow],
         opponents: Mapping[str, str],
-        alpha: float,
+        looks: Sequence[Look],
     ) -> tuple[dict[str, Claim], set[str], Rounds, Spreads]:
         """Compare arms of a block with their opponents; arms with equal programs are the same.
 
-        All comparisons of a block share the error rate; in a gate, those of the run do. Returns the
-        claims, the arms that are settled, the samples in rounds, and the spreads between launches.
+        All comparisons of a block share the errors of its looks (see alpha_of); in a gate, those of
+        the run do. Returns the claims, the arms that are settled, the samples in rounds, and the
+        spreads between launches.
         """
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
 
+        from bench.analyse.comparisons import alpha_of  # noqa: PLC0415
         from bench.analyse.process_spread import known, log_ratios, with_twin  # noqa: PLC0415
         from bench.analyse.ratio_intervals import compare  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
@@ -208,10 +210,12 @@ class Schedule:
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
         assumed = known(self.plan.process_spread, block.mesh.size, apart)
         process = assumed.updated(self.blocks[each.name].series for each in alike)
-        share = alpha / self.family(opponents)
-        claims = compare(rounds, opponents, share, self.plan.margin, process, programs)
+        about, family = (self.plan.margin, process, programs), self.family(opponents)
+        claims: dict[str, Claim] = {}
+        for arm, other in opponents.items():
+            claims |= compare(rounds, {arm: other}, alpha_of(arm, looks) / family, *about)
         enough = {arm for arm, one in claims.items() if self.is_enough(one)}
-        needed = self.contenders(rounds, process, alpha, programs)
+        needed = self.contenders(rounds, process, alpha_of("", looks), programs)
         return claims, enough - needed, rounds, process
 
     def family(self, opponents: Mapping[str, str]) -> float:
@@ -258,8 +262,11 @@ class Schedule:
         names = [name for name in arms if done[name] < most[name] and name not in failed]
         if self.bases is not None:
             return self.bases.paired(names)
-        # The baseline alone is not worth measuring, unless arms beside it are unsettled.
-        alone = names == [self.plan.baseline_of(arms)] and names[0] not in state.waiting
+        # Others need the baseline; alone, it is worth measuring only if arms beside it are open.
+        baseline = self.plan.baseline_of(arms)
+        if names and baseline not in (*names, *failed):
+            names.insert(0, baseline)
+        alone = names == [baseline] and baseline not in state.waiting
         return [] if settled and alone else names
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
@@ -270,8 +277,7 @@ class Schedule:
             opponents = self.opponents(block, state.samples)
             more = state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES
             if state.looks and opponents and more:
-                alpha = state.looks[-1]["alpha"]
-                claims, settled, *_ = self.compared(block, state.samples, opponents, alpha)
+                claims, settled, *_ = self.compared(block, state.samples, opponents, state.looks)
                 for arm, claim in claims.items():
                     if claim.ratio.error and arm not in settled:
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)

@@ -23,6 +23,9 @@ ASSUMED = {"cpu": 0.12, "gpu": 0.02}
 """By platform, the assumed standard deviation of a round's log ratio of equal programs, used until
 a run here measures it: for steps of at least 10 ms on shared cores, and on any accelerator."""
 
+PROCESSES = 0.0035
+"""The standard deviation between processes, as bench.analyse.process_spread.PROCESS has it."""
+
 RACED = 1.5
 """Rounds of an arm that stays undecided, as a multiple of the planned rounds."""
 
@@ -36,14 +39,14 @@ def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[fl
 
     The noise of rounds is the median over launches of the newest run here that timed one of the
     plan's workloads beside a twin; only the same workloads count, because short steps vary more. A
-    normal approximation gives the half-width of a verdict's interval after the plan's rounds; the
+    normal approximation gives the half-width of a verdict's interval after the plan's launches; the
     margin is the smallest of MARGINS that is at least SEVERAL times that.
     """
     noise, source = _noise(plan, catalogue, reports)
     comparisons = max(1, len(plan.implementations) - 1)
     z = -statistics.NormalDist().inv_cdf(0.004 / comparisons)
     rounds = plan.launches * plan.worker["rounds"] * RACED
-    wanted = SEVERAL * z * noise / math.sqrt(rounds)
+    wanted = SEVERAL * z * math.hypot(noise / rounds**0.5, PROCESSES / plan.launches**0.5)
     margin = next((margin for margin in MARGINS if margin >= wanted), MARGINS[-1])
     resolves = f"{percent(margin)} is what {plan.preset} can resolve here"
     if wanted > margin:

@@ -263,6 +263,8 @@ class Look(TypedDict):
     """Probability that any verdict of the block is wrong at this look or one before."""
     settled: NotRequired[list[str]]
     """Settled arms, which leave the rounds."""
+    decided: NotRequired[list[str]]
+    """Arms with a verdict; absent in early runs."""
 
 
 class EnergyMeter(TypedDict):

@@ -12,7 +12,7 @@ from bench.analyse.comparisons import alpha_of
 from bench.analyse.process_spread import PROCESS
 from bench.analyse.ratio_intervals import Ratio, compare, estimate
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.verdicts import decide, launches_to_decide, pairs
+from bench.analyse.verdicts import claim, decide, launches_to_decide, pairs
 from bench.records.messages import is_look
 from bench.records.rows import Look
 
@@ -115,7 +115,7 @@ def rounds_of(**arms: float) -> Rounds:
     table = 0.01 * np.exp(0.1 * rng.standard_normal((32, 1)) + 1e-3 * rng.standard_normal((32, 3)))
     table *= np.array(list(arms.values()))
     nothing = np.full_like(table, np.nan)
-    return Rounds(tuple(arms), np.zeros(32, int), table, table, nothing, nothing, nothing)
+    return Rounds(tuple(arms), np.zeros(32, int), table, table, table, nothing, nothing)
 
 
 def test_arms_may_have_opponents_of_their_own() -> None:
@@ -132,6 +132,11 @@ def test_arms_may_have_opponents_of_their_own() -> None:
 def test_no_launches_decide_an_equal_ratio_without_a_margin() -> None:
     equal = ratio(1.0)
     assert launches_to_decide(equal, decide(equal, 0.01, margin=0.0), margin=0.0) == math.inf
+
+
+def test_a_proved_ratio_needs_no_rounds() -> None:
+    few = ratio(1.3, error=None, freedom=0.0)
+    assert claim(few, 0.01, 0.02, same=True).ratio.shown == (1.0, 1.0)
 
 
 def test_no_error_left_makes_no_verdict() -> None:

@@ -15,7 +15,7 @@ import pytest
 import synthetic
 from fronts import Done, Front
 
-from bench.analyse import outcomes
+from bench.analyse import comparisons, outcomes
 from bench.plan import base_revisions
 from bench.plan.base_revisions import checkouts, find_repository
 from bench.present import gate_comment
@@ -309,9 +309,9 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    compare = outcomes.compare
+    compare = comparisons.compare
     monkeypatch.setattr(
-        outcomes, "compare", lambda *a: (asked.append(a[1:3]), compare(*a))[1]
+        comparisons, "compare", lambda *a: (asked.append(a[1:3]), compare(*a))[1]
     )  # fmt: skip
     directory = planted(tmp_path, same=1.0, slower=1.1, faster=0.9)
     found = outcomes.judge(store.load(directory))

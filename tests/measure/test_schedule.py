@@ -181,11 +181,21 @@ def test_all_is_over_when_nothing_is_open() -> None:
 def test_planned_turns_are_exceeded_only_where_that_probably_decides(
     pmap: float, goes_on: bool
 ) -> None:
-    made = schedule(margin="2")
+    made = schedule(margin="2", launches="1")
     looks = LaunchLooks(made, made.plan.blocks[0])
     samples = rows(0, 32, {**TRUTH, "pmap": pmap})
     assert bool(looks.arms_to_continue(look(samples, 1.0))) == goes_on
     assert not LaunchLooks(made, made.plan.blocks[0]).arms_to_continue(look(samples, 1 + EXTENSION))
+
+
+def test_extra_turns_need_error_that_only_the_last_launch_has() -> None:
+    """A look without error would withdraw what is decided."""
+    made = schedule(margin="2")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    samples = rows(0, 32, {**TRUTH, "pmap": 1.02})
+    assert looks.arms_to_continue(look(rows(0, 16, {**TRUTH, "pmap": 1.02}), 0.5))
+    assert looks.arms_to_continue(look(samples, 1.0)) == []
+    assert looks.finish(samples, 0)[1]["jit_spmd"].verdict.word == "slower"
 
 
 def test_turns_beyond_the_plan_may_spend_error_too() -> None:
@@ -217,6 +227,37 @@ def test_two_launches_settle_an_arm_and_the_third_goes_without_it() -> None:
     made.blocks[block.name].launches.discard(2)
     assert made.blocks[block.name].settled == {"jit_spmd", "pmap"}
     assert list(made.launches({block: NAMES})) == [], "the baseline alone is not worth one"
+
+
+def test_a_decided_arm_stays_decided_at_a_stricter_look() -> None:
+    """Extra turns of others have little error left, and say nothing new about it."""
+    made = schedule(launches="1", margin="2")
+    looks = LaunchLooks(made, made.plan.blocks[0])
+    truth = {"python_loop": 1.0, TWIN: 1.0, "jit_spmd": 1.0265, "pmap": 1.028}
+    for rounds, progress in ((16, 0.5), (32, 1.0), (40, 1.25)):
+        samples = [
+            row
+            for row in rows(0, rounds, truth, noise=0.04)
+            if row["arm"] != "jit_spmd" or row["round"] < 32
+        ]
+        looks.arms_to_continue(look(samples, progress))
+    taken, claims = looks.finish(samples, 0)
+    assert [each["decided"] for each in taken] == [[], ["jit_spmd"], ["jit_spmd"]]
+    assert taken[2]["alpha"] < taken[1]["alpha"] / 3
+    assert claims["jit_spmd"].verdict.word == "slower"
+
+
+def test_an_arm_that_a_resumed_run_adds_is_measured_beside_the_baseline() -> None:
+    made = schedule()
+    (block,) = made.plan.blocks
+    state = made.blocks[block.name]
+    state.launches = {0, 1, 2}
+    state.cells = [
+        {"implementation": name, "status": "ok", "launch": n}
+        for name in NAMES[:2]
+        for n in (0, 1, 2)
+    ]
+    assert [arms for _, arms in made.launches({block: NAMES})] == [["python_loop", "pmap"]] * 3
 
 
 @pytest.mark.parametrize(("noise", "stays"), [(0.005, False), (0.2, True)])
@@ -294,7 +335,7 @@ def test_a_twin_in_a_process_of_its_own_shows_how_much_processes_differ() -> Non
     for arms in (["python_loop", "jit_spmd"], ["python_loop", TWIN, "jit_spmd"]):
         samples = [row for number in range(4) for row in rows(number, 16, dict.fromkeys(arms, 1.0))]
         opponents = {"jit_spmd": "python_loop"}
-        *_, spreads = made.compared(made.plan.blocks[0], samples, opponents, 0.01)
+        *_, spreads = made.compared(made.plan.blocks[0], samples, opponents, [])
         assert spreads.one_process == PROCESS
         found[TWIN in arms] = spreads.two_processes.freedom
     assert TWO_PROCESSES.freedom < found[False] < found[True]

@@ -130,11 +130,7 @@ class StateReader:
         return found
 
     def read(
-        self,
-        state: Any,
-        parts: tuple[Params, ModelState],
-        *,
-        moments: bool = True,
+        self, state: Any, parts: tuple[Params, ModelState], *, moments: bool = True
     ) -> HostState:
         """Copy a state, given its parts, to the host; a collective if it is sharded over processes.
 

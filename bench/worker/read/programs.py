@@ -250,23 +250,18 @@ def flops_of(jaxpr: Any) -> float:
 
 def _of_equation(equation: Any) -> float:
     name, params = equation.primitive.name, equation.params
-    if name == "dot_general":
-        (contracted, _), _ = params["dimension_numbers"]
-        left = equation.invars[0].aval.shape
-        products = math.prod(left[dimension] for dimension in contracted)
-        return 2.0 * math.prod(equation.outvars[0].aval.shape) * products
+    ragged = params.get("ragged_dot_dimension_numbers")
+    if name == "dot_general" or ragged:
+        (contracted, _), _ = ragged.dot_dimension_numbers if ragged else params["dimension_numbers"]
+        left, made = equation.invars[0].aval.shape, math.prod(equation.outvars[0].aval.shape)
+        if ragged and ragged.lhs_ragged_dimensions[0] in contracted:
+            made /= equation.invars[2].aval.shape[-1]  # every product belongs to one group
+        return 2.0 * made * math.prod(left[dimension] for dimension in contracted)
     if name == "conv_general_dilated":
         kernel, numbers = equation.invars[1].aval.shape, params["dimension_numbers"]
         spread = math.prod(params["lhs_dilation"])
         made_of = math.prod(kernel) / kernel[numbers.rhs_spec[0]] / spread
         return 2.0 * math.prod(equation.outvars[0].aval.shape) * made_of
-    if name == "ragged_dot_general":  # each row, or each contracted element, is of one group
-        numbers = params["ragged_dot_dimension_numbers"]
-        (contracted, _), _ = numbers.dot_dimension_numbers
-        left, _, groups = (own.aval.shape for own in equation.invars[:3])
-        within_groups = numbers.lhs_ragged_dimensions[0] in contracted
-        made = math.prod(equation.outvars[0].aval.shape) / (groups[-1] if within_groups else 1)
-        return 2.0 * made * math.prod(left[dimension] for dimension in contracted)
     within = [flops_of(jaxpr) for jaxpr in core.jaxprs_in_params(params)]
     if name == "cond":
         return max(within)

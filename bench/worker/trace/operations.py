@@ -178,10 +178,9 @@ def phase_of(op_name: str, source: str) -> str:
         return "recomputed"
     if re.search(r"\btranspose\((?:\w+\()*jvp\(", op_name):
         return "backward"
-    if named := re.search(r"/(forward|recomputed)/", op_name):
-        return named[1]
-    if "jvp(" in op_name:
-        return "forward"
+    named = re.search(r"/(forward|recomputed)/", op_name)
+    if named or "jvp(" in op_name:
+        return named[1] if named else "forward"
     return "update" if source.startswith(("optax/", "bench/contract/clipping.py")) else "other"
 
 
