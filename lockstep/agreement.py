@@ -11,7 +11,7 @@ import numpy as np
 from bench.contract.model_state import is_float
 from bench.records import numbers
 from bench.records.row_parts import ProofCheck
-from bench.worker.prove.carried_state import Flat, differing_paths, flat
+from bench.worker.prove.carried_state import Flat, differing_paths, flat, leaves_by_path
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.relative_errors import loss_error, rms
@@ -63,13 +63,10 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
       WrongStepError: a step does not return a pair, its loss is not a scalar jax.Array, its state
         has other leaves, something cannot be waited for, or a loss or state is not finite.
     """
-    start, state, losses = flat(state), copied(state), []
+    start, state, losses = _flat(state), copied(state), []
     fixed = {id(leaf): leaf for leaf in jax.tree.leaves(state) if not isinstance(leaf, NUMERIC)}
     for _ in range(STEPS):
         state, loss = state_and_loss(step(state, copied(batch)))
-        whole = jax.tree_util.treedef_is_leaf(jax.tree.structure(loss))
-        if isinstance(state, jax.Array) and not (state.shape or whole):
-            raise WrongStepError("the step returns (loss, state); it has to return (state, loss)")
         check_waitable(jax.tree.map(lambda x: None if id(x) in fixed else x, state), loss)
         if loss.shape:
             raise WrongStepError(f"the loss has shape {loss.shape}; it must be one scalar")
@@ -79,8 +76,10 @@ def trace(step: Step, state: State, batch: Any) -> tuple[Trace, State]:
                 "the step returns a state of another structure; new or missing leaves: "
                 f"{_some([*other])}"
             )
-    last = flat(state)
-    if not all(np.isfinite(values).all() for values in (np.array(losses), *_floats(last).values())):
+    last = _flat(state)
+    # An infinity may stay as it was, like those of a mask.
+    finite = (np.isfinite(one) | (one == start[path]) for path, one in _floats(last).items())
+    if not all(one.all() for one in (np.isfinite(losses), *finite)):
         raise WrongStepError(f"after {STEPS} steps, the loss or the state is not finite")
     return Trace(np.array(losses), start, last), state
 
@@ -115,6 +114,8 @@ class Agreement:
         self.eps = eps = rounding(precision, jax.default_backend())
         self.loss_tolerance = eps**0.5 if loss_tolerance is None else loss_tolerance
         self.update_tolerance = 4 * eps**0.5 if update_tolerance is None else update_tolerance
+        self._kept = {path: 2 * _eps(leaf) for path, leaf in leaves_by_path(state).items()}
+        """By leaf, two roundings of its own dtype, which may be wider than that of the steps."""
         self.truth = trace(reference, state, batch)[0]
         rounded = trace(reference, _rounded(state, eps), batch)[0]
         self.allowed = {
@@ -124,13 +125,18 @@ class Agreement:
         """By leaf, the largest allowed error of its update."""
 
     def _errors(self, ours: Trace) -> dict[str, float]:
-        truth = self.truth
-        found = {}
-        for path, right in _floats(truth.last).items():
-            change, size = rms(right - truth.start[path]), rms(right)
-            # A change within one rounding is none: Python numbers become arrays under jax.jit.
-            scale = change if change > self.eps * size else size or 1.0
-            found[path] = rms(ours.last[path] - right) / scale
+        """Return the error of each leaf's update, relative to the update, beyond its rounding."""
+        found, truth = {}, self.truth
+        for path in _floats(truth.last):
+            start, right = _finite(truth.start[path]), _finite(truth.last[path])
+            alike = np.isfinite(ours.last[path]) == np.isfinite(truth.last[path])
+            away = np.where(alike, _finite(ours.last[path]) - right, np.inf)
+            # Where the starting state was rounded, the start and the end of a leaf move alike.
+            off = min(rms(away), rms(away + start - _finite(ours.start[path])))
+            change, kept = rms(right - start), self._kept[path] * rms(right)
+            # A change within rounding is none: Python numbers become arrays under jax.jit.
+            scale = change if change > kept else rms(right) or 1.0
+            found[path] = max(0.0, off - kept) / scale
         return found
 
     def _wrong_loss(self, which: str, off: float) -> str:
@@ -224,6 +230,24 @@ def _floats(leaves: Flat) -> Flat:
     return {path: leaf for path, leaf in leaves.items() if leaf.dtype.kind == "f"}
 
 
+def _flat(tree: Any) -> Flat:
+    """Return the leaves of a state, with the parts of complex numbers along a new axis."""
+    return {
+        path: np.stack([leaf.real, leaf.imag]) if leaf.dtype.kind == "c" else leaf
+        for path, leaf in flat(tree).items()
+    }
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), values, 0.0)
+
+
+def _eps(leaf: Any) -> float:
+    """Return the rounding of a leaf's dtype; that of float32 for Python's numbers."""
+    dtype = getattr(leaf, "dtype", np.float32)
+    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
+
+
 def _paths(tree: Any) -> set[str]:
     return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -251,6 +275,7 @@ def _rounded(state: State, eps: float) -> State:
         if not isinstance(leaf, jax.Array | np.ndarray) or not is_float(leaf):
             return leaf
         factors = 1 + eps * chance.choice([-1.0, 1.0], leaf.shape)
-        return (leaf * factors.astype(jnp.promote_types(leaf.dtype, np.float32))).astype(leaf.dtype)
+        wide = np.float32 if leaf.dtype.itemsize < 4 else leaf.dtype  # noqa: PLR2004 - bytes
+        return (leaf.astype(wide) * factors.astype(wide)).astype(leaf.dtype)
 
     return jax.tree.map(move, state)

@@ -67,7 +67,7 @@ def refusing(*errors: type[Exception]) -> Iterator[None]:
 def _ending_on_errors() -> Iterator[None]:
     try:
         yield
-    except (BadInput, StoreError) as error:
+    except (BadInput, StoreError, PermissionError) as error:
         refuse(message(error))
     except ChildError as error:
         refuse(str(error), FAILED)

@@ -14,7 +14,6 @@ from bench.plan.selection import selector
 from bench.records import files
 from bench.records.cells import PRECISIONS, StepOptions
 from bench.records.messages import Catalogue
-from bench.records.numbers import count
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
 
@@ -54,14 +53,12 @@ def plan(
         collected(faults, choice(PRECISIONS), precision, "--precision")
         policy = collected(faults, remat_policy, remat, "--remat") or ""
         # Every mesh is compiled.
-        wanted, counts = targets(faults, hardware, str(chips), most=MOST_DEVICES)
+        wanted, _ = targets(faults, hardware, str(chips), most=MOST_DEVICES)
         if len(wanted) > 1:
             faults.append("--hardware: a plan is for one kind of chip")
         batch = batch or default_batch(workload) * chips
-        parts = [microbatches * n for n in range(2, chips + 1) if chips % n == 0] or [microbatches]
-        if counts and all(batch % part for part in parts):
-            unequal = f"no mesh of {count(chips, 'chip')} splits {batch} into equal shards"
-            faults.append(f"--batch: {unequal}; use a multiple of {min(parts)}")
+        if batch % microbatches:
+            faults.append(f"--batch: {batch} does not divide into {microbatches} microbatches")
         selected = collected(faults, selector, keyword) or selector("")
         faults = faults or [*without_peak(wanted, [precision])]
         if faults:

@@ -53,15 +53,16 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     # pytest-benchmark's table of all cells is too long to read, so it is shown on request only.
     table_options = ("--benchmark-compare", "--benchmark-columns", "--benchmark-verbose")
     wants_table = any(word.startswith(table_options) for word in arguments)
-    cells = Path(__file__).with_name("pytest_plugin") / "cells_test.py"
     words = [
-        *("-c", str(cells.with_name("pytest.ini"))),
+        *("-c", str(Path(__file__).with_name("pytest_plugin") / "pytest.ini")),
         *("-p", "pytest_benchmark.plugin", "-p", f"{PLUGINS}.run_plugin"),
         *(word for plugin in plugins for word in ("-p", f"{PLUGINS}.{plugin}")),
         "--capture=no",
         "-q" if listing else "-qq",
         *([] if wants_table else ["--benchmark-quiet"]),
-        str(cells),
+        # A path might contain a `[` or `::`, which pytest takes for the name of a test.
+        *("--noconftest", "--pyargs", f"{PLUGINS}.cells_test"),
+        "--benchmark-storage=file:///dev/null",
     ]
     # If no cell is ok, it warns that there is nothing to save; the summary says so as well.
     warnings.filterwarnings("ignore", category=PytestBenchmarkWarning)

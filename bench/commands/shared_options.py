@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +48,13 @@ def plain_console(*, stderr: bool = False) -> Console:
     """Return a console without highlighting; rich is loaded here, only by commands that print."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            """Go on without a reader, as of `| head`; Rich would exit with 1."""
+            with contextlib.suppress(SystemExit):
+                super().on_broken_pipe()
+
+    return _Console(stderr=stderr, highlight=False)
 
 
 def files_of(

@@ -16,8 +16,8 @@ _MEMORY_SHARE = "0.9"
 """Share of a GPU's memory that XLA may use. The rest is for CUDA, cuDNN and NCCL."""
 
 _RELEVANT = re.compile(  # jax itself sets TPU_SKIP_MDS_QUERY where there is no TPU
-    r"XLA_|JAX_|NPROC$|PJRT_|OMP_|NCCL_|LIBTPU_|TPU_(?!SKIP_MDS)|CUDA_VISIBLE_DEVICES$|TF_GPU_"
-    r"|SLURM_NTASKS$"
+    r"XLA_|JAX_|NPROC$|PJRT_|OMP_|NCCL_|LIBTPU_|TPU_(?!SKIP_MDS)|CUDA_|NVIDIA_TF32|TF_(GPU|XLA)_"
+    r"|FLAX_|EQX_|SLURM_NTASKS$"
 )
 _PRIVATE = re.compile(r"ADDR|HOST|COMM_ID|IFNAME|TOKEN|SECRET|KEY|CERT")
 """Parts of the names of variables that may hold addresses or credentials."""

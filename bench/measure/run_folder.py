@@ -15,7 +15,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options, flag
 from bench.records import files, store
 from bench.records.cells import Cell
-from bench.records.host import describe_code, describe_host
+from bench.records.host import describe_code, describe_host, processor_name
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
@@ -163,6 +163,10 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
     kinds = ("platform", "device_kind", "device_count")
     both: tuple[Any, Any] = run.manifest, catalogue
     then, now = ({name: one[name] for name in kinds} | one["versions"] for one in both)
+    host, cores, variables = run.manifest["host"], catalogue["usable_cores"], recorded_variables()
+    then |= {"processor": host["cpu"], "cores": host["usable_cores"]}
+    then |= {"variables": run.manifest["environment"]}
+    now |= {"processor": processor_name(), "cores": cores, "variables": variables}
     faults = [
         f"--resume: {run.directory.name} was measured with {name} {old}, and here it is "
         f"{now.get(name)}; rows of different machines or versions do not belong in one run"

@@ -50,7 +50,7 @@ def resolved_margin(plan: Plan, catalogue: Catalogue, reports: Path) -> tuple[fl
     margin = next((margin for margin in MARGINS if margin >= wanted), MARGINS[-1])
     resolves = f"{percent(margin)} is what {plan.preset} can resolve here"
     if wanted > margin:
-        resolves = f"{plan.preset} can resolve only {percent(wanted)} here"
+        resolves = f"{percent(margin)}; {plan.preset} can resolve only {percent(wanted)} here"
     varies = f"the ratio of equal programs varies by {percent(noise)} between rounds"
     return margin, f"{resolves}, where {varies} ({source})"
 

@@ -79,9 +79,9 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     text = f"{start}. The main {count}: {'; '.join(_phrase(a, b, theme) for theme in along)}."
     if against:
         text += f" This is partly offset by {_phrase(a, b, against[0])}."
-    explained = numbers.percent(round(share, 3))
+    together = numbers.percent(round(found.named / (found.untraced - 1), 3))
     text += (
-        f" Together with all smaller causes, this explains {explained} of the difference just "
+        f" Together with all smaller causes, this adds up to {together} of the difference just "
         f"before tracing, when {a} took {before}."
     )
     first = along[0][0]

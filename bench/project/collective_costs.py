@@ -218,8 +218,8 @@ def collective_permute(payload: float, route: Route) -> Cost:
     """Return the cost of a collective-permute: every member sends its payload to the next.
 
     The slowest pair counts. With several domains, it spans two of them. On a torus without
-    wraparound it is the two ends, and the message uses one link of each axis (the scaling book,
-    part 2, question 5: bytes / (links W), and one latency per hop).
+    wraparound it is the two ends. All members send, so each message has only one link, unlike a
+    single message that no other one slows down (the scaling book, part 2, question 5).
     """
     inside, between = route.inside, route.between
     own = across = 0.0
@@ -229,7 +229,7 @@ def collective_permute(payload: float, route: Route) -> Cost:
         latency, own = inside.latency_s, payload / inside.bandwidth
     else:
         latency = sum((1 if ring.wraps else ring.members - 1) * ring.latency_s for ring in inside)
-        own = payload / sum(ring.bandwidth for ring in inside)
+        own = payload / min(ring.bandwidth for ring in inside)
     return _sum("direct", route.overhead_s + latency, own, across)
 
 

@@ -48,10 +48,10 @@ class Plan:
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
-    """Yield all mesh shapes of this many chips, without axes of size 1."""
+    """Yield all mesh shapes of this many chips, without axes of size 1 other than `data`."""
     for sizes in _factors(chips, len(AXES)):
-        axes = tuple((name, size) for name, size in zip(AXES, sizes, strict=True) if size > 1)
-        yield MeshShape(axes or (("data", 1),))
+        axes = zip(AXES, sizes, strict=True)
+        yield MeshShape(tuple(axis for axis in axes if axis[1] > 1 or axis[0] == "data"))
 
 
 def _factors(product: int, count: int) -> Iterator[tuple[int, ...]]:

@@ -68,6 +68,8 @@ class Published(Part):
     layers: PositiveInt
     width: PositiveInt
     """Width of the residual stream."""
+    attention: PositiveInt | None = None
+    """Heads times their width, if that is not the residual stream's."""
     sequence: PositiveInt
     """Tokens that attend to one another."""
     tokens: PositiveInt
@@ -103,7 +105,8 @@ class Published(Part):
     @property
     def flops(self) -> float:
         """FLOPs per token, forward and backward: 6 per parameter, and attention's."""
-        return 6 * self.parameters + 12 * self.layers * self.width * self.sequence
+        attention = 12 * self.layers * (self.attention or self.width) * self.sequence
+        return 6 * self.parameters + attention
 
     def program(self, mesh: MeshShape) -> Program:
         """Return one step on a mesh of `data`, `fsdp` and `model`.

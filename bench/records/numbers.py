@@ -84,7 +84,7 @@ def percent(share: float) -> str:
     if 0 < value < 0.005:  # noqa: PLR2004
         return f"<0.01{NARROW}%"
     size = abs(value)
-    decimals = 0 if size >= 100 or not size else 1 if size >= 1 else 2  # noqa: PLR2004
+    decimals = 0 if size >= 99.95 or not size else 1 if size >= 1 else 2  # noqa: PLR2004
     return f"{_fixed(value, decimals)}{NARROW}%".replace("-", MINUS)
 
 

@@ -51,7 +51,7 @@ class Variant:
         raced = text.startswith("@")
         name, _, rest = text.removeprefix("@").partition("=")
         packages = is_requirement(rest)
-        named = re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)
+        named = re.fullmatch(r"[A-Za-z0-9][\w.-]{0,59}", name)
         if not named or not (packages or _VARIABLE.match(rest)):
             raise ValueError(
                 f"{text!r} is neither NAME=VARIABLE=VALUE, such as "

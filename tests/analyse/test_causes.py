@@ -147,7 +147,7 @@ def test_a_reason_names_causes_on_both_sides() -> None:
         "With a wait after every step, jit_spmd takes 2.33 times as long as pmap. The main cause: "
         "elementwise operations in the update, which transpose in jit_spmd but not in pmap "
         "(+10.0 ms, x and y at a.py:1 and :2). This is partly offset by waiting for a launch or "
-        "its inputs (-2.00 ms). Together with all smaller causes, this explains 100 % of the "
+        "its inputs (-2.00 ms). Together with all smaller causes, this adds up to 100 % of the "
         "difference just before tracing, when jit_spmd took 2.33 times as long."
     )
     assert (found.main, found.seconds) == (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from bench.measure.run_folder import own_files
 from bench.plan.selection import keyword
 from bench.records import files, store
 from bench.records.cells import StepOptions
+from bench.records.paths import ROOT
 
 
 @pytest.fixture
@@ -185,7 +188,8 @@ def test_nothing_selected(front: Front) -> None:
     assert done.code == 5
     assert "none of the 6 cells is selected; names are like mlp-base/data=1/" in done.out
     assert front("run", *SMALL, "-k", "nobody", "--dry-run").out == done.out, "no time is told"
-    assert not (front.folder / "reports").exists()
+    assert front("run", *SMALL, "-k", "benchmark", "--dry-run").code == 5, "no word of pytest's"
+    assert not [path for path in front.folder.iterdir() if path.is_dir()]
 
 
 def test_x_stops_and_resume_measures_what_is_missing(front: Front) -> None:
@@ -322,6 +326,44 @@ def test_a_run_of_files_elsewhere_is_continued_without_naming_them(front: Front)
     assert refused.code == 4
     assert "there is no file mine.py" in refused.err
     assert "give the current path of the run's file" in refused.err
+
+
+def test_a_run_is_not_continued_on_another_machine_or_with_other_variables(front: Front) -> None:
+    assert front("run", *SMALL, "--run", "r", "-k", "data=1 and pmap", "--rounds", "2").code == 0
+    manifest = store.read_manifest(front.folder / "reports/r")
+    other = {**manifest, "host": {**manifest["host"], "cpu": "another processor"}}
+    store.write_manifest(front.folder / "reports/r", other)
+    front.environment["XLA_FLAGS"] = "--fast"
+    refused = front("run", "--resume", "r", "--launches", "2")
+    assert refused.code == 4
+    assert "r was measured with processor another processor, and here it is" in refused.err
+    assert "with variables {}, and here it is {'XLA_FLAGS': '--fast'}" in refused.err
+
+
+@pytest.mark.slow
+def test_a_checkout_may_lie_in_a_folder_whose_name_pytest_would_read_as_a_test(
+    tmp_path: Path,
+) -> None:
+    checkout = tmp_path / "a [1] é%d::x"
+    for name in ("bench", "implementations", "lockstep"):
+        shutil.copytree(ROOT / name, checkout / name)
+    words = ("run", "--workloads", "linear-tiny", "--meshes", "data=1", "--dry-run")
+    command = [sys.executable, "-m", "bench", *words]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "linear-tiny/data=1/b64/fp32/jit_spmd" in done.stdout
+
+
+def test_a_reader_that_leaves_ends_nothing(tmp_path: Path) -> None:
+    """As `| head` does; a gate that ended there would judge what it had measured by then."""
+    lines = "console = plain_console()\nfor _ in range(99): console.print('x' * 9999)\nexit(7)"
+    script = f"from bench.commands.shared_options import plain_console\n{lines}"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as told:
+        told.stdout.close()
+        assert (told.stderr.read(), told.wait()) == (b"", 7)
 
 
 @pytest.mark.slow

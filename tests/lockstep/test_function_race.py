@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -174,7 +175,7 @@ SMALL = {"w": jnp.ones(4), "key": jax.random.key(2), "count": jnp.zeros((), jnp.
         (lambda s, x: (s, float(x)), "not a jax.Array"),
         (
             lambda s, x: (x, s),
-            r"the step returns \(loss, state\); it has to return \(state, loss\)",
+            r"the step returns \(loss, state\), not the pair \(state, loss\)",
         ),
     ],
 )
@@ -208,6 +209,116 @@ def test_a_numpy_state_is_rounded_as_well_and_in_its_own_dtype(make, precision):
     assert moved["c"].dtype == start["c"].dtype
     assert not np.array_equal(moved["c"], start["c"])
     np.testing.assert_allclose(moved["c"], start["c"], rtol=2 * rounding(precision, "cpu"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("reason", "grads", "rate"),
+    [
+        ("", 1.0, 1e-3),
+        (r"the update of state.*\['w1'\]", 0.0, 1e-3),
+        (r"the update of state\[0\]", 1.0, 0.0),
+        (r"the update of state\[0\]", 1.0, -1e-3),
+        (r"the update of state\[0\]", 1.0, 8e-3),
+    ],
+)
+@pytest.mark.parametrize("rule", [optax.sgd, optax.adam])
+def test_small_updates_are_told_apart_although_the_steps_compute_in_16_bits(
+    rule, reason, grads, rate, precision
+):
+    """They are small beside the rounding of bfloat16, and large beside that of their own dtype."""
+    keys, narrow = (
+        jax.random.split(jax.random.key(0), 3),
+        {"fp32": jnp.float32, "bf16": jnp.bfloat16}[precision],
+    )
+    inputs = jax.random.normal(keys[0], (32, 16))
+    batch = inputs, jnp.sin(inputs @ jnp.ones((16, 4)))
+    params = {
+        "w1": jax.random.normal(keys[1], (16, 64)) / 4,
+        "w2": jax.random.normal(keys[2], (64, 4)) / 8,
+    }
+
+    def loss_fn(params, batch):
+        x, y = batch
+        hidden = jax.nn.relu(x.astype(narrow) @ params["w1"].astype(narrow))
+        return jnp.mean(((hidden @ params["w2"].astype(narrow)).astype(jnp.float32) - y) ** 2)
+
+    def made(rate, of_w1=1.0):
+        @jax.jit
+        def step(state, batch):
+            params, opt_state = state
+            loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+            grads["w1"] *= of_w1
+            updates, opt_state = rule(rate).update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), opt_state), loss
+
+        return step
+
+    state = params, rule(1e-3).init(params)
+    agreement = Agreement(made(1e-3), state, batch, precision)
+    with pytest.raises(WrongStepError, match=reason) if reason else nullcontext():
+        agreement.check(trace(made(rate, grads), state, batch)[0])
+
+
+def test_equal_updates_may_differ_by_the_rounding_of_a_state():
+    def made(decayed):
+        return jax.jit(lambda w, x: (decayed(w, 1e-6 * x), jnp.mean((w - x) ** 2)))
+
+    start, batch = jax.random.normal(jax.random.key(0), (64,)), jnp.arange(64.0)
+    agreement = Agreement(made(lambda w, g: w - 1e-7 * w - g), start, batch, "fp32")
+    for other in (lambda w, g: w * (1 - 1e-7) - g, lambda w, g: w / 3 * 3 - (1e-7 * w + g)):
+        agreement.check(trace(made(other), start, batch)[0])
+
+
+def test_complex_states_are_compared_as_floats_are():
+    keys = jax.random.split(jax.random.key(0))
+    batch = jax.lax.complex(*(jax.random.normal(key, (16, 16)) for key in keys))
+
+    def made(product, rate=1e-3):
+        def step(state, batch):
+            new = state - rate * product(batch, state)
+            return new, jnp.mean(jnp.abs(batch))
+
+        return jax.jit(step)
+
+    agreement = Agreement(made(lambda b, s: b @ (b.conj().T @ s)), batch, batch, "fp32")
+    other = made(lambda b, s: (b @ b.conj().T) @ s)
+    agreement.check(trace(other, batch, batch)[0])
+    with pytest.raises(WrongStepError, match="the update of state differs"):
+        agreement.check(trace(made(lambda b, s: b @ (b.conj().T @ s), 9e-4), batch, batch)[0])
+
+
+def test_infinities_of_a_state_may_stay_and_have_to_be_where_the_reference_has_them():
+    start = {"mask": jnp.array([0.0, -jnp.inf]), "best": jnp.float32(jnp.inf), "w": jnp.ones(4)}
+
+    def made(twist=lambda state: state):
+        def step(state, batch):
+            loss = jnp.mean((state["w"] - batch) ** 2)
+            best = jnp.minimum(state["best"], loss)
+            return twist({**state, "w": 0.9 * state["w"], "best": best}), loss
+
+        return jax.jit(step)
+
+    agreement = Agreement(made(), start, jnp.arange(4.0), "fp32")
+    agreement.check(trace(made(), start, jnp.arange(4.0))[0])
+    for name, wrong in (("best", jnp.inf), ("best", 7.0), ("mask", jnp.zeros(2))):
+        twist = lambda state, n=name, w=wrong: {**state, n: jnp.asarray(w, "f4")}  # noqa: E731
+        with pytest.raises(WrongStepError, match=rf"the update of state\['{name}'\]"):
+            agreement.check(trace(made(twist), start, jnp.arange(4.0))[0])
+
+
+def test_a_state_in_8_bits_is_compared():
+    start = jnp.ones(4, jnp.float8_e4m3fn)
+
+    def made(factor):
+        return jax.jit(
+            lambda s, _: ((s.astype("f4") * factor).astype(s.dtype), jnp.mean(s.astype("f4")))
+        )
+
+    agreement = Agreement(made(0.5), start, None, "fp32", loss_tolerance=1.0)
+    agreement.check(trace(made(0.5), start, None)[0])
+    with pytest.raises(WrongStepError, match="the update of state differs"):
+        agreement.check(trace(made(0.25), start, None)[0])
 
 
 def test_functions_in_a_state_stay_as_they_are():

@@ -595,6 +595,34 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     expect(again.page.locator("#cell h2")).to_be_in_viewport()
 
 
+def test_a_field_of_the_matrix_keeps_all_other_choices_and_back_returns(open_page) -> None:
+    page = open_page().page
+    before = page.locator("#subject").input_value()
+    page.locator("#heatmap").get_by_label("Figure").select_option("step_s")
+    field = page.locator(".behind td a").last
+    title, cell = field.get_attribute("title"), field.get_attribute("href")
+    field.click()
+    page.wait_for_url(lambda url: "#cell?" in url)
+    assert page.get_by_label("Figure", exact=True).input_value() == "step_s"
+    name = page.locator("#one h3").inner_text()
+    assert quote(name, safe="") in cell.replace("%2F", "%2F")
+    assert page.locator(".behind td a").last.get_attribute("title") == title
+    page.go_back()
+    page.wait_for_url(lambda url: "#cell?" not in url)
+    assert page.locator("#subject").input_value() == before
+
+
+def test_back_returns_to_a_page_that_was_opened_without_a_fragment(open_page) -> None:
+    page = open_page().page
+    opened, before = page.url, page.locator("#subject").input_value()
+    page.locator("#all tbody a").last.click()
+    page.wait_for_url(lambda url: "#cell?" in url)
+    assert page.locator("#subject").input_value() != before
+    page.go_back()
+    page.wait_for_url(opened)
+    assert page.locator("#subject").input_value() == before
+
+
 def test_unsupported_cells_are_folded(open_page) -> None:
     table = open_page("#cells").page.locator("#all")
     assert "unsupported" not in table.locator("tbody").inner_text()

@@ -200,7 +200,7 @@ V4 = "X4 Y4 Z4"
 SHARDED = 1024 * 4096 * BF16
 ANSWERS = [
     Answer("2, question 5", "tpu-v5e", "X16", "X", "collective-permute", 8 * 128 * 8192 * BF16,
-           194 * US, -0.01, "the book rounds 1.68e7 bytes / 9e10 to 188 us"),
+           194 * US, 0.95, "the book moves one message, over all axes; here all members send"),
     Answer("3, pop quiz 2: E=2048, F=8192", "tpu-v5e", "X8 Y4", "Y", "all-gather",
            2048 * 8192 * BF16, 560 * US),
     Answer("3, pop quiz 2: the profile", "tpu-v5e", "X8 Y4", "Y", "all-gather",

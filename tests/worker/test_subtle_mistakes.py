@@ -361,6 +361,13 @@ def at_the_start(problem, mesh):
     return replace(right, step=step)
 
 
+def of_other_parameters(problem, mesh):
+    """Begin at other parameters than the problem's; all steps from there are right."""
+    right = jit_spmd.build(problem, mesh)
+    params = jax.tree.map(lambda leaf: 1.001 * leaf, right.state[0])
+    return replace(right, state=(params, *right.state[1:]))
+
+
 def of_copy(params):
     return jax.tree.map(jnp.copy, params)
 
@@ -494,6 +501,10 @@ MISTAKES = {
     "first batch": (
         type("Implementation", (), {"build": staticmethod(keeping_the_batch)}),
         "every step takes the first batch",
+    ),
+    "other parameters": (
+        type("Implementation", (), {"build": staticmethod(of_other_parameters)}),
+        r"^the initial parameters are not those of the problem, in \['",
     ),
     "at the start": (
         type("Implementation", (), {"build": staticmethod(at_the_start)}),

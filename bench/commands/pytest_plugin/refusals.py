@@ -15,7 +15,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import READERS, flag
 from bench.records import store
 
-REFUSED = (BadInput, ChildError, ClusterError, store.StoreError)
+REFUSED = (BadInput, ChildError, ClusterError, store.StoreError, OSError)
 """Errors in the request, or in the environment in which it should run."""
 
 

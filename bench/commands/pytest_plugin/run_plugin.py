@@ -18,11 +18,11 @@ from statistics import median_high
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from rich.console import Console
 
 from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
 from bench.commands.pytest_plugin.refusals import REFUSED, RunEnd, unknown_word_faults
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
+from bench.commands.shared_options import plain_console
 from bench.measure.cluster.leader import Leader, follow
 from bench.measure.cluster.membership import Membership, membership
 from bench.measure.engine import Engine
@@ -30,7 +30,7 @@ from bench.measure.processes.group import Hosts
 from bench.measure.run_setup import set_up_run, with_config
 from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
-from bench.plan.selection import keyword, selector
+from bench.plan.selection import selector
 from bench.present.columns import missing
 from bench.present.progress import Progress, Remaining
 from bench.records import files, store
@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
     """Refuse words that are not options before pytest does, whose message shows its own usage."""
     known, unknown = parser.parse_known_and_unknown_args(args)
-    others = [word for word in known.file_or_dir if Path(word) != CELLS_FILE]
+    others = [word for word in known.file_or_dir if not word.endswith(".cells_test")]
     faults = unknown_word_faults(unknown, others)
     if faults:
         raise pytest.UsageError(message(BadInput(faults)))
@@ -100,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
             options, hosts = with_config(options, member.config), Leader(member)
         measures = not (options.dry_run or config.option.collectonly)
         engine = set_up_run(options, hosts, measures=measures)
-        config.option.keyword = keyword(engine.options.k or "")
+        config.option.keyword = ""  # pytest would also match its own names, such as `benchmark`
     except REFUSED as error:
         hosts.close()
         raise pytest.UsageError(message(error)) from error
@@ -116,7 +116,8 @@ class Front:
     def __init__(self, config: pytest.Config, engine: Engine, *, measures: bool) -> None:
         self.config = config
         self.engine = engine
-        self.console = Console(highlight=False)
+        self.console = plain_console()
+        self._selects = selector(engine.options.k or "")
         self._measures = measures
         self._estimates = RunEstimates(engine)
         self._cells = {cell.name: cell for cell in engine.plan.cells}
@@ -138,10 +139,10 @@ class Front:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
-        """Make names with `=` selectable, and replay samples through pytest-benchmark's timer."""
+        """Select cells by -k, and replay samples through pytest-benchmark's timer."""
+        items[:] = [one for one in items if self._selects(str(one.callspec.params["cell_name"]))]
         for item in items:
             name = str(item.callspec.params["cell_name"])
-            item.extra_keyword_matches.add(keyword(name))
             block = self._cells[name].block
             item.add_marker(pytest.mark.benchmark(timer=self._timer(name), group=block.name))
 

@@ -153,6 +153,10 @@ function start() {
   byId("host")?.addEventListener("toggle", drawHost, { once: true });
   byId("predicted")?.addEventListener("toggle", drawPredicted, { once: true });
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
+  for (const link of document.querySelectorAll(".behind td a")) {
+    const cell = CELL_OF.get(new URLSearchParams(link.hash.split("?")[1]).get("cell"));
+    link.replaceWith(Object.assign(cellLink(cell, link.textContent), { title: link.title }));
+  }
   window.addEventListener("hashchange", () => {
     if (!readState()) show();
     goTo(state.section);

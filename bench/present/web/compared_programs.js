@@ -16,7 +16,8 @@ function linesBetween(a, b, { operations, cells }) {
     .filter(([, count]) => count)
     .map(([place, count]) => {
       const [source, opcode, result, size] = operations[place];
-      return { source, count, runs: Math.abs(count), what: `${opcode} ${result}`, size };
+      const type = result.replace(/\/\*.*?\*\//g, "").replace(/^(.{60}).+/s, "$1\u2026");
+      return { source, count, runs: Math.abs(count), what: `${opcode} ${type}`, size };
     });
   const bytesOf = (own) => own.reduce((sum, { runs, size }) => sum + runs * size, 0);
   return [...Map.groupBy(found, ({ source }) => source)]

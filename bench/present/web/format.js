@@ -42,7 +42,7 @@ function percent(share) {
   const value = 100 * share;
   if (value > 0 && value < 0.005) return `<0.01${NARROW}%`;
   const size = Math.abs(value);
-  const decimals = size >= 100 || !size ? 0 : size >= 1 ? 1 : 2;
+  const decimals = size >= 99.95 || !size ? 0 : size >= 1 ? 1 : 2;
   return `${value.toFixed(decimals)}${NARROW}%`.replace("-", "\u2212");
 }
 

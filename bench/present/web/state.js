@@ -7,7 +7,7 @@ const state = { section: "", choices: new URLSearchParams(), writing: 0 };
 function readState() {
   const [section, query] = location.hash.slice(1).split(/\?(.*)/s);
   state.section = section;
-  if (query === undefined) {
+  if (section && query === undefined) {
     choose({});
     return true;
   }

@@ -95,8 +95,10 @@ def state_and_loss(returned: Any) -> tuple[Any, Any]:
     what = f"an object of type {type(returned).__name__}"
     if isinstance(returned, tuple | list):
         if len(returned) == 2:  # noqa: PLR2004 - a pair
-            return returned[0], returned[1]
-        what = f"{len(returned)} values"
+            first, second = returned
+            if getattr(first, "shape", None) != () or jax.tree_util.all_leaves([second]):
+                return first, second
+        what = "(loss, state)" if len(returned) == 2 else f"{len(returned)} values"  # noqa: PLR2004
     elif isinstance(returned, jax.Array):
         what = "one array"
     raise WrongStepError(f"the step returns {what}, not the pair (state, loss)")

@@ -169,6 +169,9 @@ def _mistakes(
     narrow = [path for path, leaf in own.items() if leaf.itemsize < wanted[path].itemsize]
     if narrow and name == SGD:
         return [f"{some(narrow)} is kept in a dtype narrower than its own ({APPROXIMATE})"]
+    begun, given = seen.ours.start, seen.truth.start
+    if differing := [path for path in given if not close(begun[path], given[path], seen.match)]:
+        return [f"the initial parameters are not those of the problem, in {some(differing)}"]
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
     with exact_arithmetic(gate.programs):

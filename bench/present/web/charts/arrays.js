@@ -4,7 +4,7 @@ const MOST_SHARDS = 64; // Of an array, as blocks.
 
 GROUPS.arrays = (target) => {
   const stored = byPlace(CELLS.filter((cell) => LAYOUTS[cell.number]));
-  const none = "This run has no layouts. Measure it again to see where its arrays lie.";
+  const none = "This run has no layouts: they are stored for cells that have a time.";
   if (!stored.length) return [nothing(none)];
   const cell = [named("arrays"), currentCell()].find((one) => stored.includes(one)) ?? stored[0];
   const names = stored.map((one) => [one.full, wholeName(one)]);
