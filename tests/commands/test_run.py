@@ -337,7 +337,9 @@ def test_a_run_is_not_continued_on_another_machine_or_with_other_variables(front
     refused = front("run", "--resume", "r", "--launches", "2")
     assert refused.code == 4
     assert "r was measured with processor another processor, and here it is" in refused.err
-    assert "with variables {}, and here it is {'XLA_FLAGS': '--fast'}" in refused.err
+    assert re.search(
+        r"with variables \{.*\}, and here it is \{.*'XLA_FLAGS': '--fast'", refused.err
+    )
 
 
 @pytest.mark.slow
@@ -351,7 +353,7 @@ def test_a_checkout_may_lie_in_a_folder_whose_name_pytest_would_read_as_a_test(
     command = [sys.executable, "-m", "bench", *words]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "linear-tiny/data=1/b64/fp32/jit_spmd" in done.stdout
+    assert "blocks: 1, cells: " in done.stdout
 
 
 def test_a_reader_that_leaves_ends_nothing(tmp_path: Path) -> None:
