@@ -115,8 +115,7 @@ class Comparison:
         KeyError if there are no samples of both.
         """
         alpha, programs = alpha_of(arm, self.looks) / sharing, self.programs
-        of = compare(self.rounds, {arm: other}, alpha, self.margin, self.process, programs)
-        return of[arm]
+        return compare(self.rounds, {arm: other}, alpha, self.margin, self.process, programs)[arm]
 
     def all_pairs(self) -> tuple[list[tuple[str, str]], NDArray[np.float64]]:
         """Return every two arms with the log of their ratio and its interval: (pairs, 3).

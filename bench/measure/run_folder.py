@@ -163,10 +163,9 @@ def refuse_other_machine(run: store.Run, catalogue: Catalogue) -> None:
     kinds = ("platform", "device_kind", "device_count")
     both: tuple[Any, Any] = run.manifest, catalogue
     then, now = ({name: one[name] for name in kinds} | one["versions"] for one in both)
-    host, cores, variables = run.manifest["host"], catalogue["usable_cores"], recorded_variables()
-    then |= {"processor": host["cpu"], "cores": host["usable_cores"]}
-    then |= {"variables": run.manifest["environment"]}
-    now |= {"processor": processor_name(), "cores": cores, "variables": variables}
+    host, before, here = run.manifest["host"], run.manifest["environment"], recorded_variables()
+    then |= {"processor": host["cpu"], "cores": host["usable_cores"], "variables": before}
+    now |= {"processor": processor_name(), "cores": catalogue["usable_cores"], "variables": here}
     faults = [
         f"--resume: {run.directory.name} was measured with {name} {old}, and here it is "
         f"{now.get(name)}; rows of different machines or versions do not belong in one run"

@@ -179,6 +179,7 @@ def test_names_with_equals_signs_are_selected(front: Front) -> None:
     assert done.code == 0
     items = [line.partition("[")[2] for line in done.out.splitlines() if "[" in line]
     assert items == ["mlp-base/data=1/b256/fp32/python_loop]"]
+    assert re.search(r"1/\d+ tests collected \(\d+ deselected\)", done.out)
     assert not (front.folder / "reports").exists()
     assert not front.jobs
 

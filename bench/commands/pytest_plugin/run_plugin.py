@@ -140,7 +140,9 @@ class Front:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
         """Select cells by -k, and replay samples through pytest-benchmark's timer."""
-        items[:] = [one for one in items if self._selects(str(one.callspec.params["cell_name"]))]
+        chosen = {one: self._selects(str(one.callspec.params["cell_name"])) for one in items}
+        self.config.hook.pytest_deselected(items=[one for one in items if not chosen[one]])
+        items[:] = [one for one in items if chosen[one]]
         for item in items:
             name = str(item.callspec.params["cell_name"])
             block = self._cells[name].block
