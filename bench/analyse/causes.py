@@ -88,13 +88,8 @@ class Attribution:
 
     @property
     def explained(self) -> float:
-        """Share of the difference of untraced steps that is attributed to named causes.
-
-        1 if the named causes add up to it exactly, less if their sum is smaller or larger; at least
-        0.
-        """
-        timed = self.untraced - 1
-        return max(0.0, 1 - abs(timed - self.named) / abs(timed)) if timed else 0.0
+        """Sum of the named causes over the difference of untraced steps; 0 if there is none."""
+        return self.named * self.traced_b / self.whole if self.whole else 0.0
 
 
 def attribute(a: TraceRow, b: TraceRow) -> Attribution:

@@ -58,7 +58,7 @@ def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
     """Return one row per cause of a difference between cells `a` and `b`.
 
     `timed_ratio` is from the rounds, `untraced_ratio` from the steps just before the traced ones,
-    and `explained` is how nearly all causes but idle time add up to the latter, 1 at most. `a_ops`
+    and `explained` is the share of the latter that all causes but idle time add up to. `a_ops`
     and `b_ops` are HLO instructions, `a_transposes` is whether any of them changes an array's
     layout, and `a_s`, `b_s` and `difference_s` are seconds per traced step.
     """

@@ -65,10 +65,11 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     `timed_ratio` is the step time of A over that of B with a wait after every step, as in traces,
     but without a profiler.
     """
-    share = found.explained if (found.untraced > 1) == (timed_ratio > 1) else 0.0
+    share = found.explained
+    agree = (found.untraced > 1) == (timed_ratio > 1) and 0 < share < 2  # noqa: PLR2004 - twice
     start = f"With a wait after every step, {a} takes {time_ratio(timed_ratio, b)}"
     themes = sorted(_themes(found.causes), key=lambda theme: -abs(_sum(theme)))
-    parts = [(theme, _sum(theme) / found.whole if share else 0.0) for theme in themes]
+    parts = [(theme, _sum(theme) / found.whole if agree else 0.0) for theme in themes]
     along = [theme for theme, part in parts if part >= _WORTH_NAMING][:_MOST]
     against = [theme for theme, part in parts if part <= -2 * _WORTH_NAMING][:1]
     before = time_ratio(found.untraced)
@@ -79,10 +80,9 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     text = f"{start}. The main {count}: {'; '.join(_phrase(a, b, theme) for theme in along)}."
     if against:
         text += f" This is partly offset by {_phrase(a, b, against[0])}."
-    together = numbers.percent(round(found.named / (found.untraced - 1), 3))
     text += (
-        f" Together with all smaller causes, this adds up to {together} of the difference just "
-        f"before tracing, when {a} took {before}."
+        f" Together with all smaller causes, this adds up to {numbers.percent(round(share, 3))} of "
+        f"the difference just before tracing, when {a} took {before}."
     )
     first = along[0][0]
     main = operation_name(first.key) + (" that transpose" if only_one_transposes(first) else "")

@@ -120,8 +120,8 @@ def test_the_share_explained() -> None:
 
     assert explained(20) == pytest.approx(1)
     assert explained(22.5) == pytest.approx(0.8), "the traces show less"
-    assert explained(18) == pytest.approx(0.75), "the traces show more"
-    assert explained(9) == 0, "the traces show the opposite"
+    assert explained(18) == pytest.approx(1.25), "the traces show more"
+    assert explained(9) == pytest.approx(-10), "the traces show the opposite"
     assert explained(10) == 0
 
 
