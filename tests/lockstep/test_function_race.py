@@ -20,6 +20,7 @@ from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, failure
 from lockstep import agreement as agreement_module
 from lockstep.agreement import Agreement, copied, trace
+from tests.slow import slow
 
 OPTIMIZER = optax.adam(1e-2)
 QUICK = {"rounds": 8, "seconds": 0.02}
@@ -211,7 +212,7 @@ def test_a_numpy_state_is_rounded_as_well_and_in_its_own_dtype(make, precision):
     np.testing.assert_allclose(moved["c"], start["c"], rtol=2 * rounding(precision, "cpu"))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["bf16", *slow("fp32")])
 @pytest.mark.parametrize(
     ("reason", "grads", "rate"),
     [
@@ -222,7 +223,7 @@ def test_a_numpy_state_is_rounded_as_well_and_in_its_own_dtype(make, precision):
         (r"the update of state\[0\]", 1.0, 8e-3),
     ],
 )
-@pytest.mark.parametrize("rule", [optax.sgd, optax.adam])
+@pytest.mark.parametrize("rule", [optax.sgd, *slow(optax.adam)])
 def test_small_updates_are_told_apart_although_the_steps_compute_in_16_bits(
     rule, reason, grads, rate, precision
 ):
