@@ -330,7 +330,7 @@ def test_few_runs_have_no_change_points(tmp_path, monkeypatch):
 
 def test_self_tests_and_faults_have_sections_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    for name in ("selftest_2-core-cpu_2026-11-28", "faults_2-core-cpu_2026-11-28"):
+    for name in ("selftest_2-core-cpu_2026-11-28", "faults_2-core-cpu_2026-11-30"):
         shutil.copytree(ROOT / "reports" / name, tmp_path / name)
     synthetic.write(tmp_path, PLAN, "run")
     found = index.find(tmp_path)
