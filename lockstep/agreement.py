@@ -111,7 +111,7 @@ class Agreement:
     ) -> None:
         self.reference, self.state, self.batch, self.precision = reference, state, batch, precision
         self.least_loss = least_loss
-        self.eps = eps = rounding(precision, jax.default_backend())
+        eps = rounding(precision, jax.default_backend())
         self.loss_tolerance = eps**0.5 if loss_tolerance is None else loss_tolerance
         self.update_tolerance = 4 * eps**0.5 if update_tolerance is None else update_tolerance
         self._kept = {path: 2 * _eps(leaf) for path, leaf in leaves_by_path(state).items()}

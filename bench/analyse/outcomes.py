@@ -103,8 +103,7 @@ def judge(run: Run, ended: str = "") -> Outcome:
             cells[name] = row
     blocks = {comparison.name: comparison for comparison in tables.comparisons}
     names: list[str] = run.manifest["config"]["regress"]["cells"]
-    found = {name: blocks.get(name.rpartition("/")[0]) for name in names}
-    cases = [_case(name, cells, block, len(names)) for name, block in found.items()]
+    cases = [_case(n, cells, blocks.get(n.rpartition("/")[0]), len(names)) for n in names]
     return Outcome(
         cases=sorted(cases, key=lambda case: (WORDS.index(case.word), case.cell)),
         manifest=run.manifest,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.analyse.verdicts import Claim
+from bench.analyse.verdicts import Claim, claim, same
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
@@ -197,7 +197,7 @@ class Schedule:
 
         from bench.analyse.comparisons import alpha_of  # noqa: PLC0415
         from bench.analyse.process_spread import known, log_ratios, with_twin  # noqa: PLC0415
-        from bench.analyse.ratio_intervals import compare  # noqa: PLC0415
+        from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
         state = self.blocks[block.name]
@@ -210,10 +210,10 @@ class Schedule:
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
         assumed = known(self.plan.process_spread, block.mesh.size, apart)
         process = assumed.updated(self.blocks[each.name].series for each in alike)
-        about, family = (self.plan.margin, process, programs), self.family(opponents)
-        claims: dict[str, Claim] = {}
-        for arm, other in opponents.items():
-            claims |= compare(rounds, {arm: other}, alpha_of(arm, looks) / family, *about)
+        margin, family, claims = self.plan.margin, self.family(opponents), dict[str, Claim]()
+        for arm, ratio in ratios(rounds, opponents, process).items():
+            is_same = same(programs, arm, opponents[arm])
+            claims[arm] = claim(ratio, alpha_of(arm, looks) / family, margin, same=is_same)
         enough = {arm for arm, one in claims.items() if self.is_enough(one)}
         needed = self.contenders(rounds, process, alpha_of("", looks), programs)
         return claims, enough - needed, rounds, process
