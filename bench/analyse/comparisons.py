@@ -129,7 +129,8 @@ class Comparison:
     def standings(self) -> Standings:
         """The leaders and tiers of the block's exact arms."""
         exact = [arm for arm in self.arms if arm not in self.approximate]
-        return rank(self.rounds, exact, self.alpha, self.process, self.programs)
+        errors = {frozenset((arm, self.baseline)): alpha_of(arm, self.looks) for arm in exact}
+        return rank(self.rounds, exact, self.alpha, self.process, self.programs, errors)
 
 
 def compare_arms(

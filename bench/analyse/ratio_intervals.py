@@ -153,26 +153,31 @@ def compare(
 
 
 def log_intervals(
-    rounds: Rounds, pairs: Sequence[tuple[str, str]], alpha: float, process: Spreads = ASSUMED
+    rounds: Rounds,
+    pairs: Sequence[tuple[str, str]],
+    alphas: float | Sequence[float],
+    process: Spreads = ASSUMED,
 ) -> NDArray[np.float64]:
     """Return log(time(arm) / time(other)) and the ends of its interval: (pairs, 3).
 
     These are the logarithms of `value` and `interval(alpha)` of paired `ratios`, computed for all
-    pairs at once because a report needs those of every block. NaN for arms that never shared a
-    round; where they shared too few, the ends are infinite.
+    pairs at once because a report needs those of every block. `alphas` is the error of each pair,
+    or of all. NaN for arms that never shared a round; with too few rounds, the ends are infinite.
     """
     logs = rounds.log_ratios(pairs).T
     shared = ~np.isnan(logs)
     counts = np.add.reduceat(shared, rounds.starts, axis=1, dtype=int)
     lengths = counts.sum(axis=1)
-    spreads = (process.between(*pair) for pair in pairs)
-    widths = np.array([student(own.freedom, alpha) * own.sd for own in spreads])
+    each = np.broadcast_to(alphas, len(pairs))
+    spreads = zip((process.between(*pair) for pair in pairs), each.tolist(), strict=True)
+    widths = np.array([student(own.freedom, alpha) * own.sd for own, alpha in spreads])
     found = np.full((len(pairs), 3), np.nan)
-    for length, some in batches(lengths):
-        middle, low, high = shift(logs[some][shared[some]].reshape(-1, length), alpha)
-        others = widths[some] * np.sqrt((counts[some] ** 2).sum(axis=1)) / length
-        ends = middle - np.hypot(middle - low, others), middle + np.hypot(high - middle, others)
-        found[some] = np.column_stack([middle, *ends])
+    for alpha in np.unique(each).tolist():
+        for length, some in batches(np.where(each == alpha, lengths, 0)):
+            middle, low, high = shift(logs[some][shared[some]].reshape(-1, length), alpha)
+            others = widths[some] * np.sqrt((counts[some] ** 2).sum(axis=1)) / length
+            ends = middle - np.hypot(middle - low, others), middle + np.hypot(high - middle, others)
+            found[some] = np.column_stack([middle, *ends])
     return found
 
 

@@ -56,20 +56,22 @@ def rank(
     alpha: float,
     process: Spreads = ASSUMED,
     programs: Mapping[str, str] = {},
+    errors: Mapping[frozenset[str], float] = {},
 ) -> Standings:
     """Return the standings of the arms that shared a round with any other arm.
 
     Of arms that run the same program (`programs` has identities, as far as they are known), the one
     with the most rounds is compared for all of them, so that the others may leave the rounds early,
     and fewer comparisons share the error. A single arm is its own leader. `alpha` is the error of
-    all statements together; with 0, nothing is excluded.
+    all statements together; with 0, nothing is excluded. With `errors` of pairs whose claims were
+    decided at an earlier look, no leader is surely slower by such a claim.
     """
     present = ~np.isnan(rounds.throughput)
     counts = dict(zip(rounds.arms, present[present.sum(axis=1) > 1].sum(axis=0), strict=True))
     by_rounds = sorted(arms, key=lambda arm: -counts.get(arm, 0))
     alike = grouped((programs.get(arm) or arm, arm) for arm in by_rounds)
     groups = {group[0]: group for group in alike.values()}
-    names, middle, high = _logs(rounds, list(groups), alpha, process)
+    names, middle, high = _logs(rounds, list(groups), alpha, process, errors)
     leads = (-high.T <= 0).all(axis=1)
     leads |= not leads.any()  # a cycle, in which each is slower than another: nothing is sure
     # Rows are arms, columns those that may be the fastest.
@@ -97,7 +99,11 @@ def rank(
 
 
 def _logs(
-    rounds: Rounds, arms: Sequence[str], alpha: float, process: Spreads
+    rounds: Rounds,
+    arms: Sequence[str],
+    alpha: float,
+    process: Spreads,
+    errors: Mapping[frozenset[str], float],
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
     """Return the arms to rank, and the estimates and upper bounds of log(time(i) / time(j))."""
     known = [arm for arm in arms if arm in rounds.arms]
@@ -107,8 +113,9 @@ def _logs(
     names = [*compress(known, kept)]
     typical = np.log(nan_quantiles(columns[:, kept].T, [0.5]))
     middle, high = typical - typical.T, np.where(np.eye(len(names)), 0, math.inf)
-    each = alpha / max(1, len(names) - 1)
-    found = log_intervals(rounds, [*combinations(names, 2)], each, process).T
+    pairs, count = [*combinations(names, 2)], max(1, len(names) - 1)
+    alphas = [errors.get(frozenset(pair), alpha) / count for pair in pairs]
+    found = log_intervals(rounds, pairs, alphas, process).T
     shared = ~np.isnan(found[0])
     one, other = (ends[shared] for ends in np.triu_indices(len(names), 1))
     estimate, low, above = found[:, shared]

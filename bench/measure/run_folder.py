@@ -126,10 +126,10 @@ def keep_own_files(directory: Path, options: Options) -> None:
 
 def own_files(directory: Path) -> dict[str, list[str]]:
     """Return the paths of the user's own files by option; without those that have moved."""
-    stored: dict[str, list[str]] = {}
-    with contextlib.suppress(OSError, ValueError):
-        stored = json.loads((directory / OWN_FILES).read_bytes())
-    return {n: paths for n, paths in stored.items() if all(Path(path).is_file() for path in paths)}
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        stored = json.loads((directory / OWN_FILES).read_bytes()).items()
+        return {n: paths for n, paths in stored if all(Path(path).is_file() for path in paths)}
+    return {}
 
 
 def describe_run(

@@ -215,7 +215,8 @@ class Schedule:
             is_same = same(programs, arm, opponents[arm])
             claims[arm] = claim(ratio, alpha_of(arm, looks) / family, margin, same=is_same)
         enough = {arm for arm, one in claims.items() if self.is_enough(one)}
-        needed = self.contenders(rounds, process, alpha_of("", looks), programs)
+        errors = {frozenset(pair): alpha_of(pair[0], looks) for pair in opponents.items()}
+        needed = self.contenders(rounds, process, programs, alpha_of("", looks), errors)
         return claims, enough - needed, rounds, process
 
     def family(self, opponents: Mapping[str, str]) -> float:
@@ -225,7 +226,12 @@ class Schedule:
         return self.sharing or len(self.compared_cells) or max(compared, 1)
 
     def contenders(
-        self, rounds: Rounds, process: Spreads, alpha: float, programs: Mapping[str, str]
+        self,
+        rounds: Rounds,
+        process: Spreads,
+        programs: Mapping[str, str],
+        alpha: float,
+        errors: Mapping[frozenset[str], float],
     ) -> set[str]:
         """Return the arms that may be the fastest, if they may differ by more than the margin.
 
@@ -238,7 +244,7 @@ class Schedule:
             return set()
         exact = {*self.plan.implementations} - {*self.plan.approximate}
         own = [arm for arm in rounds.arms if arm in exact]
-        standings = rank(rounds, own, alpha, process, programs)
+        standings = rank(rounds, own, alpha, process, programs, errors)
         if standings.largest_ratio <= 1 + self.plan.margin:
             return set()
         one_each = {programs.get(arm) or arm: arm for arm in reversed(standings.leaders)}

@@ -136,3 +136,10 @@ def test_without_an_error_nothing_is_excluded(rounds: int, alpha: float) -> None
     assert found.leaders[0] == "a"
     assert found.largest_ratio == math.inf
     assert not found.tiers
+
+
+def test_an_arm_that_is_decided_to_be_slower_than_another_does_not_lead() -> None:
+    rounds = planted({"base": 1.0, "slow": 1.03}, rounds=16, launches=2, noise=0.03)
+    assert set(rank(rounds, rounds.arms, 1e-5).leaders) == {"base", "slow"}
+    errors = {frozenset(("slow", "base")): 0.05}
+    assert rank(rounds, rounds.arms, 1e-5, errors=errors).leaders == ("base",)
