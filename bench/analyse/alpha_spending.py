@@ -66,12 +66,10 @@ class AlphaSpending:
 def _nominal(looks: Sequence[Look], rounds: int, spend: float, comparisons: float) -> float:
     """Return the two-sided nominal error of a look that spends `spend` beyond the earlier looks.
 
-    `spend` is the probability that the look is the first to find a difference under the null
-    hypothesis; `rounds` is larger than at the earlier looks. The looks' errors, over all
+    `spend`, above 0, is the probability that the look is the first to find a difference under the
+    null hypothesis; `rounds` is larger than at the earlier looks. The looks' errors, over all
     comparisons, were split among `comparisons`.
     """
-    if spend <= 0:
-        return 0.0
     if not looks:
         return spend
     sums, weights, before = np.zeros(1), np.ones(1), 0
@@ -122,10 +120,8 @@ def level(found: Sequence[bool], batch: int = 1) -> float:
     Research 22 (2021)).
     """
     number = len(found) + batch
-    since = [number - at for at, one in enumerate(found, start=1) if one]
-    earned = [ALPHA - WEALTH, *(ALPHA for _ in since[1:])]
-    paid = (share * _weight(age) for share, age in zip(earned, since, strict=False))
-    return WEALTH * _weight(number) + sum(paid)
+    paid = [_weight(number - at) for at, one in enumerate(found, start=1) if one]
+    return WEALTH * (_weight(number) - sum(paid[:1])) + ALPHA * sum(paid)
 
 
 def _weight(age: int) -> float:

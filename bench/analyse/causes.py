@@ -4,7 +4,6 @@ Operations of two programs are matched by what they compute, never by name: by c
 source line, and the sizes of their results in any layout.
 """
 
-import math
 import re
 import statistics
 from collections import defaultdict
@@ -204,13 +203,11 @@ def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
 def pair_of(
     cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
 ) -> tuple[Attribution, float] | None:
-    """Attribute a cell's difference from another; return it with the ratio of their latencies.
+    """Attribute a ranked cell's difference from another; return it with their latencies' ratio.
 
-    None where either has no trace or no time.
+    None where either has no trace, or their latencies are equal.
     """
     if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
     timed = cell["latency_s"] / other["latency_s"]
-    if not math.isfinite(timed) or timed == 1:
-        return None
-    return attribute(traces[cell["cell"]], traces[other["cell"]]), timed
+    return None if timed == 1 else (attribute(traces[cell["cell"]], traces[other["cell"]]), timed)

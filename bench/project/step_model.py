@@ -296,8 +296,7 @@ def _binds(work: Work, compute: float, overhead: float) -> tuple[str, str]:
     Hideable communication counts as longer than compute if the step would be longer than its
     compute even with all of it hidden.
     """
-    overlapped = work.overlapped_s(compute)
-    hideable = overlapped if overlapped > compute else 0.0
+    hideable = work.overlapped_s(compute)
     parts = {"compute": compute, "memory": work.memory_s, "overhead": overhead}
     longest = max(parts, key=lambda name: parts[name])
     if max(hideable, work.waited_s) <= parts[longest]:
