@@ -208,17 +208,21 @@ def predictions(title: str, points: Sequence[Point]) -> Table:
 def remarks(points: Sequence[Point]) -> list[str]:
     """Return where implementations drop out, where curves jump, and whether steps are small."""
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
-    missing = defaultdict[tuple[int, str], list[str]](list)
+    missing = defaultdict[tuple[str, str], list[str]](list)
     seen: set[str] = set()
-    for point in sorted(points, key=attrgetter("chips")):
-        name = point.curve.implementation
+    ordered = sorted(points, key=attrgetter("chips"))
+    last = {point.curve.implementation: point.chips for point in ordered if point.prediction}
+    for point in ordered:
+        name, where = point.curve.implementation, numbers.count(point.chips, "chip")
         if point.chips in best and point.prediction is None and name not in seen:
-            seen.add(name)
-            missing[point.chips, point.reason].append(name)
+            if point.chips > last.get(name, 0):
+                seen.add(name)
+            where = f"From {where} on" if name in seen else f"On {where}"
+            missing[where, point.reason].append(name)
     return [
-        f"From {chips} chips on, the fastest is chosen from fewer implementations: "
+        f"{where}, the fastest is chosen from fewer implementations: "
         f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not predicted there ({reason})."
-        for (chips, reason), names in missing.items()
+        for (where, reason), names in missing.items()
     ] + [*_jumps(points), *small([*best.values()])]
 
 

@@ -655,6 +655,8 @@ def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:
     )
     assert prediction_tables.remarks(points) == [said]
     assert prediction_tables.remarks([p for p in points if p.chips == 8]) == []
+    gap = [replace(p, chips={8: 8, 16: 2048, 2048: 16}[p.chips]) for p in points]
+    assert prediction_tables.remarks(gap) == [said.replace("From 2048 chips on", "On 16 chips")]
     assert prediction_tables.SMALL not in mesh_ranking.remarks(planned({"small": 1 * GB}))
 
 
