@@ -3,8 +3,8 @@
 A key covers the files of the implementation and the workload, everything they import from the
 project or from their own folders, the workload's size, the mesh, the global batch, the step options
 with the variables of their variant, package versions, platform and device. It covers neither
-installed packages' files, nor names (a renamed file keeps its key), nor the harness, whose commit
-is in the manifest.
+installed packages' files, nor the names of the first two (a renamed file keeps its key), nor the
+harness, whose commit is in the manifest.
 """
 
 import ast
@@ -77,8 +77,12 @@ class Contents:
         block, catalogue = cell.block, self.catalogue
         variant = self.variants.get(block.options.variant)
         entry = self._entries.get(cell.implementation)
+        own = {f"{name.partition('@')[0]}.py": "" for name in (cell.implementation, block.workload)}
         parts = [
-            {part: sorted(files.values()) for part, files in self.sources(cell).items()},
+            {
+                part: sorted((own.get(file, file), hashed) for file, hashed in files.items())
+                for part, files in self.sources(cell).items()
+            },
             *(block.size, str(block.mesh), block.batch),
             *(str(block.options), variant and dict(variant.variables)),
             *(catalogue["versions"], catalogue["platform"], catalogue["device_kind"]),

@@ -70,6 +70,29 @@ def test_files_are_those_that_are_imported(project: Path) -> None:
     assert all(len(digest) == 16 for digest in found["implementation"].values())
 
 
+def test_relative_imports_are_followed_from_packages_and_modules(project: Path) -> None:
+    for name, text in {
+        "mine.py": "import outer.inner.deep\n",
+        "outer/__init__.py": "from .beside_package import one\n",
+        "outer/beside_package.py": "from . import sibling\n",
+        "outer/sibling.py": "",
+        "outer/above.py": "",
+        "outer/inner/__init__.py": "from . import local\nfrom .. import above\n",
+        "outer/inner/local.py": "",
+        "outer/inner/deep.py": "from ..other.far import two\n",
+        "outer/other/__init__.py": "",
+        "outer/other/far.py": "",
+        "above.py": "",
+        "local.py": "",
+        "sibling.py": "",
+    }.items():
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    inside = {file.relative_to(project).as_posix() for file in project.glob("outer/**/*.py")}
+    assert {*Contents(catalogue(project)).sources(CELL)["implementation"]} == {"mine.py", *inside}
+
+
 @pytest.mark.parametrize(
     ("file", "named"),
     [
@@ -92,6 +115,15 @@ def test_what_is_not_content_does_not_count(project: Path, tmp_path_factory) -> 
     (project / "mine.py").rename(project / "yours.py")
     yours = [{"name": "yours", "path": str(project / "yours.py")}]
     assert key(project, replace(CELL, implementation="yours"), implementations=yours) == before
+
+
+def test_imported_files_that_change_places_count(project: Path) -> None:
+    (project / "own/__init__.py").write_text("from . import first, second\n")
+    one, other = project / "own/first.py", project / "own/second.py"
+    before, texts = key(project), (one.read_text(), other.read_text())
+    one.write_text(texts[1])
+    other.write_text(texts[0])
+    assert key(project) != before
 
 
 def test_everything_else_about_a_cell_counts(project: Path) -> None:
