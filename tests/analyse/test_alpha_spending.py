@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from bench.analyse.alpha_spending import AlphaSpending
 from bench.analyse.verdicts import ALPHA
@@ -32,6 +32,18 @@ def test_walks_without_a_difference_are_stopped_as_often_as_planned(comparisons:
         stopped |= np.abs(sums) > limit
     planned = 0.8 * ALPHA / comparisons
     assert stopped.mean() == pytest.approx(planned, abs=4 * np.sqrt(planned / trials))
+
+
+@pytest.mark.parametrize("comparisons", [1, 10])
+def test_the_error_of_looks_is_that_of_scipys_normal_distribution(comparisons: int) -> None:
+    spending, rounds = AlphaSpending(), np.array([16, 64, 192])
+    alphas = np.array([spending.look(int(n), n / PLAN, comparisons) for n in rounds])
+    limits = -special.ndtri(alphas / comparisons / 2) * np.sqrt(rounds)
+    walk = stats.multivariate_normal(
+        cov=np.minimum.outer(rounds, rounds), seed=0, maxpts=10**6, abseps=1e-9, releps=1e-9
+    )
+    stopped = 1 - walk.cdf(limits, lower_limit=-limits)
+    assert stopped == pytest.approx(0.8 * ALPHA / comparisons, rel=1e-4)
 
 
 def test_the_joint_distribution_leaves_later_looks_more() -> None:

@@ -131,6 +131,11 @@ def test_relations() -> None:
     assert relation(one, program("", "a")) == relation(program("", ""), one) == "unknown"
 
 
+def test_a_line_has_the_bytes_of_all_its_operations() -> None:
+    add, copy = (Operation("a.py:1", name, "f32[8]", 3, 32) for name in ("add", "copy"))
+    assert LineDifference("a.py:1", [add], [copy, add._replace(runs=1)]).bytes == 7 * 32
+
+
 def test_operations_differ_by_source_line_the_largest_first() -> None:
     add = Operation("update.py:42", "add", "f32[8]{0}", 5, 32)
     fewer, copy = add._replace(runs=3), Operation("step.py:7", "copy", "f32[8]{0}", 1, 32)

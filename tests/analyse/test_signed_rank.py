@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from bench.analyse import signed_rank
-from bench.analyse.signed_rank import batches, excluded_averages, fewest, shift
+from bench.analyse.signed_rank import batches, estimated, excluded_averages, fewest, shift
 
 
 # Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed., table A.4.
@@ -34,6 +34,12 @@ def test_an_interval_ends_where_the_test_rejects(count: int) -> None:
     assert max(outside) <= 0.0505
 
 
+def test_the_standard_error_is_the_spread_of_locations() -> None:
+    many = np.random.default_rng(6).standard_normal((4000, 32))
+    locations, errors = estimated(many)
+    assert np.sqrt(np.mean(errors**2)) == pytest.approx(np.std(locations), rel=0.06)
+
+
 def test_series_are_treated_each_by_itself() -> None:
     many = np.random.default_rng(1).standard_normal((3, 4, 20))
     location, low, high = shift(many, 0.01)
@@ -41,9 +47,12 @@ def test_series_are_treated_each_by_itself() -> None:
     assert shift(many[1, 2], 0.01) == (location[1, 2], low[1, 2], high[1, 2])
 
 
-def test_a_negated_series_has_the_mirrored_interval() -> None:
-    values = np.random.default_rng(2).standard_t(3, 33)
+@pytest.mark.parametrize("count", [32, 33])
+def test_a_negated_series_has_the_mirrored_interval(count: int) -> None:
+    values = np.random.default_rng(2).standard_t(3, count)
     location, low, high = shift(values, 0.001)
+    pairs = [(a + b) / 2 for i, a in enumerate(values) for b in values[i:]]
+    assert location == pytest.approx(np.median(pairs))
     assert shift(-values, 0.001) == pytest.approx((-location, -high, -low))
 
 
@@ -55,14 +64,14 @@ def test_too_few_differences_exclude_nothing(alpha: float) -> None:
 
 
 def test_the_normal_approximation_is_close_to_the_exact_distribution() -> None:
-    for alpha in (0.05, 1e-3, 1e-5):
+    for alpha, share in ((0.05, 0.9998), (1e-3, 0.998), (1e-5, 0.995)):
         excluded_averages.cache_clear()
-        exact = excluded_averages(64, alpha)
+        exact = excluded_averages(256, alpha)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(signed_rank, "_MOST_EXACT", 10)
             excluded_averages.cache_clear()
-            about = excluded_averages(64, alpha)
-        assert 0.9 * exact < about <= exact + 1
+            about = excluded_averages(256, alpha)
+        assert share * exact < about <= exact
     excluded_averages.cache_clear()
 
 

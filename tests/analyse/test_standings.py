@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from bench.analyse.ratio_intervals import ratios
 from bench.analyse.sample_rounds import Rounds
 from bench.analyse.standings import Standings, rank
 
@@ -80,6 +81,14 @@ def test_far_apart_arms_have_tiers() -> None:
     low, high = found.behind["slow"]
     assert 2.9 < low < 3 < high < 3.1
     assert found.behind[found.leaders[0]][1] <= found.behind[found.leaders[1]][1]
+
+
+@pytest.mark.parametrize("slower", [1, 2, 4])
+def test_arms_behind_a_single_leader_share_the_error_evenly(slower: int) -> None:
+    rounds = planted({"first": 1.0} | {f"slow{number}": 2.0 + number for number in range(slower)})
+    found, claimed = rank(rounds, rounds.arms, ALPHA), ratios(rounds, {"slow0": "first"})
+    assert found.leaders == ("first",)
+    assert found.behind["slow0"] == pytest.approx(claimed["slow0"].interval(ALPHA / slower))
 
 
 def test_one_that_is_behind_the_fastest_may_equal_another_leader() -> None:

@@ -108,6 +108,15 @@ def test_the_cost_of_deciding_is_about_right() -> None:
     assert decide(ratio(1.012, error * 0.99), 0.01).decided
     assert not decide(ratio(1.012, error * 1.01), 0.01).decided
     assert launches_to_decide(ratio(1.0, None), decide(ratio(1.0, None), 0.01)) == math.inf
+    assert claim(ratio(1.2, 0.01), 0.01, 0.02).to_decide == 0
+
+
+def test_half_the_width_is_that_of_the_interval_that_is_shown() -> None:
+    shown = ratio(1.25, 0.02)
+    assert (shown.low, shown.high) == shown.interval(0.05)
+    assert shown.half_width() == pytest.approx(math.log(shown.high / shown.low) / 2)
+    assert shown.half_width() == pytest.approx(1.96 * 0.02, rel=0.01)
+    assert ratio(1.25, None).half_width() == math.inf
 
 
 def rounds_of(**arms: float) -> Rounds:

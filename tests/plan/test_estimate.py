@@ -99,12 +99,18 @@ def test_an_arm_in_processes_of_its_own_starts_and_compiles_in_every_launch(laun
 
 
 def test_a_stored_arm_in_processes_of_its_own_counts_as_several():
-    run = stored(gate=4 * OTHER_ARM_S + APART_S)
+    took = 2 * (4 * OTHER_ARM_S + APART_S)
+    run = stored(gate=took)
     run.cell_rows[0]["foreign"] = {}
     history = History(past_of(run))
-    assert history.arm_s("own-large", new=True) == pytest.approx(OTHER_ARM_S)
-    stages = launch_stages(BLOCK, 3, PLAN, history, apart=1)
-    assert stages["arms"] == pytest.approx(4 * OTHER_ARM_S + APART_S)
+    assert history.arm_s("own-large", new=True) == pytest.approx(2 * OTHER_ARM_S)
+    assert launch_stages(BLOCK, 3, PLAN, history, apart=1)["arms"] == pytest.approx(took)
+
+
+def test_stored_arms_beside_an_implementations_own_count_if_there_are_any():
+    run = stored(gate=12.0)
+    run.cell_rows[0] |= {"inputs": {"loaded": ""}, "ablations": {"local": "", "forward": "why"}}
+    assert History(past_of(run)).arm_s("own-large", new=True) == 12.0 / 6
 
 
 def test_phases_after_the_rounds_are_of_the_first_launch():

@@ -43,6 +43,8 @@ def test_a_run_on_this_machine_shows_it(tmp_path: Path, noise: float, expected: 
     margin, reason = resolved_margin(plan(), catalogue(cores=4), tmp_path)
     assert margin == expected
     assert reason.endswith("(measured in known)")
+    shown = re.search(r"varies by ([\d.]+)\s% between", reason)
+    assert float(shown[1]) / 100 == pytest.approx(2**0.5 * noise, rel=0.25), "of two noisy times"
     if noise > 0.1:  # more than the largest margin
         assert re.match(r"[\d.]+\s%; quick can resolve only [\d.]+\s% here, where", reason)
     else:

@@ -321,6 +321,10 @@ def test_a_pipelines_bubble_is_measured(tmp_path: Path) -> None:
         assert cell["idle_low"] < bubble < cell["idle_high"]
         assert cell["idle"] == pytest.approx(bubble, abs=0.05)
     assert cells.loc["fp32,microbatches=8", "idle":"idle_high"].isna().all(), "nothing is longer"
+    few, _ = small(tmp_path / "few", stages=3, rounds=2)
+    shorter = few.cells[few.cells["options"] == "fp32,microbatches=2"]
+    assert (shorter["idle"] > 0).all()
+    assert shorter[["idle_low", "idle_high"]].isna().all(axis=None), "too few rounds"
 
 
 def test_measured_memory_is_beside_the_planned(tmp_path: Path) -> None:
@@ -638,6 +642,11 @@ def test_curves_do_not_mix_meshes() -> None:
     )  # fmt: skip
     found = {c.family: list(c.points["devices"]) for c in scaling_curves.find(cells)}
     assert found == {"data=N": [1, 2, 4], "data=N,model=2": [4, 8]}
+    # Shading starts in the middle between two meshes, on a logarithmic axis.
+    for cores, start in ((1, 2**0.5), (2, 8**0.5), (4, None), (0, 0.0)):
+        shared = cells.assign(oversubscribed=cells["devices"] > cores)
+        curve = next(c for c in scaling_curves.find(shared) if c.family == "data=N")
+        assert curve.oversubscribed_from == (start and pytest.approx(start))
 
 
 def test_several_processes_have_curves_of_their_own() -> None:
@@ -727,6 +736,10 @@ def test_other_numbers() -> None:
         numbers.bytes_(3_460_300): "3.30 MiB",
         numbers.bytes_(512): "512 B",
         numbers.bytes_(1023 * 1024): "0.999 MiB",
+        numbers.bytes_(3 * 2**41): "6.00 TiB",
+        numbers.bytes_(None): "\N{EN DASH}",
+        numbers.scientific(4.12e-7): "4.1e-7",
+        numbers.scientific(0.0): "0",
         numbers.percent(0.1234): "12.3 %",
         numbers.percent(-0.0042): "\N{MINUS SIGN}0.42 %",
         numbers.seconds(250.0): "4 min 10 s",

@@ -71,6 +71,9 @@ def test_groups_that_lie_unevenly_are_an_error() -> None:
     assert members(found.route(["data", "model"])) == (8, 3)
     with pytest.raises(HardwareError, match="along model of the mesh data=8,model=3 have unequal"):
         found.route(["model"])
+    # Of 4, all in a domain of 6, or 2 in each of two.
+    with pytest.raises(HardwareError, match="along model of the mesh data=3,model=4 have unequal"):
+        placed("h100-sxm", "data=3,model=4").route(["model"])
 
 
 def test_tens_of_thousands_of_chips_are_counted() -> None:

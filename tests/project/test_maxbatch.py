@@ -569,6 +569,28 @@ def test_without_its_file_a_cell_is_searched_and_not_kept(stored):
     assert stored.proved == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "kernel_kills", "status", "reason"),
+    [
+        ({"code": None}, None, "timeout", "no answer in 900 s"),
+        ({"ending": "was killed by SIGKILL"}, True, "oom", "its process was killed by SIGKILL"),
+        ({"ending": "was killed by SIGKILL"}, None, "oom", "its process was killed by SIGKILL"),
+        ({"ending": "was killed by SIGKILL"}, False, "crashed", "its process is to blame"),
+        ({"tail": ["what():", "std::bad_alloc"]}, False, "oom", "its process ended with code 1"),
+        ({"ending": "ended with code 1"}, True, "crashed", "its process is to blame"),
+    ],
+)
+def test_a_process_that_gives_no_answer_ran_out_of_memory_only_if_something_says_so(
+    monkeypatch, answer, kernel_kills, status, reason
+):
+    ended = {"code": 1, "ending": "ended with code 1", "tail": [], "blame": "is to blame"} | answer
+    monkeypatch.setattr(largest, "ask", lambda *_: SimpleNamespace(**ended))
+    counters = {"killed_by_kernel": lambda *_: kernel_kills, "read_counters": dict}
+    monkeypatch.setattr(largest, "host_memory", SimpleNamespace(**counters))
+    found = largest.prove_fit(cell("own"), {"platform": "cpu"})
+    assert found == {"status": status, "reason": reason, "peak_bytes": None}
+
+
 @pytest.mark.slow
 def test_a_cell_takes_its_steps_in_a_process_of_its_own():
     found = largest.prove_fit(cell("jit_spmd", "data=2", 8, "bf16"), {"platform": "cpu"})

@@ -66,6 +66,10 @@ def compiled(scaling):
     return [program(n, BATCHES[scaling][n]) for n in SIZES]
 
 
+def in_microbatches(cell, count):
+    return replace(cell, block=replace(cell.block, options=StepOptions(microbatches=count)))
+
+
 def fit(programs, scaling="weak"):
     return program_formulae.fit(Curve.through(programs[0].cell, scaling), programs)
 
@@ -92,6 +96,10 @@ def test_a_shard_of_one_sample_is_not_taken_for_one_of_several():
         at(fit(compiled("strong"), "strong"), 2 * FAR)
     alone = [program(size, size) for size in SIZES]
     assert at(fit(alone), FAR).cell.block.batch == FAR
+    # Two samples in two microbatches.
+    halved = [replace(one, cell=in_microbatches(one.cell, 2)) for one in compiled("strong")]
+    with pytest.raises(ValueError, match="one sample at a time"):
+        at(fit(halved, "strong"), FAR)
 
 
 def test_every_figure_is_checked_at_every_other_size():
@@ -157,6 +165,7 @@ def test_groups_of_another_form_are_not_extrapolated():
 def test_two_sizes_are_too_few():
     with pytest.raises(ValueError, match="a formula needs three sizes of data, and has 4, 32"):
         fit(compiled("weak")[:2])
+    assert fit(compiled("weak")[:3]).error < 1e-12
 
 
 def test_an_error_that_is_small_where_it_is_checked_is_not_carried_to_where_it_is_large():
@@ -191,6 +200,9 @@ def test_weak_scaling_keeps_a_shards_batch_and_strong_the_global_one():
     assert all(curve.cell(8) == CELL for curve in curves)
     assert curves[0].cell(6) is None, "these do not divide into the mesh"
     assert curves[1].cell(512) is None, "64 samples do not divide into 128 shards"
+    parts = Curve.through(in_microbatches(CELL, 4), "strong")
+    assert parts.cell(64).block.batch == 64
+    assert parts.cell(128) is None, "2 samples of a shard do not divide into 4 microbatches"
 
 
 def test_a_ladder_has_the_sizes_that_can_be_compiled():

@@ -187,6 +187,10 @@ def test_the_interval_holds_the_spread_and_what_overlap_may_do() -> None:
     assert (sure.low_s, sure.best_s, sure.high_s) == pytest.approx((7, 7.5, 8))
     rough = predict(found, Calibration(share=0.5, exposed=0.5, overhead_s=0, spread=0.5))
     assert (rough.low_s, rough.high_s) == pytest.approx((7.5 * math.exp(-0.5), 7.5 * math.exp(0.5)))
+    # The update is in both ends.
+    updating = work(step(*rows, state=0.5 * GB), MACHINE)
+    ends = predict(updating, Calibration(share=0.5, exposed=0.5, overhead_s=0, spread=0.0))
+    assert (ends.low_s, ends.best_s, ends.high_s) == pytest.approx((8, 8.5, 9))
     # Not faster than products at their best, and with no spread known no end.
     unknown = predict(found, Calibration(share=0.5, exposed=0.5, overhead_s=0, spread=None))
     assert (unknown.low_s, unknown.high_s) == (3, math.inf)
@@ -238,6 +242,7 @@ def test_a_machine_of_ceilings_has_latency_and_rate_of_all_reduces() -> None:
     assert one.collectives[0].seconds == pytest.approx(10 * 1e-4 + 1.5)
     assert math.isnan(machine.peak)
     assert machine.route(()).members == 1
+    assert of_ceilings(measured, MeshShape.parse("data=2")).route(("data",)).members == 2
     alone = {**measured, "all_reduce_bytes": None, "all_reduce_s": None}
     lone = of_ceilings(Ceilings(**alone), MeshShape.parse("data=4"))
     with pytest.raises(
@@ -281,6 +286,17 @@ def test_what_steps_do_not_tell_stays_as_assumed() -> None:
         fit([])
 
 
+@pytest.mark.parametrize("names", [("one",), ("one", "two")])
+def test_no_share_exceeds_1(names: tuple[str, ...]) -> None:
+    """However short the products were, or however long the communication took."""
+    made = [one.work for one in observations(4) if one.cell.implementation in names]
+    short = fit([Trial(one, 0.3 * one.step_s(IDEAL), "any") for one in made])
+    assert [short.share_of(name) for name in names] == pytest.approx([1] * len(names))
+    assert short.share <= 1
+    late = replace(IDEAL, exposed=4)
+    assert fit([Trial(one, one.step_s(late), "any") for one in made]).exposed == pytest.approx(1)
+
+
 def test_groups_are_predicted_from_the_others_alone() -> None:
     told = observations(4)
     wrong = [
@@ -317,6 +333,37 @@ def test_published_steps_have_the_collectives_of_their_frameworks() -> None:
         for one in entry.observations("any"):
             counts = [row["count"] for row in one.work.program.communication]
             assert [found.count for found in one.work.collectives] == counts
+
+
+def test_a_published_model_has_the_flops_of_palms_appendix() -> None:
+    """238,300 tokens/s of PaLM 540B on 6144 TPUs v4 are an MFU of 46.2 %."""
+    palm = published_results.published()[0][0].model_copy(
+        update={
+            "parameters": 540.35e9, "layers": 118, "attention": 48 * 256, "width": 18432,
+            "sequence": 2048,
+        }
+    )  # fmt: skip
+    assert round(238.3e3 * palm.flops / (6144 * 275e12), 3) == 0.462
+
+
+def test_each_microbatch_gathers_parameters_and_scatters_gradients() -> None:
+    entry, mesh = published_results.published()[0][0], MeshShape.parse("data=2,fsdp=4")
+    whole, parts = (
+        {
+            row["kind"]: (row["count"], row["payload_bytes"])
+            for row in entry.model_copy(update={"microbatches": n}).program(mesh).communication
+        }
+        for n in (1, 4)
+    )
+    for kind, (count, payload) in whole.items():
+        times = 1 if kind == "all-reduce" else 4
+        assert parts[kind] == (times * count, pytest.approx(times * payload))
+
+
+def test_a_chips_kind_is_that_of_its_links() -> None:
+    assert {name for name in known() if published_results.kind(name) == "TPU"} == {
+        name for name in known() if name.startswith("tpu")
+    }
 
 
 def test_a_chip_that_is_left_out_has_no_share_of_the_models_on_others() -> None:

@@ -198,6 +198,7 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
         for way, part in phase_costs.PARTS.items():
             assert row[part] == pytest.approx(1 - PARTS[way], abs=0.01)
             assert row[f"{part}_low"] < 1 - PARTS[way] < row[f"{part}_high"]
+            assert row[f"{part}_high"] - row[f"{part}_low"] < 0.04
             assert 0 <= row[f"{part}_traced"] <= 1
     said = phase_tables.ablation_sentence(rows[0])
     assert said.startswith(f"Of a step of {rows[0]['cell']}, by ablation: communication 31")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -351,6 +352,8 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found[0]["bytes_a_second"] == pytest.approx(1e8)
     assert (found[1]["blocking_s"], found[1]["blocking_most_s"]) == (0.05, 0.06)
+    assert (found[1]["step_before_s"], found[1]["step_during_s"]) == (0.002, 0.003)
+    assert math.isnan(found[0]["step_before_s"])
     said = phase_tables.checkpoint_sentences(found)
     assert said[0] == (
         "Checkpoints: sync saves block training for 100\N{NARROW NO-BREAK SPACE}ms, async saves "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -266,6 +267,8 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
     chance, booked = 2 * (50 / 6) ** 0.5 * 1e-5, 0.00025
     expected = chance + booked / (1 - booked) * (200 - 400 / 3) / 200
     assert cells["joules_error"]["hungry"] == pytest.approx(expected * 400 / 41)
+    other = chance + booked / (1 - booked) * (400 / 3 - 100) / 100
+    assert cells["energy_ratio_error"]["hungry"] == pytest.approx(2 * math.hypot(expected, other))
     assert run_environment.energy(found) == (
         "of 2 CPU packages, each as a whole, with idle power and other programs; the counters "
         "advance every 1.00\N{NARROW NO-BREAK SPACE}ms"
