@@ -36,6 +36,7 @@ from bench.records.temporary_folders import temporary_folder
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.file_threads import FileThreads
+from bench.worker.process_exchange import EndedError
 from bench.worker.prove.arm_checks import why_diverged
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.read.device_memory import high_water
@@ -86,7 +87,8 @@ def compare(
 
     Every function is run as given: one that is not jitted runs operation by operation. All start
     from copies of the state, so that they may donate it, and get the same batch in every step. A
-    function that is wrong or fails gets a status and a reason instead of a time.
+    function that is wrong or fails gets a status and a reason instead of a time. If it fails while
+    it is timed, the rounds are repeated without it.
 
     Args:
       steps: `(state, batch) -> (state, loss)` by name, each with the same layout of the state. The
@@ -118,7 +120,7 @@ def compare(
         compare, or the reference is not finite, does nothing, does not return (state, loss), or
         changes from one call to the next.
       TypeError: a step is not a function, or is async or a generator; an argument is not a number.
-      Exception: whatever the reference raises, or a function while it is timed.
+      Exception: whatever the reference raises.
     """
     if not isinstance(steps, Mapping):
         raise TypeError(
@@ -145,17 +147,15 @@ def compare(
         tuple(steps), baseline, state, batch, precision, float(margin), name, int(rounds),
         float(seconds), int(seed),
     )  # fmt: skip
-    schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
     session.agreement = agreement
-    looks, asked = LaunchLooks(schedule, session.block), cast("list[LookEvent]", session.asked)
+    samples: list[SampleRow] | None = None
     with temporary_folder() as session.programs:
         for arm in session.chance.sample(list(steps), len(steps)):
             _admit(session, agreement, arm, Given(steps[arm], state, batch))
-        samples: list[SampleRow] = []
-        if session.arms:
-            first_loss = float(agreement.truth.losses[0])
-            more = lambda: looks.arms_to_continue(asked[-1])  # noqa: E731 - it is one expression
-            samples = BlockRounds(session, more).run(first_loss)
+        while samples is None:
+            schedule = Schedule(plan) if decide_at is None else _AtLimit(plan, decide_at)
+            looks = LaunchLooks(schedule, session.block)
+            samples = _race(session, looks)
     taken, _ = looks.finish(samples, 0)
     block = cast("BlockRow", {**session.row, "looks": taken, "load_after": load_average()})
     return _stored(plan, samples, list(session.cells.values()), block, agreement)
@@ -199,8 +199,12 @@ class _Session(BlockSession):
         except WrongStepError as error:
             raise ValueError(f"compare: the reference changes after many calls: {error}") from None
         for arm in self.arms:
-            if not why_diverged(arm, first_loss) and (why := agreement.why_changed(arm)):
-                found[arm.name] = why
+            try:
+                if not why_diverged(arm, first_loss) and (why := agreement.why_changed(arm)):
+                    found[arm.name] = why
+            except (Exception, SystemExit) as error:
+                self.fail(self.row["baseline"] if arm.name == TWIN else arm.name, *failure(error))
+                raise
         return found
 
     def _keep(self, event: Event) -> None:
@@ -323,6 +327,30 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
         row["high_water_bytes"] = high_water(arm, session.mesh.local_devices)
         row.update(program_figures(first_call.programs, session.mesh))
     session.admit(row, arm, Proved(cast("Implementation", given), first_call.programs))
+
+
+def _race(session: _Session, looks: LaunchLooks) -> list[SampleRow] | None:
+    """Run the rounds; None if a function failed, in which case they are to be repeated without it.
+
+    An exception that the reference or no function has raised passes.
+    """
+    if not session.arms:
+        return []
+    more = lambda: looks.arms_to_continue(cast("LookEvent", session.asked[-1]))  # noqa: E731
+    try:
+        return BlockRounds(session, more).run(float(session.agreement.truth.losses[0]))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a function may raise anything
+        cause: BaseException | None = error
+        if isinstance(error, EndedError):  # the baseline failed as its own second copy
+            session.fail(session.row["baseline"], error.status, error.reason)
+            cause = error.__context__
+        own = [arm for arm in session.arms if arm.name != TWIN]
+        failed = [arm for arm in own if session.cells[arm.name]["status"] != "ok"]
+        is_reference = any(arm.step is session.agreement.reference for arm in failed)
+        if not failed or is_reference or not isinstance(cause, Exception | SystemExit):
+            raise cause or error from None
+    session.arms = session.ok_arms()
+    return None
 
 
 def _stored(

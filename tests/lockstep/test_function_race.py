@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import re
+import sys
+import traceback
 from contextlib import nullcontext
 
 import jax
@@ -361,6 +363,54 @@ def test_a_function_that_changes_in_the_rounds_gets_no_time(lazy):
     assert (right["status"], wrong["status"]) == ("ok", "wrong")
     assert wrong["reason"].startswith("after the rounds: ")
     assert set(found.samples["arm"]) == {"right", "twin"}
+
+
+FEW = {"rounds": 3, "seconds": 0.02}
+"""Too few turns to convict a function that a busy host delays."""
+
+
+class FailsIn:
+    """A step that fails once it is called within a function of Lockstep, and from then on."""
+
+    failed = False
+
+    def __init__(self, place, error=RuntimeError):
+        self.place, self.error = place, error
+
+    def __call__(self, state, batch):
+        frames = traceback.walk_stack(sys._getframe())
+        self.failed |= self.place in {frame.f_code.co_name for frame, _ in frames}
+        if self.failed:
+            raise self.error("no more")
+        return jax.jit(small_step)(state, batch)
+
+
+@pytest.mark.parametrize("place", ["measure", "why_changed"])
+def test_a_function_that_fails_in_the_rounds_costs_the_others_no_result(place):
+    steps = {"right": jax.jit(small_step), "fails": FailsIn(place), "other": jax.jit(small_step)}
+    found = lockstep.compare(steps, SMALL, jnp.arange(4.0), **FEW)
+    cells = found.verdicts.set_index("implementation")
+    assert cells["status"].to_dict() == {"right": "ok", "other": "ok", "fails": "crashed"}
+    assert cells["reason"]["fails"].startswith("RuntimeError: no more (test_function_race.py:")
+    assert set(found.samples["arm"]) == {"right", "other", "twin"}
+    assert cells["baseline"]["other"] == "right"
+
+
+@pytest.mark.parametrize("place", ["measure", "add_twin"])
+def test_a_baseline_that_fails_in_the_rounds_is_replaced(place):
+    steps = {"fails": FailsIn(place), "right": jax.jit(small_step)}
+    found = lockstep.compare(steps, SMALL, jnp.arange(4.0), reference="right", **FEW)
+    cells = found.verdicts.set_index("implementation")
+    assert cells["status"].to_dict() == {"right": "ok", "fails": "crashed"}
+    assert cells["baseline"]["right"] == "right"
+
+
+@pytest.mark.parametrize("place", ["measure", "why_changed", "add_twin"])
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_the_reference_raises_in_the_rounds_is_raised(place, error):
+    steps = {"fails": FailsIn(place, error), "right": jax.jit(small_step)}
+    with pytest.raises(error, match="no more"):
+        lockstep.compare(steps, SMALL, jnp.arange(4.0), **FEW)
 
 
 def test_a_reference_that_changes_in_the_rounds_is_refused():
