@@ -108,7 +108,7 @@ def build(run: Run) -> Tables:
         cell.update(idle.get((cell["block"], cell["implementation"]), {}))
     cells.sort(key=itemgetter(*BLOCK_ORDER, "implementation"))
     return Tables(
-        cells=pd.DataFrame(cells),
+        cells=pd.DataFrame(cells, columns=[*cell_figures.MEANINGS["cells"]]),  # also without rows
         rows=cells,
         comparisons=comparisons,
         traces={row["cell"]: row for row in run.traces},

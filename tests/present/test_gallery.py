@@ -22,6 +22,7 @@ from bench.present.gallery import history_tables, index, published_run
 from bench.records import store
 from bench.records.paths import ROOT
 from bench.records.step_programs import Operation, packed
+from lockstep import load
 
 PLAN = synthetic.Plan(
     workloads=("gpt2-nano",), devices=(2,), usable_cores=2,
@@ -240,6 +241,20 @@ def test_outside_of_git_every_run_counts_once(tmp_path, monkeypatch, quick_repor
     assert [entry.folder for entry in index.find(tmp_path)] == ["one"]
     published = published_run.publish(store.load(tmp_path / "one"), tmp_path)
     assert [entry.folder for entry in index.find(tmp_path)] == [published.name], "they are one run"
+
+
+def test_a_run_without_rows_is_listed_and_has_no_verdicts(tmp_path, monkeypatch):
+    """One that was interrupted in its first block, or whose only launch is damaged."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    folder = store.create(tmp_path, synthetic.manifest(PLAN, "empty"))
+    synthetic.write(tmp_path, PLAN, "whole")
+    found = {entry.folder: entry for entry in index.find(tmp_path)}
+    assert found.keys() == {"empty", "whole"}
+    assert (found["empty"].headline, found["empty"].timed) == ("Nothing could be compared.", 0)
+    run = load(folder)
+    assert run.verdicts.empty
+    with pytest.raises(ValueError, match="the run has no chart of the kind 'ratios'"):
+        run.plot()
 
 
 def test_the_last_run_is_not_its_published_copy(checkout, quick_report):
