@@ -243,6 +243,17 @@ def test_outside_of_git_every_run_counts_once(tmp_path, monkeypatch, quick_repor
     assert [entry.folder for entry in index.find(tmp_path)] == [published.name], "they are one run"
 
 
+def test_runs_that_started_in_the_same_second_are_not_one(tmp_path, monkeypatch, quick_report):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    synthetic.write(tmp_path, PLAN, "one")
+    other = synthetic.write(tmp_path, PLAN, "other")
+    for kind in ("blocks", "cells", "samples"):
+        synthetic.rewrite(other, kind, lambda row: row.update(attempt=f"other-{row['launch']}"))
+    assert {entry.folder for entry in index.find(tmp_path)} == {"one", "other"}
+    both = [published_run.publish(store.load(tmp_path / n), tmp_path) for n in ("one", "other")]
+    assert [folder.name for folder in both] == [NAME, f"{NAME}_2"]
+
+
 def test_a_run_without_rows_is_listed_and_has_no_verdicts(tmp_path, monkeypatch):
     """One that was interrupted in its first block, or whose only launch is damaged."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

@@ -65,7 +65,9 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     entries = [entry for name in sorted(names) for entry in _entries(reports / name)]
     if tracked is None:  # a run, and the dated folder that `publish` made of it, are one
         entries.sort(key=lambda one: bool(re.search(r"_\d{4}-\d\d-\d\d(_\d+)?$", one.folder)))
-        entries = [*{(one.started, one.made): one for one in entries}.values()]
+        first = ([*one.run[0].turns][:1] if one.run else [] for one in entries)  # attempts
+        made = ((one.started, one.made, *own) for one, own in zip(entries, first, strict=True))
+        entries = [*dict(zip(made, entries, strict=True)).values()]
     entries.sort(key=lambda entry: entry.started, reverse=True)
     return sorted(entries, key=lambda one: ([*KINDS].index(one.kind), one.dirty, -one.timed))
 
@@ -91,8 +93,7 @@ def _entries(folder: Path) -> Iterator[Entry]:
 def _run(folder: Path) -> tuple[Any, dict[str, Any]]:
     run = store.load(folder)
     manifest, found = run.manifest, cell_table.build(run)
-    git = manifest["git"]
-    blocks, picture = found.comparisons, folder / "share.svg"
+    git, blocks, picture = manifest["git"], found.comparisons, folder / "share.svg"
     facts = {
         "Cells": sentences.tally(found.rows).partition(": ")[2],
         "Against the baselines": sentences.decisions(found.rows).partition(": ")[2],
@@ -146,8 +147,7 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
         for kind, about in KINDS.items()
     ]
     histories = cell_history.find(entry.run for entry in entries if entry.run)
-    for name in (MARKDOWN, PAGE):
-        markdown = name == MARKDOWN
+    for name, markdown in ((MARKDOWN, True), (PAGE, False)):
         tables = history_tables.tables(histories, markdown=markdown)
         history = {"about": history_tables.ABOUT, "tables": tables}
         text = render("index", markdown=markdown, sections=sections, history=history)
