@@ -130,8 +130,7 @@ def _case(name: str, cells: Mapping[str, Row], block: Comparison | None, sharing
         return Case(name, "undecided", f"only the step of the {which} is approximate", head, base)
     arm = str(head["implementation"])
     claim = block.judged(arm, base_of(arm), sharing)
-    apart = "they ran in processes of their own, one after the other"
-    reason = "" if claim.ratio.paired else apart
+    reason = "" if claim.ratio.paired else "they ran in processes of their own, one after the other"
     return Case(name, claim.verdict.word, reason, head, base, claim)
 
 

@@ -126,8 +126,7 @@ def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
     found_a, found_b = cell_table.build(a), cell_table.build(b)
     cells_a, cells_b = ({row["cell"]: row for row in found.rows} for found in (found_a, found_b))
     blocks_b = {block.name: block for block in found_b.comparisons}
-    common = (block for block in found_a.comparisons if block.name in blocks_b)
-    blocks = {block.name: (block, blocks_b[block.name]) for block in common}
+    blocks = {c.name: (c, blocks_b[c.name]) for c in found_a.comparisons if c.name in blocks_b}
     if margin is None:
         margin = max(margin_of(run.manifest) for run in (a, b))
     both = [(cell, cells_b[name]) for name, cell in cells_a.items() if name in cells_b]

@@ -22,6 +22,8 @@ from bench.records import numbers, printable
 from bench.records.paths import PROGRAM
 
 FILE = "regress.md"
+LONGEST = 65_536
+"""Characters of a comment that GitHub accepts."""
 
 _SHORT = 10
 """Digits of a commit's id that are shown."""
@@ -41,19 +43,20 @@ QUIET: frozenset[Word] = frozenset({"same", "neither"})
 """Outcomes that need no attention."""
 
 
-def markdown(outcome: Outcome) -> str:
-    """Render the summary in GitHub's Markdown: the outcome first, then the cases that matter."""
+def markdown(outcome: Outcome, most: int = 1000) -> str:
+    """Render the summary in GitHub's Markdown; its lists have `most` cases, fewer if it is long."""
     matters = [case for case in outcome.cases if case.word not in QUIET]
-    others = outcome.of(*QUIET)
+    rest = outcome.of(*QUIET)
     parts = [f"### {headline(outcome, code(outcome.gate['revision']))}", tally(outcome.cases)]
     if matters:
-        parts.append(_listed(matters))
-    if others:
-        parts += [f"<details><summary>{tally(others)}</summary>", _listed(others), "</details>"]
-    if changed := list(_changes(outcome)):
+        parts.append(_listed(matters, most))
+    if rest:
+        parts += [f"<details><summary>{tally(rest)}</summary>", _listed(rest, most), "</details>"]
+    if changed := [*_changes(outcome)][:most]:
         parts += ["What else changed:", "\n".join(changed)]
     parts += [*_reading(outcome), *_setting(outcome), f"    {_plain(command(outcome))}"]
-    return "\n\n".join(parts) + "\n"
+    text = "\n\n".join(parts) + "\n"
+    return text if len(text) <= LONGEST or not most else markdown(outcome, most // 2)
 
 
 def show(outcome: Outcome, console: Console) -> None:
@@ -108,8 +111,7 @@ def code(text: str) -> Markup:
 
 def _plain(text: str) -> str:
     """Put text on one line, without characters that terminals or readers do not display."""
-    line = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _table(cases: Sequence[Case], name: Callable[[str], str]) -> Table:
@@ -127,9 +129,10 @@ def _table(cases: Sequence[Case], name: Callable[[str], str]) -> Table:
     return Table("Head against base", columns, cases, remarks=remarks)
 
 
-def _listed(cases: Sequence[Case]) -> str:
-    shown = _table(cases, code)
-    return "\n".join([macros().table(shown), *(f"- {remark}" for remark in shown.remarks)])
+def _listed(cases: Sequence[Case], most: int) -> str:
+    shown = _table(cases[:most], code)
+    left = [f"and {len(cases) - most} more, which the report lists"] if len(cases) > most else []
+    return "\n".join([macros().table(shown), *(f"- {text}" for text in (*shown.remarks, *left))])
 
 
 def _sure(case: Case) -> str:

@@ -371,6 +371,23 @@ def test_hostile_text_is_inert(tmp_path: Path) -> None:
     assert widths == {6}
 
 
+def test_a_summary_fits_into_a_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gate_comment.LONGEST == 2**16, "GitHub's limit"
+    names = [f"step_{number:02}" for number in range(12)]
+    endings = {(name, 2): ("wrong", "the update differs " * 15) for name in names}
+    found = outcomes.judge(store.load(planted(tmp_path, endings, **dict.fromkeys(names, 1.0))))
+    whole = gate_comment.markdown(found)
+    assert whole.count("broken |") == 12
+    assert "which the report lists" not in whole
+    monkeypatch.setattr(gate_comment, "LONGEST", len(whole) - 1)
+    text = gate_comment.markdown(found)
+    assert len(text) < len(whole)
+    assert text.startswith("### Broken: 12 of 12 comparisons with `main` no longer right")
+    assert text.count("broken |") == text.count(": `wrong: the update differs") == 7
+    assert "\n- and 5 more, which the report lists\n" in text
+    assert text.rstrip().endswith(f"    python -m bench regress {'b' * 40}")
+
+
 def test_what_was_not_measured_is_no_outcome(tmp_path: Path) -> None:
     directory = planted(tmp_path, same=1.0)
     manifest = store.read_manifest(directory)

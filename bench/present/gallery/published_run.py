@@ -110,8 +110,7 @@ def hardware_name(manifest: Manifest) -> str:
     """Name the hardware of a run: `2-core-cpu`, `nvidia-h200` or `8-nvidia-h200`."""
     if manifest["platform"] == "cpu":
         return f"{manifest['host']['usable_cores']}-core-cpu"
-    kind = files.slug(manifest["device_kind"])
-    count = manifest["device_count"]
+    kind, count = files.slug(manifest["device_kind"]), manifest["device_count"]
     return kind if count == 1 else f"{count}-{kind}"
 
 
