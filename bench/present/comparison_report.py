@@ -27,7 +27,7 @@ from bench.present.sentences import counted, ends, listing, some
 from bench.present.terminal import Prose, plain
 from bench.records import files, numbers
 from bench.records.grouping import grouped
-from bench.records.paths import PROGRAM
+from bench.records.paths import PROGRAM, REPORTS
 from bench.records.statuses import STATUSES, VERDICT_STYLES
 from bench.records.store import Run
 
@@ -122,13 +122,11 @@ def unmatched(compared: RunComparison) -> list[Group]:
 
 
 def _named(cell: Row) -> str:
-    ended = "" if cell["status"] == "ok" else f" ({_ending(cell)})"
-    return f"{cell['implementation']}{ended}"
+    return str(cell["implementation"]) + ("" if cell["status"] == "ok" else f" ({_ending(cell)})")
 
 
 def _ending(cell: Row) -> str:
-    label = STATUSES[cell["status"]].label
-    return f"{label}: {cell['reason']}" if cell["reason"] else label
+    return ": ".join(filter(None, (STATUSES[cell["status"]].label, cell["reason"])))
 
 
 def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
@@ -163,7 +161,9 @@ def content(compared: RunComparison) -> dict[str, Any]:
     sides = Column("a", "A"), Column("b", "B")
     name = Column("name", "", detail=lambda row: item(row, "kind"))
     absent = Column("a", "Only in"), Column("b", "Because"), CELLS
-    options = (a["run"], b["run"], "--margin", f"{100 * compared.margin:g}")
+    folders = (compared.a.directory, compared.b.directory)
+    names = (one.name if one.parent == REPORTS else one.as_posix() for one in folders)
+    options = (*names, "--margin", f"{100 * compared.margin:g}")
     return {
         "a": a["run"],
         "b": b["run"],

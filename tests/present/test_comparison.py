@@ -133,11 +133,24 @@ def test_a_run_against_itself_says_so(reports: Path) -> None:
 def test_the_command_is_the_one_that_is_installed(
     reports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(comparison_report, "REPORTS", reports)
     run = store.load(reports / "before")
     found = run_changes.compare(run, run)
     assert "python -m bench compare before before" in page(found)
     monkeypatch.setattr(comparison_report, "PROGRAM", "lockstep")
     assert "lockstep compare before before" in page(found)
+
+
+def test_the_command_finds_runs_that_were_renamed_or_lie_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As artifacts of CI jobs do, all of which may have the same name in their manifests."""
+    monkeypatch.setattr(comparison_report, "REPORTS", tmp_path / "reports")
+    for place in ("reports/renamed", "artifact"):
+        folder = synthetic.write(tmp_path / "stored", replace(PLAN, devices=(1,)), "gate")
+        folder.rename((tmp_path / place).parent.mkdir(exist_ok=True) or tmp_path / place)
+    a, b = (store.load(tmp_path / place) for place in ("reports/renamed", "artifact"))
+    assert f"compare renamed {tmp_path}/artifact --margin" in page(run_changes.compare(a, b))
 
 
 def test_the_margin_is_the_wider_one_unless_given(reports: Path, tmp_path: Path) -> None:
