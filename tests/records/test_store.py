@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
+import zlib
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ import synthetic
 
 from bench.records import files, frames, store
 from bench.records.cells import Block
+from bench.records.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -220,3 +223,67 @@ def append(directory: Path, block: Block) -> None:
 
 def _other() -> tuple[Block, int, str, list[str]]:
     return next(PLAN.blocks()), 0, "all", list(PLAN.ratios)
+
+
+@pytest.fixture
+def convert(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module("convert_run").convert
+
+
+def older(folder: Path, run: str) -> Path:
+    """A run as schema 5 stored it: a file for each kind of row, and one that lists the launches."""
+    directory = synthetic.write(folder, PLAN, run)
+    launches, texts, lines = synthetic.launches_of(directory), dict[str, bytes](), b""
+    for launch in launches:
+        stored = {}
+        for kind in ("samples", "cells", "traces", "losses"):
+            part = "".join(f"{json.dumps(row)}\n" for row in launch[kind]).encode()
+            place = {"offset": len(texts.get(kind, b"")), "bytes": len(part)}
+            stored[f"{kind}.jsonl"] = {**place, "crc32": zlib.crc32(part)}
+            texts[kind] = texts.get(kind, b"") + part
+        lines += files.sealed(json.dumps({"blocks": launch["blocks"], "stored": stored}))
+    for name, text in {**texts, "launches": lines}.items():
+        (directory / f"{name}.jsonl").write_bytes(text)
+    shutil.rmtree(directory / store.LAUNCHES)
+    synthetic.rewrite(directory, "manifest", lambda row: row.update(schema=store.SCHEMA - 1))
+    return directory
+
+
+def test_a_run_of_the_schema_before_is_converted(
+    tmp_path: Path, convert: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = older(tmp_path, "older")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_manifest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            convert(directory)
+    convert(directory)
+    whole, run = store.load(synthetic.write(tmp_path, PLAN, "whole")), store.load(directory)
+    assert (run.cell_rows, run.damaged) == (whole.cell_rows, [])
+    assert run.samples.equals(whole.samples)
+    assert [*directory.glob("*.jsonl")] == []
+
+
+def test_a_conversion_keeps_the_files_of_damaged_launches(
+    tmp_path: Path, convert: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = older(tmp_path, "damaged")
+    (directory / "cells.jsonl").write_bytes(b"")
+    convert(directory)
+    assert store.load(directory).cell_rows == []
+    assert capsys.readouterr().err.count("is damaged and left out\n") == 2
+    assert len((directory / "samples.jsonl").read_bytes().splitlines()) > 0
+
+
+def test_what_cannot_be_converted_is_named(tmp_path: Path, convert: Callable[[Path], None]) -> None:
+    with pytest.raises(SystemExit, match="nothing is not an undamaged run of schema 5"):
+        convert(tmp_path / "nothing")
+    directory = older(tmp_path, "stopped-early")
+    (directory / "launches.jsonl").unlink()
+    convert(directory)
+    assert store.load(directory).block_rows == []
