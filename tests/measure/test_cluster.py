@@ -271,7 +271,10 @@ def test_what_ends_a_followers_worker_is_told(cluster: Cluster, fake: Callable[.
 
 
 def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
-    cluster: Cluster, fake: Callable[..., Path], tmp_path: Path
+    cluster: Cluster,
+    fake: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     fake(ranks=[{"A": "babble"}, {"A": "hang"}])
     led, followed = cluster.lead(), cluster.follow()
@@ -290,6 +293,7 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
     with socket.socket(fileno=os.dup(found._links[1]._connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
     assert followed.result() == leader.LEFT_ALONE
+    assert "error: rank 1 has lost its connection to rank 0\n" in capsys.readouterr().err
     assert not [pid for pid in pids.read_text().split() if running(pid)]
     first = launch.result()  # launches run one after the other, as in a run
     later = run_block(BLOCK, ["A"], settings(found))
@@ -299,6 +303,21 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
         assert row["reason"].startswith("process 1 of 2")
         assert row["reason"].endswith(f"the connection to its host {when}")
     found.close()
+
+
+def test_both_ends_notice_a_host_without_power(cluster: Cluster) -> None:
+    led = cluster.lead()
+    follower = leader._connect(membership_of(1, 2, cluster.port))
+    follower.send_bytes(json.dumps(hello(config_of(1))).encode())
+    for connection in (follower, led.result()._links[1]._connection):
+        with socket.socket(fileno=os.dup(connection.fileno())) as line:
+            assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            if sys.platform == "linux":
+                options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                idle, each, count = (line.getsockopt(socket.IPPROTO_TCP, one) for one in options)
+                assert idle + each * count == 120
+                assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+    follower.close()
 
 
 def running(pid: str) -> bool:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, TypedDict, cast
 
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
@@ -32,6 +32,9 @@ TERMINATION = (signal.SIGTERM, signal.SIGUSR1)
 """Signals that end a run as Ctrl-C does. mpirun forwards the second one."""
 
 _POLL_S = 0.1
+_SILENCE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9, "TCP_USER_TIMEOUT": 120_000}
+"""Options of TCP that end a connection after two minutes without an answer of the other's kernel.
+The last one, in milliseconds, is Linux's and covers data that is not acknowledged."""
 
 
 class Hello(TypedDict):
@@ -73,7 +76,7 @@ def _connect(member: Membership) -> Connection[Any, Any]:
     until = time.monotonic() + COME_S
     while True:
         try:
-            connection: Connection[Any, Any] = Client(address)
+            connection = _framed(socket.create_connection(address, COME_S))
             if not connection.poll(COME_S):
                 raise TimeoutError("the process that listens there does not answer")
             answer_challenge(connection, member.token)
@@ -89,6 +92,16 @@ def _connect(member: Membership) -> Connection[Any, Any]:
             time.sleep(_POLL_S)
         else:
             return connection
+
+
+def _framed(line: socket.socket) -> Connection[Any, Any]:
+    """Frame a connection; it breaks if the other host stays silent, as one without power does."""
+    line.setblocking(True)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _SILENCE.items():
+        if hasattr(socket, name):  # otherwise the system's own, often two hours
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return Connection(line.detach())
 
 
 class _Follower:
@@ -116,6 +129,7 @@ class _Follower:
                             self._process.kill()
                 self._report_end()
         except (EOFError, OSError):
+            sys.stderr.write(f"error: rank {own['rank']} has lost its connection to rank 0\n")
             return LEFT_ALONE
         finally:
             if self._process is not None:
@@ -234,8 +248,7 @@ class Leader(Hosts):
 
     def _admit(self, accepted: socket.socket, token: bytes) -> None:
         """Authenticate a process that has connected."""
-        accepted.setblocking(True)
-        connection: Connection[Any, Any] = Connection(accepted.detach())
+        connection = _framed(accepted)
         try:
             deliver_challenge(connection, token)
             answer_challenge(connection, token)
