@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 import yaml
 from fakes.catalogue import catalogue
@@ -25,6 +27,7 @@ from bench.measure.cluster.membership import ClusterError, Membership
 from bench.measure.processes import group
 from bench.measure.processes.group import Order, free_port
 from bench.measure.supervisor import Settings, run_block
+from bench.measure.worker_report import WorkerReport
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
@@ -77,13 +80,13 @@ class Cluster:
 T = TypeVar("T")
 
 
-def patiently(connect: Callable[[], T]) -> T:
-    """Connect as soon as somebody listens."""
+def patiently(act: Callable[[], T], until_then: type[OSError] = ConnectionRefusedError) -> T:
+    """Connect as soon as somebody listens, or do what else fails at first."""
     until = time.monotonic() + 60
     while True:
         try:
-            return connect()
-        except ConnectionRefusedError:
+            return act()
+        except until_then:
             assert time.monotonic() < until
             time.sleep(0.02)
 
@@ -286,10 +289,7 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
 
     launch = cluster.pool.submit(run_block, BLOCK, ["A"], settings(found), watch)
     assert proving.wait(60)  # a launch that ends in an earlier phase may be started again
-    until = time.monotonic() + 60
-    while not pids.exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    patiently(pids.read_text, FileNotFoundError)
     with socket.socket(fileno=os.dup(found._links[1]._connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
     assert followed.result() == leader.LEFT_ALONE
@@ -303,6 +303,45 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
         assert row["reason"].startswith("process 1 of 2")
         assert row["reason"].endswith(f"the connection to its host {when}")
     found.close()
+
+
+def test_a_host_that_does_not_answer_is_named(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fake: Callable[..., Path]
+) -> None:
+    monkeypatch.setattr(leader, "_KILL_S", 0.1)
+    fake(A="babble")
+    led, connection = cluster.lead(), cluster.says(hello(config_of(1)))
+    found = led.result()
+    [attempt] = run_block(BLOCK, ["A"], replace(settings(found), timeout_s=1.0))
+    [row] = attempt.cells
+    assert row["status"] == "timeout"
+    assert "; process 1 is on a host that does not answer" in row["reason"]
+    found.close()
+    connection.close()
+
+
+def test_a_stopped_worker_of_a_follower_is_named(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fake: Callable[..., Path], tmp_path: Path
+) -> None:
+    stopped = threading.Event()
+    overdue = lambda *_: "it is late" if stopped.is_set() else ""  # noqa: E731
+    monkeypatch.setattr(WorkerReport, "overdue", overdue)
+    fake(ranks=[{"A": "babble"}, {"A": "hang"}])
+    led, followed = cluster.lead(), cluster.follow()
+    found, pids = led.result(), tmp_path / "pids"
+    launch = cluster.pool.submit(run_block, BLOCK, ["A"], settings(found))
+    patiently(pids.read_text, FileNotFoundError)
+    worker = psutil.Process(int(pids.read_text().split()[0]))
+    worker.suspend()
+    while worker.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.02)
+    stopped.set()
+    [attempt] = launch.result()
+    found.close()
+    assert followed.result() == 0
+    [row] = attempt.cells
+    assert row["status"] == "timeout"
+    assert row["reason"] == "it is late during gate; process 1 was stopped"
 
 
 def test_both_ends_notice_a_host_without_power(cluster: Cluster) -> None:

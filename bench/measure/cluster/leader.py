@@ -280,6 +280,10 @@ class Leader(Hosts):
             raise ClusterError("the processes have different versions: " + "; ".join(faults))
 
 
+def _lost(*tail: str, note: str = "") -> Ended:
+    return Ended(ended=LOST, tail=[*tail], killed_by_kernel=None, note=note)
+
+
 class RemoteProcess(Process):
     """The worker process on the host of a follower, a new one in each launch."""
 
@@ -291,7 +295,7 @@ class RemoteProcess(Process):
         self._on_line: OnLine = lambda _: None
         self._over = threading.Event()
         self._over.set()
-        self._ended: Ended = {"ended": 0, "tail": [], "killed_by_kernel": None}
+        self._ended = _lost()
         threading.Thread(target=self._read, daemon=True).start()
 
     def start(self, order: Order, on_line: OnLine) -> None:
@@ -325,8 +329,7 @@ class RemoteProcess(Process):
 
     def _lose(self, when: str = "") -> None:
         self._lost = True
-        tail = [f"the connection to its host was lost{when}"]
-        self._end({"ended": LOST, "tail": tail, "killed_by_kernel": None})
+        self._end(_lost(f"the connection to its host was lost{when}"))
 
     def _end(self, ended: Ended) -> None:
         """Record how the process ended, unless it has ended before."""
@@ -351,4 +354,5 @@ class RemoteProcess(Process):
         """Kill it and everything that it started."""
         if not self._over.is_set():
             self.send({"kill": True})
-            self._over.wait(_KILL_S)
+            if not self._over.wait(_KILL_S):
+                self._end(_lost(note="is on a host that does not answer"))

@@ -55,6 +55,8 @@ class Ended(TypedDict):
     """The last lines of its stderr."""
     killed_by_kernel: bool | None
     """Whether the kernel killed a process of the host for memory; None if unknown."""
+    note: str
+    """What was found when it was killed, as the predicate of a sentence; empty if nothing."""
 
 
 class Process(Protocol):
@@ -65,10 +67,6 @@ class Process(Protocol):
 
     def code(self, timeout_s: float) -> int | None:
         """Wait for its exit code, negative for a signal; None if it is still running."""
-
-    def stopped(self) -> bool:
-        """Return whether a signal such as SIGSTOP has stopped it; False if that is unknown."""
-        return False
 
     def ended(self) -> Ended:
         """Describe the end of a process that has ended."""
@@ -94,7 +92,7 @@ class End:
     late: str = ""
     """The deadline that passed; empty if none did."""
     notes: tuple[str, ...] = ()
-    """Processes that a signal such as SIGSTOP had stopped by then; a shortage of memory."""
+    """Processes that were stopped, or whose hosts do not answer; a shortage of memory."""
     turn: tuple[str, float] = ("", 0.0)
     """The arm whose turn it was when the end was noticed, and the seconds of that turn."""
 
@@ -183,9 +181,10 @@ class Group(contextlib.ExitStack):
 
     def _abort(self, rank: int, late: str) -> End:
         turn = self.processes[0].turn()  # first: a running worker goes on to its next turn
-        stopped = (number for number, one in enumerate(self.processes) if one.stopped())
-        notes = [*(f"process {number} was stopped" for number in stopped), describe_shortage()]
+        shortage = describe_shortage()
         self.close()
+        found = ((number, one.ended()["note"]) for number, one in enumerate(self.processes))
+        notes = [*(f"process {number} {note}" for number, note in found if note), shortage]
         code = self.processes[rank].code(_LEAVE_S) or 0
         return End(code, rank, late, tuple(filter(None, notes)), turn)
 
@@ -213,7 +212,7 @@ class LocalProcess(Guarded):
         platform, devices, place = order["platform"], order["devices"], order["place"].copy()
         job, processes, neighbours = order["job"], place["processes"], len(order["ranks"])
         index = order["ranks"].index(place["rank"])
-        self._turns = Turns()
+        self._turns, self._note = Turns(), ""
         self._oom_kills = read_counters()
         environment = worker_environment(platform, devices, processes) | self._turns.environment
         if programs := job.get("program_cache"):  # removed even if it is killed
@@ -233,13 +232,6 @@ class LocalProcess(Guarded):
                 os.sched_setscheduler(self.pid, os.SCHED_BATCH, os.sched_param(0))
         self.send_line(json.dumps(job))
 
-    def stopped(self) -> bool:
-        """Return whether a signal such as SIGSTOP has stopped it."""
-        try:
-            return bool(psutil.Process(self.pid).status() == psutil.STATUS_STOPPED)
-        except psutil.Error:
-            return False
-
     def turn(self) -> tuple[str, float]:
         """Return the arm whose turn it is, or was at the end, and the seconds of that turn."""
         return self._turns.read()
@@ -247,10 +239,14 @@ class LocalProcess(Guarded):
     def ended(self) -> Ended:
         """Describe the end of a process that has ended."""
         by_kernel = killed_by_kernel(self._oom_kills, read_counters())
-        return Ended(ended=self.code(0) or 0, tail=self.tail(), killed_by_kernel=by_kernel)
+        code, tail = self.code(0) or 0, self.tail()
+        return Ended(ended=code, tail=tail, killed_by_kernel=by_kernel, note=self._note)
 
     def kill(self) -> None:
         """Kill it and everything that it started."""
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(self.pid).status() == psutil.STATUS_STOPPED:
+                self._note = "was stopped"  # by a signal such as SIGSTOP
         self._turns.close()
         super().kill()
 
