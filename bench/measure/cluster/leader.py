@@ -167,7 +167,7 @@ class Leader(Hosts):
 
     def __init__(self, member: Membership) -> None:
         self.config: DistributedConfig = member.config
-        self.address = member.config.master_addr
+        self.address, self.processes = member.config.master_addr, member.config.world_size
         self._hellos: dict[int, Hello] = {0: hello(member.config)}
         self._links: dict[int, RemoteProcess] = {}
         self._arrived: queue.Queue[tuple[Hello, Connection[Any, Any]]] = queue.Queue()
@@ -178,11 +178,6 @@ class Leader(Hosts):
         except ClusterError:
             self.close()
             raise
-
-    @property
-    def processes(self) -> int:
-        """Number of processes of the run."""
-        return self.config.world_size
 
     def extend(self, catalogue: Catalogue) -> Catalogue:
         """Add up the resources; a core that several processes may use counts once."""

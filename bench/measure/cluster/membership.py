@@ -16,7 +16,6 @@ from bench.plan.distributed_config import DistributedConfig
 from bench.plan.option_values import BadInput
 
 RENDEZVOUS = (sys.executable, "-m", "bench.worker.answer.rendezvous")
-_BACKLOG = 128
 COME_S = 300.0
 """Time limit for all processes to connect."""
 
@@ -68,9 +67,7 @@ def _read(path: Path) -> DistributedConfig:
         why = getattr(error, "strerror", "it is not UTF-8")
         raise ClusterError(f"--distributed: cannot read {path}: {why}") from error
     ranks = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK") if name in os.environ}
-    if not ranks:
-        return config
-    others = config.model_dump(exclude={"rank", "local_rank"})
+    others = config.model_dump(exclude={"rank", "local_rank"} if ranks else None)
     return DistributedConfig.from_environment(ranks, **others)
 
 
@@ -79,21 +76,18 @@ def _detected() -> Membership:
     name = socket.gethostname()
     try:
         # Every process listens, as none knows its rank yet; at this host's own name, as gloo does.
-        server = socket.create_server((name, 0), backlog=_BACKLOG)
+        server = socket.create_server((name, 0), backlog=socket.SOMAXCONN)
     except OSError as error:
         raise ClusterError(
             f"--distributed auto: cannot listen at this host's own name, {name}: {error.strerror}"
         ) from error
     address, port = server.getsockname()
-    with contextlib.ExitStack() as closing:
-        closing.enter_context(server)
+    with server:
         own = {"master_addr": address, "master_port": port, "token": secrets.token_hex(16)}
         found = _meet(own)
         token = found.pop("token").encode()
         config = DistributedConfig(enabled=True, **found)
-        if config.is_main_process():
-            closing.pop_all()  # the server stays open
-        return Membership(config, token, server if config.is_main_process() else None)
+        return Membership(config, token, server.dup() if config.is_main_process() else None)
 
 
 def _meet(own: dict[str, str | int]) -> dict[str, Any]:
@@ -101,11 +95,10 @@ def _meet(own: dict[str, str | int]) -> dict[str, Any]:
     answer = ask(RENDEZVOUS, json.dumps(own), child_environment(), 2 * COME_S)
     with contextlib.suppress(ValueError):
         return cast("dict[str, Any]", json.loads(answer.out))
-    hint, address = "", str(own["master_addr"])
-    if address.startswith("127."):
-        hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"
+    address = str(own["master_addr"])
+    hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"
     raise ClusterError(
         "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
         f"detection, which {answer.ending}, finds no cluster, or only a part of it. Its last "
-        f"lines:\n{answer.quoted_lines()}{hint}"
+        f"lines:\n{answer.quoted_lines()}{hint * address.startswith('127.')}"
     )

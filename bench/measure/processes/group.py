@@ -267,8 +267,7 @@ class Hosts:
 
     def start(self, order: Order, rank: int, on_line: OnLine) -> Process:
         """Start the launch's process of this rank, with cores of its own if possible."""
-        place = order["place"] | {"rank": rank}
-        return LocalProcess({**order, "place": place}, on_line)
+        return LocalProcess({**order, "place": order["place"] | {"rank": rank}}, on_line)
 
     def close(self) -> None:
         """End the run on the other hosts."""
