@@ -425,14 +425,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_one_process_is_no_run_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ClusterError, match="--distributed env: there is one process only"):
-        membership.membership("env")
+    for size in ("1", "2"):  # without RANK, every one of two processes would lead
+        monkeypatch.setenv("WORLD_SIZE", size)
+        with pytest.raises(ClusterError, match="env: this is not known to be one of several"):
+            membership.membership("env")
 
 
 def test_what_jax_says_where_it_detects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "import sys; sys.exit('jax knows no such cluster')"
     monkeypatch.setattr(membership, "RENDEZVOUS", (sys.executable, "-c", said))
-    with pytest.raises(ClusterError, match=r"are not set, and jax's(.|\n)*no such cluster"):
+    with pytest.raises(ClusterError, match=r"are not all set, and jax's(.|\n)*no such cluster"):
         membership.membership("auto")
 
 

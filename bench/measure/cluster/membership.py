@@ -50,9 +50,9 @@ def membership(how: str) -> Membership:
     if how == "auto" and not {"MASTER_ADDR", "WORLD_SIZE", "RANK"} <= os.environ.keys():
         return _detected()
     config = DistributedConfig.from_environment() if how in ("auto", "env") else _read(Path(how))
-    if not config.enabled:
+    if not config.enabled or (how == "env" and "RANK" not in os.environ):
         raise ClusterError(
-            f"--distributed {how}: there is one process only; "
+            f"--distributed {how}: this is not known to be one of several processes; "
             "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each, or `enabled` in the file"
         )
     return Membership(config, os.environ.get(TOKEN, "lockstep").encode())
@@ -98,7 +98,7 @@ def _meet(own: dict[str, str | int]) -> dict[str, Any]:
     address = str(own["master_addr"])
     hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"
     raise ClusterError(
-        "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not set, and jax's own "
+        "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not all set, and jax's own "
         f"detection, which {answer.ending}, finds no cluster, or only a part of it. Its last "
         f"lines:\n{answer.quoted_lines()}{hint * address.startswith('127.')}"
     )
