@@ -15,6 +15,6 @@ setsid mpirun -n "${PROCESSES:-2}" ${HOSTS:+--host "$HOSTS"} -x PYTHONPATH --bin
 
 # mpirun answers Ctrl-C by killing all within two seconds, without reading what they print. This
 # signal it passes on, and rank 0 ends the run as on Ctrl-C: workers go, the report is written.
-trap 'kill -USR1 $!' INT TERM
+trap 'kill -USR1 $!' INT TERM USR1
 while kill -0 $! 2>/dev/null; do wait $! && code=0 || code=$?; done
 exit "$code"

@@ -32,9 +32,13 @@ export LOCKSTEP_TOKEN="${LOCKSTEP_TOKEN:-$(od -An -N16 -tx1 /dev/urandom | tr -d
 for ((rank = 1; rank < WORLD_SIZE; rank++)); do
   RANK=$rank LOCAL_RANK=$rank "${command[@]}" &
 done
-code=0
-RANK=0 LOCAL_RANK=0 "${command[@]}" || code=$?
+others=($(jobs -p))
+# Here, too, so that a scheduler's SIGTERM, which may reach only this script, can be passed on. A
+# process in the background ignores Ctrl-C.
+RANK=0 LOCAL_RANK=0 "${command[@]}" &
+trap 'kill -TERM $!' INT TERM USR1
+while kill -0 $! 2>/dev/null; do wait $! && code=0 || code=$?; done
 # Those that have met rank 0 end by themselves, and ignore this; others would wait for it.
-jobs -p | xargs --no-run-if-empty kill 2>/dev/null || true
+kill "${others[@]}" 2>/dev/null || true
 wait
 exit "$code"

@@ -146,9 +146,15 @@ def test_variables(launches: Launches) -> None:
     check(launches)
 
 
-def test_an_interrupted_script_leaves_a_report_of_what_was_measured(launches: Launches) -> None:
+@pytest.mark.parametrize("signalled", ["all by Ctrl-C", "only the script, by SIGTERM"])
+def test_an_interrupted_script_leaves_a_report_of_what_was_measured(
+    launches: Launches, signalled: str
+) -> None:
     process = launches.start(EXAMPLES / "variables.sh", *LONG)
-    interrupt(launches, lambda: os.killpg(process.pid, signal.SIGINT))
+    if signalled.startswith("all"):
+        interrupt(launches, lambda: os.killpg(process.pid, signal.SIGINT))
+    else:
+        interrupt(launches, process.terminate)
     assert launches.end(process) == 2
     check(launches)
 
