@@ -264,6 +264,23 @@ def test_a_lie_about_time_gains_next_to_nothing_and_is_found(arm):
     assert "shorter than the worker's clock shows" in liar.why_untrusted()
 
 
+def test_answering_only_empty_requests_late_shortens_no_span(arm):
+    late = arm(
+        "foreign_good",
+        more="""
+import time
+import __main__ as helper
+right = helper.run
+def run(step, batch, steps, wait_each):
+    time.sleep(0.01 if steps else 0.005)
+    return right(step, batch, steps, wait_each) | {"ns": 0}
+helper.run = run
+""",
+    )
+    assert late.asking_ns == foreign_arm.MOST_ASKING_NS
+    assert late.run(1) >= (1 - foreign_arm.TRUSTED_SHARE) * 10e6 - foreign_arm.MOST_ASKING_NS
+
+
 def test_a_worker_that_wakes_up_late_takes_no_time_from_the_next_span(arm, monkeypatch):
     late = arm("foreign_good")
     answer = {"ns": 20_000_000, "loss": 1.0}

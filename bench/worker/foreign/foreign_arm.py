@@ -14,8 +14,9 @@ from bench.worker.foreign.children import Children
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.time.clock import Arm
 
-ASKED = 40
-"""Number of empty requests that measure the round trip of a request."""
+ASKED, MOST_ASKING_NS = 40, 250_000
+"""Number of empty requests that measure the round trip of a request, and the most of it that counts
+for each process: a process that answers only them late would shorten all of its spans."""
 
 LIE_SHARE = 0.25
 SPANS = 48
@@ -71,7 +72,7 @@ class ForeignArm(Arm):
 
     children: Children = field(kw_only=True)
     asking_ns: int = 0
-    """Median round trip of an empty request."""
+    """Median round trip of an empty request, as far as it counts."""
     _spans: deque[tuple[int, int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
     """Nanoseconds of each recent span: by the worker's clock, the part of it that the slowest child
     does not report, its part of the time that threads waited for a core in the turn, and the round
@@ -86,8 +87,8 @@ class ForeignArm(Arm):
 
     def __post_init__(self) -> None:
         self.children.find_counted()
-        round_trips = [self._asked([(0, False)])[0][0] for _ in range(ASKED)]
-        self.asking_ns = int(statistics.median(round_trips))
+        median = statistics.median(self._asked([(0, False)])[0][0] for _ in range(ASKED))
+        self.asking_ns = min(int(median), MOST_ASKING_NS * len(self.children))
 
     def begin_rounds(self) -> None:
         """Count idle time from now on: threads that are busy while arms compile disturb none."""
@@ -173,8 +174,7 @@ class ForeignArm(Arm):
 
     def why_untrusted(self) -> str:
         """Describe how the processes broke the rules of the rounds; empty if they did not."""
-        busy_s, busy_cpu_s = self._busy
-        idle_s, idle_cpu_s = self._idle
+        (busy_s, busy_cpu_s), (idle_s, idle_cpu_s) = self._busy, self._idle
         share = len(self.children) * self.children.threads
         cores, told_s = share + SPARE_CORES, self._told_ns / 1e9
         too_short = "its process reports spans that are shorter than the worker's clock shows, "
