@@ -22,8 +22,8 @@ def upgrade(context: typer.Context) -> None:
 
     run.answer_help(context)
     parser = OptionParser(add_help=False, allow_abbrev=False)
-    for option in ("--from", "--to"):
-        parser.add_argument(option)
+    parser.add_argument("--from")
+    parser.add_argument("--to")
     parser.add_argument("--bisect", action="store_true")
     parsed, words = parser.parse_known_args(context.args)
     named = {name: text for name, text in vars(parsed).items() if name != "bisect" and text}
@@ -37,8 +37,13 @@ def upgrade(context: typer.Context) -> None:
         raise typer.Exit(run.run_pytest(words, "regress_plugin"))
     asked, _, first = named["from"].partition("==")
     package = asked.partition("[")[0]  # without extras
+    if parsed.bisect and not first:
+        refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
     if parsed.bisect and "to" in named and package not in SHOWN:
         refuse(f"--bisect with --to: {package} is none of {', '.join(SHOWN)}")
+    chosen = {word.partition("=")[0] for word in words if parsed.bisect}
+    if wrong := sorted(chosen & {"--allow-undecided", "--dry-run", "--run"}):
+        refuse(f"--bisect makes several runs, which must all decide; omit {' and '.join(wrong)}")
     here = make_environment(named["to"]) if "to" in named else None
 
     def gate(base: str) -> int:
@@ -48,8 +53,6 @@ def upgrade(context: typer.Context) -> None:
 
     if not parsed.bisect:
         raise typer.Exit(gate(named["from"]))
-    if not first:
-        refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
     last = here.versions[package] if here else _present(package)
     typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
     releases = first, *releases_between(package, first, last), last
@@ -78,8 +81,7 @@ def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, st
             return code, said
     if not low:
         return 0, f"not slower than with {versions[0]}"
-    before, after, last = versions[low - 1], versions[low], versions[-1]
-    return 1, f"slower since {after}: {last} is slower than {before}"
+    return 1, f"slower since {versions[low]}: {versions[-1]} is slower than {versions[low - 1]}"
 
 
 def _present(package: str) -> str:

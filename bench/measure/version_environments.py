@@ -248,8 +248,7 @@ class VersionBases(Bases):
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry."""
-        own = {"repositories": [], "versions": self.environment.versions}
-        return {**super().record(), **own}
+        return super().record() | {"repositories": [], "versions": self.environment.versions}
 
 
 def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:
@@ -263,5 +262,4 @@ def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str
     if not origins:
         why = "all steps are approximate or in other frameworks"
         raise BadInput([f"there is nothing to compare: {why}"])
-    environment = make_environment(requirement)
-    return VersionBases(requirement, origins, {}, (), (), environment=environment)
+    return VersionBases(requirement, origins, {}, (), (), environment=make_environment(requirement))

@@ -12,7 +12,8 @@ from fronts import Front
 from bench.commands.upgrade import bisect
 from bench.records.paths import ROOT
 
-SMALL = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "--run", "r", "-k", "pmap")
+PLAN = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "-k", "pmap")
+SMALL = (*PLAN, "--run", "r")
 
 
 @pytest.fixture
@@ -55,6 +56,11 @@ def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
         (("--from",), "--from: expected one argument"),
         (("--from", "jax==0.4.1"), "uv cannot install jax==0.4.1 with"),
         (("--from", "jax>=0.11", "--bisect"), "has to be one version"),
+        (("--from=jax==0.11.0", "--bisect"), "must all decide; omit --run"),
+        (
+            ("--from=jax==0.11.0", "--bisect", "--dry-run", "--allow-undecided=1"),
+            "omit --allow-undecided and --dry-run and --run",
+        ),
         (
             ("--from=numpy==2.1", "--to=jax==0.11.0", "--bisect"),
             "--bisect with --to: numpy is none of jax, jaxlib, flax, optax",
@@ -104,7 +110,7 @@ def test_a_comparison_ends_with_the_command_that_started_it(front: Front, tmp_pa
         f'[ "$1" = python ] && {{ echo $$ > {told}.part; mv {told}.part {told}; exec sleep 300; }}'
     )
     uv.write_text(uv.read_text().replace("\n", f"\n{hang}\n", 1))
-    with front.start("upgrade", "--from", "jax==0.11.0", "--bisect", *SMALL) as command:
+    with front.start("upgrade", "--from", "jax==0.11.0", "--bisect", *PLAN) as command:
         until = time.monotonic() + 60
         while not told.exists() and time.monotonic() < until:
             time.sleep(0.02)
