@@ -96,7 +96,7 @@ class Engine:
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
         elif options.run is not None and (
-            fault := run_folder.name_fault(options.run, resumes=True)
+            fault := run_folder.name_fault(options.run, resumes=bases is None)
         ):
             raise BadInput([f"--run: {fault}"])
 

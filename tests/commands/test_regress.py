@@ -125,6 +125,7 @@ def test_equal_programs_pass(gate: Gate) -> None:
     done = gate.front("run", "--resume", "r")
     assert done.code == 4
     assert "r gates a change and cannot be resumed" in done.err
+    assert "--run: r exists in reports/; choose another name" in gate().err
 
 
 def test_a_slower_head_is_a_regression(gate: Gate) -> None:
