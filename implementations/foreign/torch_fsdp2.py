@@ -1,7 +1,8 @@
 """PyTorch's FSDP2 (fully_shard): one process per device, which holds a shard of each parameter.
 
 Block by block, parameters are all-gathered before use and gradients are reduce-scattered. Each
-process updates its own shards. gloo communicates on CPU, NCCL on GPU.
+process updates its own shards. gloo communicates on CPU, NCCL on GPU. Autocast rounds parameters to
+bfloat16 after they are gathered, so all-gathers move float32.
 """
 
 from __future__ import annotations
