@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from bench.contract.placement import (
     place_model_state_on_shards,
 )
 from bench.worker.prove.failures import WrongStepError
+from bench.worker.prove.gate import STEPS
 from bench.worker.prove.trajectory import check_placed, check_waitable
 from implementations import jit_spmd
 
@@ -653,6 +655,26 @@ def hidden(problem, mesh):
 
 def test_state_outside_of_the_state_is_refused(gate, mesh):
     wrong = type("Implementation", (), {"build": staticmethod(hidden)})
+    with pytest.raises(WrongStepError, match="the step keeps something outside of `state`"):
+        proved(gate, mesh, wrong)
+
+
+@pytest.mark.parametrize("spoilt", [0, -1])
+def test_a_parameter_that_is_nan_when_the_first_step_is_repeated_is_refused(gate, mesh, spoilt):
+    def build(problem, mesh):
+        right = jit_spmd.build(problem, mesh)
+        calls = itertools.count()
+
+        def step(state, batch):
+            (params, *rest), loss = right.step(state, batch)
+            leaves, tree = jax.tree.flatten(params)
+            if next(calls) >= STEPS:
+                leaves[spoilt] *= jnp.nan
+            return (jax.tree.unflatten(tree, leaves), *rest), loss
+
+        return replace(right, step=step)
+
+    wrong = type("Implementation", (), {"build": staticmethod(build)})
     with pytest.raises(WrongStepError, match="the step keeps something outside of `state`"):
         proved(gate, mesh, wrong)
 

@@ -217,14 +217,14 @@ class Gate:
     def update_error(
         self, name: str, a: Trajectory, b: Trajectory, mask: Flat | None, *, wide: bool = False
     ) -> float:
-        """Return the distance of two trajectories' updates after all steps.
+        """Return the distance of two trajectories' updates after all steps; NaN if any error is.
 
         For `as timed`, the first step's distance counts too; with `wide`, it alone counts.
         """
         ends = [(a.first, b.first)] if name == AS_TIMED else []
         if not (ends and wide):  # rounding of Adam's moments shows from the second step on
             ends.append((a.last, b.last))
-        return max(max(update_errors(*end, b.start, mask).values()) for end in ends)
+        return float(np.max([[*update_errors(*end, b.start, mask).values()] for end in ends]))
 
     @staticmethod
     def state_error(ours: Trajectory, theirs: Trajectory) -> float:
