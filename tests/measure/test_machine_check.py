@@ -107,6 +107,13 @@ def test_a_board_is_read(examine):
     assert reserved <= {"--input", "--checkpoint"}, "all is well"
 
 
+@pytest.mark.parametrize("versions", [{}, {"grain": "0.2"}])
+def test_an_option_whose_package_is_missing_names_it(examine, monkeypatch, versions):
+    monkeypatch.setattr(machine_check, "installed", lambda _: versions)
+    needed = examine(CPU)["measures"]["--input"]
+    assert needed == ("" if versions else "needs the package grain")
+
+
 def test_cpu_devices_scale_up_to_the_cores(examine):
     measures = examine(CPU, usable_cores=2)["measures"]
     assert measures["Scaling over devices"].startswith("up to 2 cores; more virtual devices")
@@ -182,6 +189,12 @@ def test_what_a_board_does_not_tell_is_unknown(examine):
 def test_a_machines_fault_has_advice(examine, devices, library, files, host, advice):
     (found,) = examine(devices, library, files, **host)["advice"]
     assert found.startswith(advice)
+
+
+@pytest.mark.parametrize("driver", ["", "RmProfilingAdminOnly: 0\n"])
+def test_traces_that_fail_for_another_reason_are_not_blamed_on_the_driver(examine, driver):
+    devices = GPU | {"missing": ABLE | {"Traces": "libcupti was not found"}}
+    assert examine(devices, nvml(), {"proc/driver/nvidia/params": driver})["advice"] == []
 
 
 def test_limits_of_the_group_are_read_or_unknown(tmp_path):

@@ -85,6 +85,16 @@ def test_in_a_short_run_a_check_is_compared_with_checks(liar):
     assert set(refused(rows)) == set(liar)
 
 
+@pytest.mark.parametrize(("checked", "found"), [(("b",), set()), (("a", "b", "c"), {"b"})])
+def test_a_few_turns_that_can_be_compared_convict_no_arm(checked, found):
+    """Those that are checked need others that are."""
+    rows = taken(rounds=14, arms=("a", "b", "c"), factors={"b": 0.1})
+    for row in rows:
+        if row["arm"] in checked and row["round"] < 9:
+            row["checked"] = True
+    assert set(refused(rows)) == found
+
+
 @pytest.mark.parametrize(("liar", "rounds"), [("", 12), ("", 2000), ("b", 32)])
 def test_a_host_that_delays_many_turns_convicts_no_arm(liar, rounds):
     """A third of all turns is late; by chance, most of one arm's few turns are."""
@@ -95,6 +105,10 @@ def test_a_host_that_delays_many_turns_convicts_no_arm(liar, rounds):
         unlucky = rounds == 12 and row["arm"] == "b" and row["round"] < 6
         extra += SPAN_S if unlucky or number % 3 == 0 else 0.0
     assert set(refused(rows)) == set(liar)
+
+
+def test_arms_beside_an_implementations_own_are_not_compared():
+    assert refused(taken(arms=("a", "b", "b+input"), factors={"b+input": 0.1})) == {}
 
 
 def test_spans_of_other_processes_are_not_compared_with_turns():

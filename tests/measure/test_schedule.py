@@ -13,7 +13,7 @@ from bench.analyse.process_spread import PROCESS, TWO_PROCESSES
 from bench.analyse.ratio_intervals import Ratio
 from bench.analyse.verdicts import Claim, Verdict
 from bench.measure.launch_looks import EXTENSION, LaunchLooks
-from bench.measure.schedule import BlockState, Schedule
+from bench.measure.schedule import MAX_LAUNCHES, BlockState, Schedule
 from bench.plan.matrix import make_plan
 from bench.plan.options import Options
 from bench.records.arms import TWIN, versions_of
@@ -97,6 +97,27 @@ def test_a_budget_goes_to_leaders_that_may_be_far_apart() -> None:
     assert all(claim.verdict.decided for claim in claims.values())
     assert made._widest([block], math.inf) == block
     assert schedule(margin="20", budget="600")._widest([block], math.inf) is None
+
+
+def test_a_budget_pays_for_no_launch_that_is_longer_or_one_too_many() -> None:
+    made = schedule(margin="2", budget="600")
+    block = made.plan.blocks[0]
+    looks = LaunchLooks(made, block)
+    looks.arms_to_continue(look(samples := rows(0, 16, TRUTH), 0.5))
+    looks.finish(samples, 0)
+    state = made.blocks[block.name]
+    state.seconds = 10.0
+    assert made._widest([block], 10.0) == block, "pmap is undecided"
+    assert made._widest([block], 9.9) is None
+    state.launches = set(range(MAX_LAUNCHES))
+    assert made._widest([block], 10.0) is None
+
+
+def test_where_all_failed_nothing_is_compared() -> None:
+    made = schedule()
+    block = made.plan.blocks[0]
+    made.blocks[block.name].cells = [{"implementation": name, "status": "oom"} for name in NAMES]
+    assert made.opponents(block, rows(0, 16, TRUTH)) == {}
 
 
 def test_those_that_may_be_the_fastest_stay_until_they_are_alike() -> None:

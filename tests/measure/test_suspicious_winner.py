@@ -53,6 +53,13 @@ def test_an_approximate_step_is_no_winner_and_hides_none():
         ({SHIPPED: 1.0, USER: 0.9}, {"threads_s": 0.05}, SHIPPED, "threads worked"),
         ({SHIPPED: 1.1 * LEAST_S, USER: LEAST_S}, {}, SHIPPED, "at best"),
         ({USER: LEAST_S}, {}, "", "at best"),
+        # A shipped one is the better witness, even if it is slower.
+        (
+            {SHIPPED: 1.0, "theirs": 0.9, USER: 0.5},
+            {"users": (USER, "theirs")},
+            SHIPPED,
+            "times as fast as shipped",
+        ),
         (
             {USER: 1.0, "theirs": 2.0},
             {"users": (USER, "theirs")},

@@ -143,6 +143,18 @@ def test_sizes_grow_while_their_calls_are_short(monkeypatch):
         rate([])
 
 
+def test_arrays_fit_the_room_that_they_may_use(monkeypatch):
+    own = Mesh(jax.devices()[:2], "devices")
+    monkeypatch.setattr(ceilings, "best_rate", lambda _make, _work, sizes: sizes)
+    monkeypatch.setattr(ceilings, "fastest", lambda _: 0.0)
+    three = 3 * 512 * 512 * 2  # the factor, and the products before and after a call
+    assert ceilings.matmul_flops(own, "bf16", three) == [256, 512]
+    assert ceilings.matmul_flops(own, "bf16", three - 1) == [256]
+    two = 2 * 2 * ceilings.PAYLOADS[0]
+    assert ceilings.all_reduce(own, two)[0] == [*ceilings.PAYLOADS[:2]]
+    assert ceilings.all_reduce(own, two - 1)[0] == [ceilings.PAYLOADS[0]]
+
+
 def test_the_fastest_repetition_counts_once_no_better_one_comes(monkeypatch):
     took = iter([9.0, 8.0, 4.0, 5.0, 6.0, 3.0, 3.5, 3.0, 7.0, 1.0])
     monkeypatch.setattr(ceilings, "PATIENCE", 3)

@@ -99,6 +99,27 @@ def test_instructions_outside_of_graphs_are_not_expected_inside(operations):
     assert [event.op for event in found] == ["first", "in-loop", "in-loop", "in-loop", "last"]
 
 
+BRANCHES = """HloModule jit_step, is_scheduled=true
+
+waits { a = f32[8,8] parameter(0)
+ ROOT b = f32[8,8] negate(a) }
+
+updates { a = f32[8,8] parameter(0)
+ ROOT taken = f32[8,8] custom-call(a, a), custom_call_target="__cublas$lt$matmul" }
+
+ENTRY e { which = s32[] parameter(0)
+ x = f32[8,8] parameter(1)
+ ROOT c = f32[8,8] conditional(which, x, x), branch_computations={waits, updates} }
+"""
+
+
+def test_kernels_of_a_branch_are_named_if_it_is_taken():
+    program = SimpleNamespace(hlo_modules=lambda: [hlo_module_from_text(BRANCHES)])
+    operations = Operations(modules_of([program]), 1)
+    assert launched(operations, GEMM) == ["taken"]
+    assert launched(operations, "negate") == ["negate"]
+
+
 def test_events_outside_of_graphs_keep_their_names(operations):
     assert launched(operations, "first", "gemm_fusion.1", in_graph=False) == [
         "first",
