@@ -53,8 +53,8 @@ ENTRY e {{ n = s32[4]{{0}} constant({{1, 1, 1, 1}})
 """
 
 
-def of_four(instruction):
-    module = hlo_module_from_text(OF_FOUR.format(instruction))
+def of_four(instruction, dtype="f32"):
+    module = hlo_module_from_text(OF_FOUR.format(instruction).replace("f32", dtype))
     return [*collectives(SimpleNamespace(hlo_modules=lambda: [module]), 4)]
 
 
@@ -68,6 +68,11 @@ def test_groups_are_read_whatever_follows_them():
 def test_collectives_whose_bytes_are_not_known_are_an_error():
     with pytest.raises(ValueError, match="the bytes of a ragged-all-to-all are not known"):
         of_four("ragged-all-to-all(a, b, n, n, n, n), replica_groups={{0,1,2,3}}")
+    for dtype, size in (("bf16", 8), ("f8e5m2", 4)):
+        (found,) = of_four("all-to-all(a), replica_groups={{0,1}}, dimensions={0}", dtype)
+        assert found.bytes == size
+    with pytest.raises(ValueError, match="the size of f8e4m3b11fnuz is not known"):
+        of_four("all-to-all(a), replica_groups={{0,1}}, dimensions={0}", "f8e4m3b11fnuz")
 
 
 @pytest.mark.parametrize("text", ["mesh['a'=4] {'c'}", "[4,2]<=", "all of them"])

@@ -70,6 +70,19 @@ def test_the_drawn_times_add_up_to_the_parts_of_the_step():
             assert len(painted[device, kind]) == own.share[kind], (device, kind)
 
 
+def test_an_operation_precedes_those_inside_it_that_start_with_it():
+    drawn = drawing.drawn_step(*kept([("dot", 0, 1000, 1030), ("loop", 0, 1000, 1040)]), [0, 1])
+    assert [name for device, name, *_ in rows(drawn) if device == 0] == ["loop", "dot"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "clocks", "shared"),
+    [("a", [0], True), ("aa", [5, 6], True), ("aa", [5, 0], False), ("ab", [5, 6], False)],
+)
+def test_times_of_processes_are_compared_on_one_host_if_all_clocks_are_known(hosts, clocks, shared):
+    assert drawing.share_clock(hosts, clocks) == shared
+
+
 def test_of_many_results_the_first_are_described(monkeypatch):
     many = replace(OPERATIONS["dot"], shapes=("f32[2]",) * 6)
     monkeypatch.setitem(OPERATIONS, "dot", many)

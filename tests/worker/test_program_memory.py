@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 
-from bench.worker.read.device_memory import high_water
+from bench.worker.read.device_memory import high_water, largest_program
 from bench.worker.time.clock import Arm
 
 
@@ -48,6 +48,27 @@ def test_the_most_that_was_seen_of_the_arm_on_the_largest_device():
         return state, batch[0]
 
     assert high_water(Arm("arm", step, state, batch), devices) == 7 + 40
+
+
+def planned(arguments: int, outputs: int, temporary: int, alias: int) -> SimpleNamespace:
+    """A program with the compiler's figures."""
+    stats = SimpleNamespace(
+        argument_size_in_bytes=arguments,
+        output_size_in_bytes=outputs,
+        temp_size_in_bytes=temporary,
+        alias_size_in_bytes=alias,
+    )
+    return SimpleNamespace(get_compiled_memory_stats=lambda: stats)
+
+
+def test_the_plan_is_that_of_the_largest_program_where_a_donated_array_counts_once():
+    programs = planned(100, 30, 20, 0), planned(100, 80, 50, 70), planned(1, 1, 1, 1)
+    found = largest_program(programs)
+    assert found == {
+        "total_bytes": 160, "argument_bytes": 100, "output_bytes": 80, "temporary_bytes": 50,
+        "alias_bytes": 70,
+    }  # fmt: skip
+    assert largest_program([]) is None
 
 
 def test_backends_that_do_not_count():

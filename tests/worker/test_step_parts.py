@@ -18,6 +18,7 @@ from bench.contract.workloads import mlp
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
+from bench.worker.read import hlo
 from bench.worker.read.collectives import collectives
 from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs, new_programs
@@ -249,6 +250,18 @@ def test_operations_are_classified_by_what_they_do():
     assert operations.get("another", listed[0].name).category == "unknown"
 
 
+def test_the_nth_run_of_a_collective_meets_the_nth_on_other_devices():
+    """Device 1 is 4 ns late every time, in a loop that runs it thrice."""
+    listed = [
+        Event(device, "jit_step", "reduce", 0, at + 4 * device, at + 8)
+        for at in (1000, 1010, 1020)
+        for device in (0, 1)
+    ]
+    runs = identify_runs(listed, PROGRAM, {0: 0, 1: 1})
+    assert [run.arrival for run in runs] == [1004, 1004, 1014, 1014, 1024, 1024]
+    assert len({run.meeting for run in runs}) == 3
+
+
 def test_programs_of_one_name_are_told_apart():
     """By their numbers; a step's own are found without them as well."""
     x = jnp.ones((64, 64))
@@ -327,6 +340,16 @@ ENTRY e { p = f32[4,8]{1,0} parameter(0)
  ROOT t = (f32[4,8]{1,0}, f32[4,8]{0,1}, f32[8,4]{0,1}, f32[8,4]{1,0}, f32[1,8]{0,1}, s32[])
    tuple(same, other, view, moved, degenerate, scalar) }
 """
+
+
+def test_an_instruction_of_one_name_is_that_of_its_own_program():
+    made = [compiled(jax.jit(jnp.sin), jnp.ones(n))[0] for n in (3, 5)]
+    first, second = modules_of(made)
+    operations = Operations([first], 1, [second])
+    named = (name for name, one in first.instructions.items() if hlo.opcode(one) == "parameter")
+    name = next(name for name in named if name in second.instructions)
+    found = [operations.get(first.name, name, one.number).shapes for one in (first, second)]
+    assert found == [("f32[3]",), ("f32[5]",)]
 
 
 def test_what_moves_elements_is_told_by_layouts():
