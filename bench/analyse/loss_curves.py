@@ -21,7 +21,6 @@ EARLY = 40
 """Steps in which correct curves agree up to rounding: two orders of summation in float32 were seen
 to differ by 1e-7 for about that many steps of Adam, and to diverge afterwards."""
 
-NO_CURVE = "its worker ended before"
 YARDSTICKS = (IN_PARTS, EXACT)
 """The reference in other arithmetic."""
 
@@ -104,7 +103,7 @@ def _training(block: Comparison, rows: dict[str, LossRow]) -> Training:
     def curve(arm: str) -> Curve:
         row = rows.get(arm)
         losses = np.array(row["losses"] if row else [], float)
-        reason = row["reason"] if row else NO_CURVE
+        reason = row["reason"] if row else "its worker ended before"
         steps = min(len(losses), len(reference))
         right = np.maximum(np.abs(reference[:steps]), 1e-30)
         differences = np.abs(losses[:steps] - reference[:steps]) / right

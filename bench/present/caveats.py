@@ -319,8 +319,7 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
         )
     trainings = loss_curves.find(content)
     said["Loss curves diverge early"] = phase_tables.parted_losses(trainings)
-    if config.get("train_steps"):
-        said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, timed)
+    said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, manifest)
     reasons = {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
     failed = {name: reasons.get(name, "no reason is known") for name in timed}
     unsaved = [f"{name}: {reason}" for name, reason in failed.items() if reason]

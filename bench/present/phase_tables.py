@@ -10,13 +10,14 @@ import numpy as np
 from bench.analyse import phase_costs
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.loss_curves import EARLY, NO_CURVE, Training
+from bench.analyse.loss_curves import EARLY, Training
 from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
 from bench.present.sentences import counted, ends
 from bench.records import numbers
 from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, EXACT, IN_PARTS, INPUT_WAYS
+from bench.records.rows import Manifest
 from bench.records.statuses import VERDICT_STYLES
 
 Rows = Sequence[Mapping[str, Any]]
@@ -228,14 +229,16 @@ def parted_losses(trainings: Iterable[Training]) -> str:
     )
 
 
-def unfinished_losses(trainings: Iterable[Training], timed: Iterable[str]) -> str:
-    """Name the curves, one for each timed cell, that are missing or end early; empty if none."""
-    reasons = dict.fromkeys(timed, NO_CURVE) | {
-        f"{training.block.name}/{curve.arm}": curve.reason
+def unfinished_losses(trainings: Sequence[Training], manifest: Manifest) -> str:
+    """Name the requested curves that are missing or end early; empty if there are none."""
+    if not manifest["config"].get("train_steps"):
+        return ""
+    missing = [
+        (f"{training.block.name}/{curve.arm}", curve.reason)
         for training in trainings
         for curve in (training.reference, *training.yardsticks, *training.curves)
-    }
-    missing = [(name, reason) for name, reason in reasons.items() if reason]
+        if curve.reason
+    ]
     if not missing:
         return ""
     name, reason = missing[0]

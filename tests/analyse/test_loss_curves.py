@@ -106,8 +106,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     drifts, _, right = one.curves
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
-    timed = [row["cell"] for row in found.rows if row["status"] == "ok"]
-    assert phase_tables.unfinished_losses([one], timed).startswith(
+    assert phase_tables.unfinished_losses([one], run.manifest).startswith(
         "2 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/drifts: "
         "the loss of step 11 is nan."
     )
@@ -127,7 +126,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     found = cell_table.build(run)
     assert all(each.largest is None for one in loss_curves.find(found) for each in one.exact)
     assert phase_tables.loss_sentence(loss_curves.find(found)) == ""
-    assert "oom: no room" in phase_tables.unfinished_losses(loss_curves.find(found), [])
+    assert "oom: no room" in phase_tables.unfinished_losses(loss_curves.find(found), run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
     page_data.encode(page_data.build(found, run.manifest))
@@ -174,15 +173,4 @@ def test_a_run_that_did_not_train_says_nothing_of_it(tmp_path: Path) -> None:
     run, found = read(tmp_path, trained=0)
     assert loss_curves.find(found) == []
     assert page_data.build(found, run.manifest)["losses"] == []
-    assert "Unfinished loss curves" not in caveats.caveats(found, run.manifest)
-
-
-def test_a_block_whose_worker_ended_before_its_first_curve_is_named(tmp_path: Path) -> None:
-    run, found = read(tmp_path, trained=0)
-    config = {**run.manifest["config"], "train_steps": 100}
-    said = caveats.caveats(found, {**run.manifest, "config": config})
-    timed = [row["cell"] for row in found.rows if row["status"] == "ok"]
-    assert said["Unfinished loss curves"] == (
-        f"{len(timed)} loss curves ended before the last step, for instance {timed[0]}: its worker "
-        "ended before. The times are not affected."
-    )
+    assert phase_tables.unfinished_losses([], run.manifest) == ""
