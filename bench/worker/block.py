@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bench.contract import Implementation, Problem, TrainStep, Workload
 from bench.records.cells import FULL, Block
 from bench.records.host import cores
-from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
+from bench.records.messages import GATE, PACKAGES, Event, Job, Phase, SamplesEvent
 from bench.records.row_parts import Check, ProofCheck
 from bench.records.rows import CellRow
 from bench.records.step_programs import ProgramFigures, compressed
@@ -91,7 +91,8 @@ def run_job(
     session.start_children()
     gate = make_gate(session, workload)
     # Held from here on: what the workload's file has replaced affects all arms equally.
-    session.functions, session.settings = HeldFunctions(session.problem), ProcessSettings()
+    session.settings = ProcessSettings([PACKAGES["input"]] if job["inputs"] else [])
+    session.functions = HeldFunctions(session.problem)
     session.threads = FileThreads(os.getppid())
     samples = []
     if gate is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -427,6 +428,17 @@ def test_a_child_that_a_step_has_forked_is_no_second_worker(tmp_path, monkeypatc
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit):
         session.put_back("")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grain") is None, reason="the extra `input`")
+def test_what_grain_sets_for_the_process_is_no_files_doing():
+    alone = {"implementations": ["jit_spmd"], "implementation_paths": []}
+    done = run_worker(JOB | alone | {"inputs": ["loaded"]})
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    cells = [event["row"] for event in events if event["event"] == "cell"]
+    assert [(row["status"], row["inputs"]) for row in cells] == [("ok", {"loaded": ""})]
+    assert "jax_config" not in cells[0]
 
 
 def test_processes_of_foreign_arms_start_before_the_reference_is_computed(tmp_path):

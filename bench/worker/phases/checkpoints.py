@@ -168,10 +168,9 @@ def measure_saves(
         if asynchronous:
             complete = train_until_complete(arm, orbax, figures["steps_during_ns"])
         figures["total_s"].append(complete - began)
-        if last:
-            return figures, saved_state.SavedState(path, shapes, sums)
-        clear(path)
-    raise AssertionError("there is a last repetition")
+        if not last:
+            clear(path)
+    return figures, saved_state.SavedState(path, shapes, sums)
 
 
 def repetitions() -> Iterator[bool]:
@@ -237,9 +236,7 @@ def _files(folder: Path) -> list[Path]:
 
 def drop_from_cache(folder: Path) -> None:
     """Drop files from the system's page cache, so that they are read from the disk again."""
-    if not hasattr(os, "posix_fadvise"):
-        return
-    for path in _files(folder):
+    for path in _files(folder) if hasattr(os, "posix_fadvise") else ():
         with path.open("rb") as file:
             os.fsync(file.fileno())  # only written pages can be dropped
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
