@@ -77,6 +77,8 @@ class Comparison:
     """Measured limits of its hardware: see bench.analyse.peaks.ceilings."""
     oversubscribed: bool
     """Whether its CPU devices share cores, in which case it is no evidence about scaling."""
+    ended: str
+    """Why results of a phase after the rounds are missing, if they are: how a worker ended."""
     launches: int
     span_steps: tuple[int, ...]
     """The distinct numbers of steps in its launches' throughput spans."""
@@ -204,6 +206,7 @@ def compare_arms(
         programs=programs,
         ceilings=ceilings,
         oversubscribed=any(cell["oversubscribed"] for cell in cells),
+        ended=next(filter(None, (row.get("ended") for row in attempts)), "its worker ended before"),
         launches=len({row["launch"] for row in attempts}),
         span_steps=tuple(sorted({int(row["steps"]) for row in attempts if row["steps"]})),
     )

@@ -103,7 +103,7 @@ def _training(block: Comparison, rows: dict[str, LossRow]) -> Training:
     def curve(arm: str) -> Curve:
         row = rows.get(arm)
         losses = np.array(row["losses"] if row else [], float)
-        reason = row["reason"] if row else "its worker ended before"
+        reason = row["reason"] if row else block.ended
         steps = min(len(losses), len(reference))
         right = np.maximum(np.abs(reference[:steps]), 1e-30)
         differences = np.abs(losses[:steps] - reference[:steps]) / right

@@ -108,8 +108,7 @@ class WorkerReport:
             # took longer than planned for all rounds.
             self.arm = arm
         during = f" during {self.phase}" if self.phase else ""
-        # A worker sends its measurements before the phases after the rounds begin.
-        if self.block is not None and (self.phase not in get_args(Phase) or end.code == 0):
+        if self.block is not None and end.code == 0:
             self.status = "ok"
         elif self._failed_alone is not None and end.late:
             self.arm = self._failed_alone["implementation"]
@@ -119,6 +118,9 @@ class WorkerReport:
             self.reason = "; ".join([end.late + during, *end.notes])
         else:
             self._diagnose(end, group.processes[end.rank], during)
+        # A worker sends its measurements before the phases after the rounds begin.
+        if self.block is not None and self.reason and self.phase not in get_args(Phase):
+            self.block["ended"], self.status, self.reason = self.reason, "ok", ""
 
     def _diagnose(self, end: End, process: Process, during: str) -> None:
         """Explain the end of a process; `during` names the phase, for the reason."""

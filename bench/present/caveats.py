@@ -317,12 +317,11 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
             f"{untraced[0]}, so there is no explanation of its time. The times themselves are not "
             "affected."
         )
-    trainings = loss_curves.find(content)
-    said["Loss curves diverge early"] = phase_tables.parted_losses(trainings)
-    said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, manifest)
-    reasons = {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
-    failed = {name: reasons.get(name, "no reason is known") for name in timed}
-    unsaved = [f"{name}: {reason}" for name, reason in failed.items() if reason]
+    said["Loss curves diverge early"] = phase_tables.parted_losses(loss_curves.find(content))
+    said["Unfinished loss curves"] = phase_tables.unfinished_losses(content, manifest)
+    reasons = {f"{b.name}/{arm}": b.ended for b in content.comparisons for arm in b.arms}
+    reasons |= {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
+    unsaved = [f"{name}: {reasons[name]}" for name in timed if reasons[name]]
     if config.get("checkpoints") and unsaved:
         said["Without a checkpoint"] = (
             f"There are no figures of checkpoints for {numbers.count(len(unsaved), 'cell')}, for "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.analyse import phase_costs
+from bench.analyse import loss_curves, phase_costs
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Training
@@ -188,12 +188,8 @@ def checkpoint_sentences(rows: Rows) -> list[str]:
 
 def loss_sentence(trainings: Sequence[Training]) -> str:
     """Describe the largest difference from the reference, and how far rounding goes, or nothing."""
-    known = [
-        (curve.largest, curve, training)
-        for training in trainings
-        for curve in training.exact
-        if curve.largest is not None
-    ]
+    exact = ((curve, training) for training in trainings for curve in training.exact)
+    known = [(one.largest, one, training) for one, training in exact if one.largest is not None]
     if not known:
         return ""
     largest, curve, where = max(known, key=lambda each: each[0])
@@ -229,17 +225,14 @@ def parted_losses(trainings: Iterable[Training]) -> str:
     )
 
 
-def unfinished_losses(trainings: Sequence[Training], manifest: Manifest) -> str:
+def unfinished_losses(found: Tables, manifest: Manifest) -> str:
     """Name the requested curves that are missing or end early; empty if there are none."""
-    if not manifest["config"].get("train_steps"):
-        return ""
-    missing = [
-        (f"{training.block.name}/{curve.arm}", curve.reason)
-        for training in trainings
-        for curve in (training.reference, *training.yardsticks, *training.curves)
-        if curve.reason
-    ]
-    if not missing:
+    known = {each.block.name: each for each in loss_curves.find(found)}
+    curves = ((t.block, c) for t in known.values() for c in (t.reference, *t.yardsticks, *t.curves))
+    missing = [(f"{block.name}/{one.arm}", one.reason) for block, one in curves if one.reason]
+    lost = (block for block in found.comparisons if block.name not in known)
+    missing += [(f"{block.name}/{arm}", block.ended) for block in lost for arm in block.arms]
+    if not missing or not manifest["config"].get("train_steps"):
         return ""
     name, reason = missing[0]
     return (

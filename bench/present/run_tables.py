@@ -150,11 +150,7 @@ def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
 
 def losses(trainings: Sequence[Training]) -> Table:
     """Return the distance of loss curves from the reference's."""
-    rows = [
-        (training.block, curve)
-        for training in trainings
-        for curve in (*training.curves, *training.yardsticks)
-    ]
+    rows = [(each.block, one) for each in trainings for one in (*each.curves, *each.yardsticks)]
     early = f"in the first {loss_curves.EARLY} steps"
     columns = [
         replace(IMPLEMENTATION, value=lambda row: row[1].arm),

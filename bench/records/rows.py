@@ -309,6 +309,8 @@ class BlockRow(BlockFields):
     """The machine's ceilings; None in later launches, and if measuring them failed."""
     energy: NotRequired[EnergyMeter]
     """The energy counter; absent if nothing was timed."""
+    ended: NotRequired[str]
+    """Why the worker ended before its phases after the rounds were done; absent if it did not."""
     optimizer_bytes: NotRequired[int]
     """Bytes of the optimizer's state, each array counted once."""
     cores: NotRequired[list[list[int]]]

@@ -106,12 +106,37 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     drifts, _, right = one.curves
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
-    assert phase_tables.unfinished_losses([one], run.manifest).startswith(
+    assert phase_tables.unfinished_losses(found, run.manifest).startswith(
         "2 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/drifts: "
         "the loss of step 11 is nan."
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)
     assert page_data.build(found, run.manifest)["losses"][0]["curves"][3]["loss"][10] is None
+
+
+def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> None:
+    directory = synthetic.write(tmp_path, PLAN)
+
+    def lose(row: dict) -> None:
+        if row["block"].startswith("mlp-base/data=2/"):
+            row.update(block="mlp-base/data=3/b64/fp32")
+
+    def end(row: dict) -> None:
+        if row["devices"] == 2:
+            row["ended"] = "the worker exited with code 3 during checkpoint"
+
+    synthetic.rewrite(directory, "losses", lose)
+    synthetic.rewrite(directory, "blocks", end)
+    run = store.load(directory)
+    manifest = {**run.manifest, "config": {**run.manifest["config"], "checkpoints": ["sync"]}}
+    told = caveats.caveats(cell_table.build(run), manifest)
+    reason = "the worker exited with code 3 during checkpoint. The times are not affected."
+    assert told["Unfinished loss curves"] == (
+        "3 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/"
+        f"{run.cell_rows[0]['implementation']}: {reason}"
+    )
+    unsaved = told["Without a checkpoint"]
+    assert unsaved.startswith("There are no figures of checkpoints for 6 cells, for instance")
 
 
 def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
@@ -126,7 +151,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     found = cell_table.build(run)
     assert all(each.largest is None for one in loss_curves.find(found) for each in one.exact)
     assert phase_tables.loss_sentence(loss_curves.find(found)) == ""
-    assert "oom: no room" in phase_tables.unfinished_losses(loss_curves.find(found), run.manifest)
+    assert "oom: no room" in phase_tables.unfinished_losses(found, run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
     page_data.encode(page_data.build(found, run.manifest))
@@ -173,4 +198,4 @@ def test_a_run_that_did_not_train_says_nothing_of_it(tmp_path: Path) -> None:
     run, found = read(tmp_path, trained=0)
     assert loss_curves.find(found) == []
     assert page_data.build(found, run.manifest)["losses"] == []
-    assert phase_tables.unfinished_losses([], run.manifest) == ""
+    assert phase_tables.unfinished_losses(found, run.manifest) == ""

@@ -313,6 +313,7 @@ def test_what_was_measured_survives_a_death_after_the_rounds(
     (attempt,) = bench.run({phase: behaviour}, silence_s=3)
     assert bench.statuses == dict.fromkeys(ARMS, "ok")
     assert attempt.block["rounds"] == 4
+    assert f"during {phase}" in attempt.block["ended"]
     assert len(bench.jobs) == 1, "nothing is measured again"
 
 

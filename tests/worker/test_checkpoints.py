@@ -75,6 +75,30 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "STEPS", 3)
 
 
+def test_figures_are_sent_before_the_next_file_can_end_the_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cells: dict[str, Any] = {"first": {}, "deadly": {}}
+    sent: list[list[str]] = []
+
+    def measure(arm: Any, *_: Any) -> str:
+        if arm.name == "deadly":
+            assert sent == [["first"]]
+        return "figures"
+
+    monkeypatch.setattr(checkpoints, "measure_checkpoints", measure)
+    session: Any = SimpleNamespace(
+        cells=cells,
+        mesh=None,
+        announce=lambda *_: None,
+        ok_arms=lambda: [SimpleNamespace(name=name) for name in cells],
+        send_rows=lambda: sent.append([name for name in cells if "checkpoint" in cells[name]]),
+    )
+    settings = {"folder": str(tmp_path), "modes": ["sync"]}
+    checkpoints.save_and_restore_cells(session, session, settings)
+    assert sent == [["first"], ["first", "deadly"]]
+
+
 @needs_orbax
 def test_a_divided_state_comes_back_as_it_was_on_two_meshes(quick: None, tmp_path: Path) -> None:
     mesh = mesh_of(data=4)

@@ -96,6 +96,7 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
             if process_exchange.is_main():
                 shutil.rmtree(folder, ignore_errors=True)
         session.cells[arm.name]["checkpoint"] = checkpoint
+        session.send_rows()  # the next file may end the worker
 
 
 def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path) -> Checkpoint:
