@@ -30,8 +30,7 @@ def measure(samples: pd.DataFrame, blocks: Iterable[BlockRow]) -> dict[tuple[str
     counted = samples[samples["energy_seconds"].astype(float) > 0]
     if counted.empty:
         return {}
-    metered = [row for row in blocks if "energy" in row]
-    periods = grouped((row["block"], row["energy"]["period_s"]) for row in metered)
+    periods = grouped((b["block"], b["energy"]["period_s"]) for b in blocks if "energy" in b)
     # Counters are read around whole turns, wash-out steps included.
     steps = 1 + counted["steps"] + counted["latency_steps"]
     columns = ["energy_joules", "energy_seconds"]

@@ -114,21 +114,25 @@ def refuse_race(manifest: Manifest, what: str) -> None:
 
 
 def keep_own_files(directory: Path, options: Options) -> None:
-    """Store where the user's own files are, next to the manifest."""
-    named = {
+    """Store where the user's own files and checkpoints are, next to the manifest."""
+    named: dict[str, Any] = {
         name: [str(Path(path).resolve()) for path in paths]
         for name, paths in options.to_json().items()
         if name.endswith("_path")
     }
+    if options.checkpoint_dir is not None:
+        named["checkpoint_dir"] = str(Path(options.checkpoint_dir).resolve())
     if named:
         files.write(directory / OWN_FILES, json.dumps(named, indent=2))
 
 
-def own_files(directory: Path) -> dict[str, list[str]]:
-    """Return the paths of the user's own files by option; without those that have moved."""
+def own_files(directory: Path) -> dict[str, Any]:
+    """Return what `keep_own_files` has stored, by option; without files that have moved."""
     with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-        stored = json.loads((directory / OWN_FILES).read_bytes()).items()
-        return {n: paths for n, paths in stored if all(Path(path).is_file() for path in paths)}
+        stored = json.loads((directory / OWN_FILES).read_bytes())
+        folder = stored.pop("checkpoint_dir", None)
+        own = {} if folder is None else {"checkpoint_dir": str(folder)}
+        return own | {n: p for n, p in stored.items() if all(Path(path).is_file() for path in p)}
     return {}
 
 

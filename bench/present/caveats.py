@@ -314,8 +314,7 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
     if config.get("profile_steps") and untraced:
         said["Not traced"] = (
             f"Tracing failed for {numbers.count(len(untraced), 'cell')}, for instance "
-            f"{untraced[0]}, so there is no explanation of its time. The times themselves are not "
-            "affected."
+            f"{untraced[0]}, so there is no explanation of its time. The times are not affected."
         )
     said["Loss curves diverge early"] = phase_tables.parted_losses(loss_curves.find(content))
     said["Unfinished loss curves"] = phase_tables.unfinished_losses(content, manifest)

@@ -229,13 +229,12 @@ def unfinished_losses(found: Tables, manifest: Manifest) -> str:
     """Name the requested curves that are missing or end early; empty if there are none."""
     known = {each.block.name: each for each in loss_curves.find(found)}
     curves = ((t.block, c) for t in known.values() for c in (t.reference, *t.yardsticks, *t.curves))
-    missing = [(f"{block.name}/{one.arm}", one.reason) for block, one in curves if one.reason]
+    missing = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
-    missing += [(f"{block.name}/{arm}", block.ended) for block in lost for arm in block.arms]
+    missing += [f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms]
     if not missing or not manifest["config"].get("train_steps"):
         return ""
-    name, reason = missing[0]
     return (
         f"{numbers.count(len(missing), 'loss curve')} ended before the last step, for "
-        f"instance {name}: {reason}. The times are not affected."
+        f"instance {missing[0]}. The times are not affected."
     )

@@ -17,11 +17,13 @@ from fronts import SMALL, Done, Front
 
 from bench.analyse.verdicts import ALPHA
 from bench.commands.run import run_pytest
-from bench.measure.run_folder import own_files
+from bench.measure.run_folder import keep_own_files, own_files, resumed_options
+from bench.plan.options import Options
 from bench.plan.selection import keyword
 from bench.records import files, store
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
+from bench.records.rows import SCHEMA
 
 
 @pytest.fixture
@@ -327,6 +329,22 @@ def test_a_run_of_files_elsewhere_is_continued_without_naming_them(front: Front)
     assert refused.code == 4
     assert "there is no file mine.py" in refused.err
     assert "give the current path of the run's file" in refused.err
+
+
+def test_a_continued_run_keeps_its_folder_for_checkpoints(tmp_path: Path) -> None:
+    folder, (run, other) = tmp_path / "fast", (tmp_path / name for name in ("run", "other"))
+    for each in (folder, run, other):
+        each.mkdir()
+    keep_own_files(run, Options(checkpoint=("sync",), checkpoint_dir=str(folder)))
+    keep_own_files(other, Options(checkpoint=("sync",)))
+    config = {"options": {"checkpoint": ["sync"]}}
+    for each in (run, other):
+        files.write_sealed(each / store.MANIFEST, {"schema": SCHEMA, "config": config})
+    resumed = resumed_options(Options(resume=str(run)))
+    assert (resumed.checkpoint, resumed.checkpoint_dir) == (("sync",), str(folder))
+    assert resumed_options(Options(resume=str(other))).checkpoint_dir is None
+    given = resumed_options(Options(resume=str(run), checkpoint_dir=str(other)))
+    assert given.checkpoint_dir == str(other)
 
 
 def test_a_run_is_not_continued_on_another_machine_or_with_other_variables(front: Front) -> None:
