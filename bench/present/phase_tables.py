@@ -162,10 +162,10 @@ def checkpoints(rows: Rows) -> Table:
         Column("file_system", "File system", filter=True),
     )  # fmt: skip
     fact = (
-        "Orbax saves and restores the state, each process the shards of its devices. Every "
-        "restored state was compared with the saved one bit by bit. Files are not forced to the "
-        "disk while they are written, and are dropped from the system's cache before they are "
-        "read, where it allows."
+        "Orbax saves and restores the state, each process the shards of its devices. The last "
+        "state restored on each mesh was compared with the saved one bit by bit. Files are not "
+        "forced to the disk while they are written, and are dropped from the system's cache before "
+        "they are read, where it allows."
     )
     return Table("Checkpoints", columns, rows, [fact], (), "checkpoints", itemgetter("cell"))
 
