@@ -8,7 +8,9 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
+from bench.contract.workloads import gpt2
 from bench.records.mesh import MeshShape
+from bench.records.paths import ROOT
 from bench.worker.problems import make_mesh
 from bench.worker.read.programs import flops_if_traceable
 
@@ -40,6 +42,17 @@ def test_loops_count_as_often_as_they_run():
         return jax.jit(lambda x: jax.lax.scan(outer, x, None, length=5)[0])(x)
 
     assert flops_if_traceable(step, X) == 15 * PRODUCT
+
+
+def test_a_block_is_recomputed_without_its_last_product():
+    def traced(remat):
+        problem = gpt2.problem(gpt2.SIZES["nano"](), 4, "fp32", remat)
+        params, loss_fn = problem.functional()
+        return flops_if_traceable(jax.value_and_grad(loss_fn), params, problem.batch(0))
+
+    more = traced("full") / traced("") - 1
+    page = (ROOT / "docs/compile-time-and-memory.md").read_text()
+    assert f"{more:.0%} more *Traced FLOPs*".replace("%", " %") in page
 
 
 def test_rematerialization_is_work():
