@@ -135,19 +135,20 @@ def ratios(
 def compare(
     rounds: Rounds,
     opponents: Mapping[str, str],
-    alpha: float,
+    alphas: float | Mapping[str, float],
     margin: float,
     process: Spreads = ASSUMED,
     programs: Mapping[str, str] = {},
 ) -> dict[str, Claim]:
     """Return the claim about each arm against its opponent, for all pairs that have samples.
 
-    `alpha` is the error of each comparison, and `margin` the relative difference of step times that
-    is negligible. `programs` has identities of the arms' programs, as far as they are known: arms
-    that are proved to run the same program are the same, regardless of their times.
+    `alphas` is the error of each comparison, or of all by arm, and `margin` the relative difference
+    of step times that is negligible. `programs` has identities of the arms' programs, as far as
+    they are known: arms that are proved to run the same program are the same, whatever their times.
     """
+    each = alphas if isinstance(alphas, Mapping) else dict.fromkeys(opponents, alphas)
     return {
-        arm: claim(ratio, alpha, margin, same=same(programs, arm, opponents[arm]))
+        arm: claim(ratio, each[arm], margin, same=same(programs, arm, opponents[arm]))
         for arm, ratio in ratios(rounds, opponents, process).items()
     }
 

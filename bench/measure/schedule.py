@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.analyse.verdicts import Claim, claim, same
+from bench.analyse.verdicts import Claim
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
@@ -197,7 +197,7 @@ class Schedule:
 
         from bench.analyse.comparisons import alpha_of  # noqa: PLC0415
         from bench.analyse.process_spread import known, log_ratios, with_twin  # noqa: PLC0415
-        from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415
+        from bench.analyse.ratio_intervals import compare  # noqa: PLC0415
         from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
         state = self.blocks[block.name]
@@ -210,13 +210,12 @@ class Schedule:
         alike = [each for each in self.plan.blocks if each.mesh.size == block.mesh.size]
         assumed = known(self.plan.process_spread, block.mesh.size, apart)
         process = assumed.updated(self.blocks[each.name].series for each in alike)
-        margin, family, claims = self.plan.margin, self.family(opponents), dict[str, Claim]()
-        for arm, ratio in ratios(rounds, opponents, process).items():
-            is_same = same(programs, arm, opponents[arm])
-            claims[arm] = claim(ratio, alpha_of(arm, looks) / family, margin, same=is_same)
+        errors = {arm: alpha_of(arm, looks) for arm in opponents}
+        each = {arm: error / self.family(opponents) for arm, error in errors.items()}
+        claims = compare(rounds, opponents, each, self.plan.margin, process, programs)
         enough = {arm for arm, one in claims.items() if self.is_enough(one)}
-        errors = {frozenset(pair): alpha_of(pair[0], looks) for pair in opponents.items()}
-        needed = self.contenders(rounds, process, programs, alpha_of("", looks), errors)
+        of_pairs = {frozenset((arm, opponents[arm])): error for arm, error in errors.items()}
+        needed = self.contenders(rounds, process, programs, alpha_of("", looks), of_pairs)
         return claims, enough - needed, rounds, process
 
     def family(self, opponents: Mapping[str, str]) -> float:

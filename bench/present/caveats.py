@@ -316,8 +316,9 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
             f"Tracing failed for {numbers.count(len(untraced), 'cell')}, for instance "
             f"{untraced[0]}, so there is no explanation of its time. The times are not affected."
         )
-    said["Loss curves diverge early"] = phase_tables.parted_losses(loss_curves.find(content))
-    said["Unfinished loss curves"] = phase_tables.unfinished_losses(content, manifest)
+    trainings = loss_curves.find(content)
+    said["Loss curves diverge early"] = phase_tables.parted_losses(trainings)
+    said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, content, manifest)
     reasons = {f"{b.name}/{arm}": b.ended for b in content.comparisons for arm in b.arms}
     reasons |= {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
     unsaved = [f"{name}: {reasons[name]}" for name in timed if reasons[name]]

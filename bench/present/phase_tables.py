@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.analyse import loss_curves, phase_costs
+from bench.analyse import phase_costs
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Training
@@ -225,10 +225,10 @@ def parted_losses(trainings: Iterable[Training]) -> str:
     )
 
 
-def unfinished_losses(found: Tables, manifest: Manifest) -> str:
+def unfinished_losses(trainings: Sequence[Training], found: Tables, manifest: Manifest) -> str:
     """Name the requested curves that are missing or end early; empty if there are none."""
-    known = {each.block.name: each for each in loss_curves.find(found)}
-    curves = ((t.block, c) for t in known.values() for c in (t.reference, *t.yardsticks, *t.curves))
+    known = {training.block.name for training in trainings}
+    curves = ((t.block, c) for t in trainings for c in (t.reference, *t.yardsticks, *t.curves))
     missing = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
     missing += [f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms]

@@ -16,6 +16,7 @@ from bench.analyse import cell_table, loss_curves
 from bench.present import caveats, page_data, phase_tables, report_files, run_tables
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.rows import Manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,10 @@ PLAN = synthetic.Plan(
 def read(folder: Path, **changes: object) -> tuple[store.Run, Tables]:
     run = store.load(synthetic.write(folder, replace(PLAN, **changes)))  # type: ignore[arg-type]
     return run, cell_table.build(run)
+
+
+def unfinished(found: Tables, manifest: Manifest) -> str:
+    return phase_tables.unfinished_losses(loss_curves.find(found), found, manifest)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +111,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     drifts, _, right = one.curves
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
-    assert phase_tables.unfinished_losses(found, run.manifest).startswith(
+    assert unfinished(found, run.manifest).startswith(
         "2 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/drifts: "
         "the loss of step 11 is nan."
     )
@@ -151,7 +156,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     found = cell_table.build(run)
     assert all(each.largest is None for one in loss_curves.find(found) for each in one.exact)
     assert phase_tables.loss_sentence(loss_curves.find(found)) == ""
-    assert "oom: no room" in phase_tables.unfinished_losses(found, run.manifest)
+    assert "oom: no room" in unfinished(found, run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
     page_data.encode(page_data.build(found, run.manifest))
@@ -198,4 +203,4 @@ def test_a_run_that_did_not_train_says_nothing_of_it(tmp_path: Path) -> None:
     run, found = read(tmp_path, trained=0)
     assert loss_curves.find(found) == []
     assert page_data.build(found, run.manifest)["losses"] == []
-    assert phase_tables.unfinished_losses(found, run.manifest) == ""
+    assert unfinished(found, run.manifest) == ""

@@ -83,8 +83,7 @@ def _detected() -> Membership:
         ) from error
     address, port = server.getsockname()
     with server:
-        own = {"master_addr": address, "master_port": port, "token": secrets.token_hex(16)}
-        found = _meet(own)
+        found = _meet({"master_addr": address, "master_port": port, "token": secrets.token_hex(16)})
         token = found.pop("token").encode()
         config = DistributedConfig(enabled=True, **found)
         return Membership(config, token, server.dup() if config.is_main_process() else None)

@@ -66,8 +66,8 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     if tracked is None:  # a run, and the dated folder that `publish` made of it, are one
         entries.sort(key=lambda one: bool(re.search(r"_\d{4}-\d\d-\d\d(_\d+)?$", one.folder)))
         first = ([*one.run[0].turns][:1] if one.run else [] for one in entries)  # attempts
-        made = ((one.started, one.made, *own) for one, own in zip(entries, first, strict=True))
-        entries = [*dict(zip(made, entries, strict=True)).values()]
+        same = {(one.started, one.made, *own): one for one, own in zip(entries, first, strict=True)}
+        entries = [*same.values()]
     entries.sort(key=lambda entry: entry.started, reverse=True)
     return sorted(entries, key=lambda one: ([*KINDS].index(one.kind), one.dirty, -one.timed))
 
