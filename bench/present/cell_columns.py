@@ -1,8 +1,8 @@
 """The columns of a cell: one description for all tables, in the report and on its page."""
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -31,8 +31,7 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
         blocks[block.name] = {
             "subject": block.subject,
             "place": block.place,
-            "command": command_lines.of_block(block, manifest),
-            "isolated": manifest["config"].get("isolated", ()),
+            "command": partial(command_lines.of_cells, block, manifest),
             "single_steps": block.span_steps == (1,),
         }
         for name, reason in trace_tables.reasons(block, found.traces).items():
@@ -135,14 +134,9 @@ def _over_model(key: str) -> Callable[[Row], float]:
 
 
 def _again(cell: Row) -> str:
-    """Return the command that measures the cell again, beside its baseline."""
-    if cell["command"] == command_lines.LIBRARY:
-        return command_lines.LIBRARY
+    """Return the command that measures the cell again, beside the baseline that it refers to."""
     arms = [cell["baseline"] or cell["implementation"], cell["implementation"]]
-    names = dict.fromkeys(arm.partition("@")[0] for arm in arms)
-    isolated = [name for name in names if name in cell["isolated"]]
-    apart = f" --isolate {shlex.join(isolated)}" if isolated else ""
-    return f"{cell['command']} --implementations {shlex.join(names)}{apart}"
+    return str(cell["command"](dict.fromkeys(arm.partition("@")[0] for arm in arms)))
 
 
 IMPLEMENTATION = Column("implementation", "Implementation", filter=True)

@@ -1,7 +1,8 @@
 """Command lines that reproduce a run, or measure one of its blocks again."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from bench.analyse.comparisons import Comparison
@@ -9,7 +10,6 @@ from bench.records.paths import PROGRAM, adapt_commands
 from bench.records.rows import Manifest, is_race
 from bench.records.variants import is_requirement
 
-_NUMBERS = ("launches", "rounds", "seconds")
 _REPEATED = ("implementation-path", "workload-path", "variant")
 """Options that are repeated, with one value each time."""
 
@@ -24,16 +24,17 @@ def of_run(manifest: Manifest) -> str:
     return f"{PROGRAM} {shlex.join(manifest['argv'])}"
 
 
-def of_block(comparison: Comparison, manifest: Manifest) -> str:
-    """Return the command that measures a block again, without `--implementations`, which goes last.
+def of_cells(comparison: Comparison, manifest: Manifest, names: Collection[str]) -> str:
+    """Return the command that measures these implementations again, in their block.
 
-    A cell needs its baseline beside it, because its ratio refers to that. The user's own files have
-    the paths that the run was started with.
+    A run measures every file that it is given, so the command has only their own. The files have
+    the names that the manifest gives them, which may lack their folders.
     """
     block, config = comparison.block, manifest["config"]
     if is_race(manifest):
         return LIBRARY
     asked, typed = block.options, config["options"]
+    own_files = typed.get("implementation_path", ())
     variants = [
         text
         for text in typed.get("variant", ())
@@ -53,14 +54,16 @@ def of_block(comparison: Comparison, manifest: Manifest) -> str:
         "clip-norm": [] if asked.clip_norm is None else [f"{asked.clip_norm:g}"],
         "processes": [asked.processes] if asked.processes > 1 else [],
         "variant": variants,
-        "implementation-path": typed.get("implementation_path", ()),
+        "implementation-path": [path for path in own_files if PurePath(path).stem in names],
         "workload-path": typed.get("workload_path", ()),
-        **{name: [f"{config[name]:g}"] for name in _NUMBERS if name in config},
+        **{n: [f"{config[n]:g}"] for n in ("launches", "rounds", "seconds") if n in config},
         "margin": [f"{100 * config['margin']:g}"] if "margin" in config else [],
         "input": config.get("inputs") or [],
         "checkpoint": config.get("checkpoints") or [],
         "train-steps": [config["train_steps"]] if config.get("train_steps") else [],
         "baseline": [comparison.baseline] if comparison.baseline else [],
+        "implementations": list(names),
+        "isolate": [name for name in names if name in config.get("isolated", ())],
     }
     flags = {"--profile": "profile_steps", "--ablate": "ablations"}
     words = [flag for flag, name in flags.items() if config.get(name)]

@@ -50,13 +50,13 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
         "options": {
             "devices": "16",
             "variant": ["lhs=XLA_FLAGS=--xla_a --xla_b", "other=NCCL_ALGO=Ring"],
-            "implementation_path": ["../my steps/mine.py"],
+            "workload_path": ["../my models/mine.py"],
         },
     }
     (comparison,) = cell_table.build(run).comparisons
     asked = StepOptions.parse(options)
     block = replace(comparison, block=replace(comparison.block, options=asked))
-    found = read(f"{command_lines.of_block(block, run.manifest)} --implementations jit_spmd pmap")
+    found = read(command_lines.of_cells(block, run.manifest, ["jit_spmd", "pmap"]))
     assert found.workloads == ("mlp-base",)
     assert found.meshes == ("data=4",)
     assert (found.batch_sizes, found.scaling) == (("256",), "strong")
@@ -71,7 +71,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert found.remat == ((asked.remat,) if asked.remat else ())
     assert found.clip_norm == (None if asked.clip_norm is None else "0.5")
     assert found.variant == (("lhs=XLA_FLAGS=--xla_a --xla_b",) if asked.variant else ())
-    assert found.implementation_path == ("../my steps/mine.py",)
+    assert found.workload_path == ("../my models/mine.py",)
     assert (found.launches, found.rounds, found.seconds) == ("3", "64", "0.5")
     assert found.implementations == ("jit_spmd", "pmap")
     assert found.baseline == "jit_spmd"
@@ -91,6 +91,19 @@ def test_an_arm_under_another_version_is_measured_again_with_its_variant(tmp_pat
     assert asked.variant == ("old=jax==0.10.2",)
     assert asked.devices is None
     assert asked.implementations == ("jit_spmd",)
+
+
+def test_a_cell_is_measured_again_without_the_other_files_of_its_run(tmp_path) -> None:
+    ratios = {"jit_spmd": 1.0, "mine": 1.2, "hangs": 1.4}
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), ratios=ratios)))
+    files = ["../my steps/mine.py", "../my steps/hangs.py"]
+    run.manifest["config"]["options"] = {"implementation_path": files}
+    cells = cell_columns.rows(cell_table.build(run), run.manifest)
+    (again,) = (column for column in cell_columns.COLUMNS if column.key == "again")
+    asked = {cell["implementation"]: read(str(again.of(cell))) for cell in cells.values()}
+    assert asked["mine"].implementation_path == ("../my steps/mine.py",)
+    assert asked["mine"].implementations == ("jit_spmd", "mine")
+    assert asked["jit_spmd"].implementation_path == ()
 
 
 def test_no_command_of_an_installed_package_needs_nox(tmp_path, monkeypatch) -> None:
