@@ -659,6 +659,21 @@ def test_a_choice_does_not_move_the_page(open_page) -> None:
     assert abs(opened.page.evaluate(top) - before) < 2
 
 
+def test_a_table_behind_a_chart_stays_open_when_the_chart_is_drawn_again(open_page) -> None:
+    opened = open_page()
+    tables = opened.page.locator("#ratios figure > details, #scaling figure > details")
+    tables.first.locator("summary").click()
+    opened.page.locator("#mesh").select_option("data=2")
+    opened.settle()
+    tables.first.locator("tbody tr").first.wait_for()
+    assert "data=8" not in tables.first.locator("tbody").inner_text()
+    assert [one.evaluate("one => one.open") for one in tables.all()].count(True) == 1
+    tables.first.locator("summary").first.click()
+    opened.page.locator("#mesh").select_option("")
+    opened.settle()
+    assert not tables.first.evaluate("one => one.open")
+
+
 def test_the_reader_may_scroll_before_a_choice_is_drawn(open_page) -> None:
     opened = open_page()
     opened.page.locator("#heatmap").scroll_into_view_if_needed()
@@ -1176,6 +1191,7 @@ def test_any_two_cells_are_compared(open_page, found: Tables) -> None:
     assert formatted(-causes[0].difference, "+s") in drawn
     assert numbers.si(explained.traced_a, "s") in drawn
 
+    page.locator("#compare figure summary").click()  # An open table would stay open.
     page.get_by_label("B", exact=True).press("ArrowDown")
     opened.settle()
     assert page.locator("#b").input_value() not in {a, b}

@@ -26,21 +26,26 @@ async function embed(target, spec) {
 function figure(kind, given, words = {}) {
   const { title: usual, note, table: columns } = CHARTS[kind] ?? {};
   const shown = { title: usual, caption: note, name: kind, rows: given.rows, columns, ...words };
-  const { title, caption, spec = specOf(kind, given), ...table } = shown;
+  const { title, caption, name, spec = specOf(kind, given), ...table } = shown;
   const target = element("div.chart", { "aria-hidden": "true" });
   drawLater(target, embed(target, spec));
   const label = `${title}. The table below has its numbers.`;
   const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
   const below = caption ? element("figcaption", caption) : "";
-  const details = numbersBehind(() => ({ title, ...table }));
+  const details = numbersBehind(name, () => ({ title, ...table }));
   return element("figure", element("div", wide, target), below, details);
 }
 
-/* The table behind a chart, made when it is opened. */
-function numbersBehind(table) {
-  const details = element("details", element("summary", "The numbers behind this chart"));
-  details.addEventListener("toggle", () => details.append(makeTable(table())), { once: true });
-  return details;
+const opened = new Set(); // Names of the tables behind charts that the reader has opened.
+
+/* The table behind a chart, made when it is opened; it stays open when the chart is drawn again. */
+function numbersBehind(name, table) {
+  const ontoggle = ({ target }) => {
+    opened[target.open ? "add" : "delete"](name);
+    if (!target.querySelector("table")) target.append(makeTable({ name, ...table() }));
+  };
+  const summary = element("summary", "The numbers behind this chart");
+  return element("details", { open: opened.has(name), ontoggle }, summary);
 }
 
 /* Fill an element with the children that a drawing resolves to, if any, or say why it failed. */

@@ -86,6 +86,5 @@ function differing(a, b) {
     { key: "b", title: `B: ${b.name}`, note: whereOf(b), format, long: true },
     number("over", "A over B", "ratio"),
   ];
-  const made = makeTable({ title, name: "compared", columns, rows, search: false });
-  return element("div.pair", made);
+  return element("div.pair", makeTable({ title, name: "compared", columns, rows, search: false }));
 }

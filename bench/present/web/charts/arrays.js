@@ -32,9 +32,8 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
       ...{ whole, one, parts, shards: parts.map((part) => listed(part.devices)).join(" | ") },
     };
   });
-  const total = (key) => rows.reduce((sum, row) => sum + row.count * row[key], 0);
-  const copied = rows.filter(({ way }) => way === "on every device");
-  const replicated = copied.reduce((sum, row) => sum + row.count * row.whole, 0);
+  const total = (key, some = rows) => some.reduce((sum, row) => sum + row.count * row[key], 0);
+  const replicated = total("whole", rows.filter(({ way }) => way === "on every device"));
   const summary =
     `Of ${bytes(total("whole"))} of parameters, a device holds at most ${bytes(total("one"))}. ` +
     (size > 1 ? `${replicated ? bytes(replicated) : "Nothing"} of it is on every device.` : "");
@@ -73,8 +72,7 @@ function meshPicture(axes, devices, held) {
   const below = down.length ? `, ${down.join(", ")} down` : "";
   const caption = `Mesh ${shape}: ${across} runs across${below}`;
   const body = element("tbody", ...devices.map((row) => element("tr", ...row.map(field))));
-  const table = element("table.mesh", element("caption", caption), body);
-  return scrolled(caption, table);
+  return scrolled(caption, element("table.mesh", element("caption", caption), body));
 }
 
 /* The shards of an array as blocks, the last divided dimension across. */

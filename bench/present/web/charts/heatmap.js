@@ -48,12 +48,9 @@ GROUPS.heatmap = (target) => {
   if (!metrics.length) return [nothing("No cell has a figure.")];
   const metric = metrics.find(({ key }) => key === chosen("metric")) ?? metrics[0];
   const { key, title, note: qualifier, format } = metric;
-  const figures = cells.map((cell) => cell[key]).filter((found) => found > 0);
-  const shade = shading(figures, BETTER[key]);
+  const shade = shading(cells.map((cell) => cell[key]).filter((found) => found > 0), BETTER[key]);
   const rows = cells.map((cell) => {
-    const { name: panel, status } = cell;
-    const { mesh, batch } = cell.of;
-    const found = cell[key];
+    const { name: panel, status, [key]: found, of: { mesh, batch } } = cell;
     const share = found > 0 ? shade(found) : null;
     const label = known(found) ? formatted(found, format) : DATA.statuses[status].short;
     const field = { panel, line: batch, mesh, batch, status, figure: found, share, label };

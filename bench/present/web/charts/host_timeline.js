@@ -26,8 +26,7 @@ function drawHost() {
       { key: "what", title: "What", filter: true },
       number("value", "Value", "significant"),
     ];
-    const values = rows.map((row) => row.value);
-    const domain = padded(values, 0.05);
+    const domain = padded(rows.map((row) => row.value), 0.05);
     const whats = unique(rows.map((row) => row.what));
     const given = {
       ...{ title, width, rows, whats },

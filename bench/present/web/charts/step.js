@@ -49,7 +49,7 @@ function stepFigure(arms, width) {
     element("figcaption", note, " More in TensorBoard: ", ...more),
     ...left.map(({ cell, leftOut }) => nothing(`${cell.name} ${remarks.operations} ${leftOut}.`)),
     element("ul.remarks", ...waits),
-    numbersBehind(() => ({ title, name: "step", rows: rows(), columns })),
+    numbersBehind("step", () => ({ title, rows: rows(), columns })),
   ];
   return [element("figure", element("p.legend", ...legend), picture, ...below)];
 }
