@@ -1358,6 +1358,21 @@ def test_a_step_is_drawn_as_it_was_stored(open_page, found: Tables) -> None:
     check()
 
 
+def test_names_of_operations_in_one_row_of_a_step_do_not_overlap(blank: Page) -> None:
+    script = """starts => {
+      const lane = { device: 0, height: STEP_ROW };
+      const arm = { cell: { name: "a" }, ns: 20000, meetings: [], lanes: [lane] };
+      arm.runs = starts.map((start) => ({
+        ...{ arm, lane, row: 0, device: 0, start, end: start + 5000, wait: 0 },
+        is: { op: `copy.${start}`, category: "layout" },
+      }));
+      const picture = stepPicture([arm], 900);
+      return [...picture.querySelectorAll("text[fill]")].map((one) => one.textContent);
+    }"""
+    starts = [0, 100, 4000, 5000, 9000, 12000]
+    assert run_script(blank, script, starts) == ["copy.0", "copy.5000", "copy.12000"]
+
+
 def test_who_waits_for_whom_is_told(open_page, found: Tables) -> None:
     above, below = PAIR
     step = expanded(found.traces[above]["drawn"])

@@ -72,7 +72,7 @@ function stepPicture(arms, whole) {
   const canvas = svg("g", { transform: `translate(${STEP_LABELS},20)` });
   const size = { width: STEP_LABELS + width + 4, height: y + 20 };
   const shape = { ...size, viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true" };
-  const drawing = svg("svg", shape, stepLabels(arms), canvas);
+  const drawing = svg("svg", shape, canvas, stepLabels(arms));
   const [from, to] = chosen("span").split("-").map(Number);
   const view = {
     ...{ arms, runs, width, height: y, canvas, most, from: 0, to: most, held: null },
@@ -128,6 +128,7 @@ function paintStep(view) {
   const paths = new Map(PARTS.map(({ key }) => [key, []]));
   const reached = new Map(); // The last block of each part in each row.
   const texts = [];
+  const written = new Map(); // The end of the last text in each row.
   for (const run of view.runs) {
     if (run.start > to || run.end < from) continue;
     const y = rowTop(run);
@@ -144,10 +145,12 @@ function paintStep(view) {
       }
       const letters = Math.floor((right - left - 6) / 6.2);
       const text = run.is.op || "dispatch";
-      if (letters > 4 && part !== "wait" && run.is.category !== "control")
-        texts.push(svg("text", {
-          x: left + 3, y: y + 10.5, fill: LIGHT_PARTS.has(part) ? "#111" : "#fff",
-        }, text.length > letters ? `${text.slice(0, letters - 1)}\u2026` : text));
+      if (letters < 5 || part === "wait" || run.is.category === "control") continue;
+      if (left < (written.get(y) ?? 0)) continue;
+      written.set(y, right);
+      texts.push(svg("text", {
+        x: left + 3, y: y + 10.5, fill: LIGHT_PARTS.has(part) ? "#111" : "#fff",
+      }, text.length > letters ? `${text.slice(0, letters - 1)}\u2026` : text));
     }
   }
   const lines = arms
