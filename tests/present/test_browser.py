@@ -632,6 +632,17 @@ def test_unsupported_cells_are_folded(open_page) -> None:
 
 
 @pytest.mark.slow
+def test_a_row_of_all_cells_is_low_however_long_its_texts_are(browser: Browser, tmp_path) -> None:
+    plan = replace(SMALL, endings={("nnx_jit", 8): ("crashed", "a long reason " * 60)})
+    opened = Opened(browser.new_page(viewport={"width": 1300, "height": 900}),
+                    write_page(synthetic.write(tmp_path, plan)))  # fmt: skip
+    heights = opened.page.locator("#all tbody tr").evaluate_all(
+        "all => all.map((one) => one.offsetHeight)"
+    )
+    assert max(heights) < 160, "six lines of a reason"
+    opened.page.close()
+
+
 def test_columns_of_all_cells_are_chosen_and_kept_in_the_address(open_page) -> None:
     page = open_page("#cells").page
     headings, boxes = page.locator("#all thead"), page.locator("#columns")
