@@ -58,6 +58,7 @@ def of_cells(comparison: Comparison, manifest: Manifest, names: Collection[str])
         "workload-path": typed.get("workload_path", ()),
         **{n: [f"{config[n]:g}"] for n in ("launches", "rounds", "seconds") if n in config},
         "margin": [f"{100 * config['margin']:g}"] if "margin" in config else [],
+        "profile-steps": [typed["profile_steps"]] if "profile_steps" in typed else [],
         "input": config.get("inputs") or [],
         "checkpoint": config.get("checkpoints") or [],
         "train-steps": [config["train_steps"]] if config.get("train_steps") else [],

@@ -49,6 +49,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
         "train_steps": 20,
         "options": {
             "devices": "16",
+            "profile_steps": "2",
             "variant": ["lhs=XLA_FLAGS=--xla_a --xla_b", "other=NCCL_ALGO=Ring"],
             "workload_path": ["../my models/mine.py"],
         },
@@ -77,6 +78,7 @@ def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
     assert found.baseline == "jit_spmd"
     assert found.margin == "2"
     assert found.profile
+    assert found.profile_steps == "2"
 
 
 def test_an_arm_under_another_version_is_measured_again_with_its_variant(tmp_path) -> None:
