@@ -747,6 +747,8 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
         (("--batch-sizes", "-4"), "--batch-sizes: '-4' is not a positive whole number"),
         (("--run", "last"), "--run: 'last' stands for the newest run; choose another name"),
         (("--qqq",), "--qqq is not an option; see --help"),
+        # It is an option of another command.
+        (("--allow-undecided", "3"), "--allow-undecided is not an option; see --help"),
         (
             ("--run", ""),
             "--run: '' is not a folder's name: use up to 100 letters, digits, '.', '_' and '-'",

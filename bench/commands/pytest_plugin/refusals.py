@@ -1,6 +1,7 @@
 """Errors that end a run before or while it measures, and their messages."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Generator, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -41,19 +42,20 @@ def pytest_cmdline_parse() -> Generator[None, Any, Any]:
 pytest_cmdline_main = pytest_cmdline_parse
 
 
-def unknown_word_faults(unknown: Sequence[str], places: Sequence[str]) -> list[str]:
-    """Return the faults of words that are not options.
+def unknown_word_faults(known: Namespace, unknown: Sequence[str]) -> list[str]:
+    """Return the faults of words that are not options: those of pytest's parser, and its files.
 
-    `unknown` are words, with their values, that pytest does not know as options; `places` are those
-    that it would take for files.
+    `known` holds the options that this command has; `unknown` are other words, with their values.
     """
     words = [word for word in (text.partition("=")[0] for text in unknown) if word[:1] == "-"]
     if words:  # the words after them are probably theirs
-        near = {word: get_close_matches(word, map(flag, READERS), 1, 0.7) for word in words}
+        flags = [flag(name) for name in READERS if hasattr(known, f"lockstep_{name}")]
+        near = {word: get_close_matches(word, flags, 1, 0.7) for word in words}
         return [
             f"{word} is not an option; " + (f"did you mean {one[0]}?" if one else "see --help")
             for word, one in near.items()
         ]
+    places = [word for word in known.file_or_dir if not word.endswith(".cells_test")]
     hint = "options start with --"
     if any(word.endswith(".py") for word in places):
         hint = "name each file with its own --implementation-path"

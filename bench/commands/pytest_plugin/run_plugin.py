@@ -65,9 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
     """Refuse words that are not options before pytest does, whose message shows its own usage."""
-    known, unknown = parser.parse_known_and_unknown_args(args)
-    others = [word for word in known.file_or_dir if not word.endswith(".cells_test")]
-    faults = unknown_word_faults(unknown, others)
+    faults = unknown_word_faults(*parser.parse_known_and_unknown_args(args))
     if faults:
         raise pytest.UsageError(message(BadInput(faults)))
 
