@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from bench.commands.pytest_plugin import run_estimates, run_plugin
@@ -26,6 +27,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         margin_reason="",
         launches=1,
         budget_s=None,
+        target_ci=None,
         baseline="a",
         baseline_of=lambda arms: arms[0],
         blocks=(some, none),
@@ -35,7 +37,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         catalogue={"platform": "cpu", "implementations": []},
         unsupported=why,
         kept=lambda _block, _arms: 0,
-        schedule=SimpleNamespace(missing_launches=lambda *_: [0], apart=()),
+        schedule=SimpleNamespace(missing_launches=lambda *_: [0], apart=(), budget_left_s=None),
     )
     estimates = run_estimates.RunEstimates(engine)
     console = Console(file=io.StringIO(), width=100)
@@ -54,10 +56,43 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("goal", "left_s", "shown"),
+    [
+        # Of the budget of 10 minutes, stored launches took 8.
+        ({"budget_s": 600.0}, 120.0, "launches as the budget allows, of up to 48 rounds, # 2 min"),
+        ({"target_ci": 0.01}, None, "at least 1 launch of up to 48 rounds, # at least 16 s"),
+        ({}, None, "1 launch of up to 48 rounds, # about 16 s"),
+    ],
+)
+def test_a_dry_run_tells_the_time_that_is_left_and_whether_it_may_take_longer(
+    monkeypatch, goal, left_s, shown
+):
+    block = Block("mlp", "base", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
+    worker = {"inputs": [], "ablations": [], "phases": {}, "seconds": 10.0, "rounds": 48}
+    plan = SimpleNamespace(
+        worker=worker,
+        modes=(),
+        margin_reason="",
+        launches=1,
+        baseline="a",
+        baseline_of=lambda arms: arms[0],
+        blocks=(block,),
+        **{"budget_s": None, "target_ci": None, **goal},
+    )
+    estimates = SimpleNamespace(
+        missing=lambda _: {block: [10.0]}, running=lambda _, arms: arms, budget_left_s=left_s
+    )
+    console = Console(file=io.StringIO(), width=200)
+    run_estimates.print_plan(console, plan, {block: ["a"]}, estimates)
+    launches, time = shown.split("#")
+    assert console.file.getvalue().endswith(f"cells: 1, {launches}baseline a:{time}\n")
+
+
 def test_a_resumed_run_is_estimated_by_the_launches_that_are_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(run_estimates, "REPORTS", tmp_path)
     block = Block("mlp", "base", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
-    schedule = SimpleNamespace(missing_launches=lambda *_: [1, 3])
+    schedule = SimpleNamespace(missing_launches=lambda *_: [1, 3], budget_left_s=None)
     engine = SimpleNamespace(unsupported={}, schedule=schedule, catalogue={"platform": "cpu"})
     estimates = run_estimates.RunEstimates(engine)
     monkeypatch.setattr(estimates, "launch", lambda *launch: {"rounds": 10.0 + launch[-1]})

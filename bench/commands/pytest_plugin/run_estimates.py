@@ -24,6 +24,7 @@ class RunEstimates:
         self._history = read_history(
             REPORTS, engine.catalogue["platform"], psutil.virtual_memory().total
         )
+        self.budget_left_s: float | None = engine.schedule.budget_left_s
 
     def launch(self, block: Block, arms: Sequence[str], launch: int) -> Stages:
         """Estimate one launch of a block with these arms; those that cannot run it take no time."""
@@ -83,9 +84,12 @@ def print_plan(
     if plan.margin_reason:
         lines.append((f"differences that do not matter: {plan.margin_reason}", ""))
     total = sum(map(sum, missing.values())) + AROUND_S
-    launches, time = f"{count(plan.launches, 'launch', 'launches')} of", f"about {clock(total)}"
-    if plan.budget_s is not None:
-        launches, time = "launches as the budget allows, of", clock(max(total, plan.budget_s))
+    least = "at least " * (plan.target_ci is not None)
+    launches = f"{least}{count(plan.launches, 'launch', 'launches')} of"
+    time = f"{least or 'about '}{clock(total)}"
+    if estimates.budget_left_s is not None:
+        launches = "launches as the budget allows, of"
+        time = clock(max(total, estimates.budget_left_s))
     training = ""
     if "train" in plan.worker["phases"]:
         steps = count(plan.worker["phases"]["train"]["steps"], "step")
