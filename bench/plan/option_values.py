@@ -35,18 +35,13 @@ def collected(faults: list[str], read: Callable[[str], T], text: str, option: st
     return None
 
 
-def whole(text: str) -> int:
-    """Read a positive whole number."""
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise ValueError(f"{text!r} is not a positive whole number")
-
-
-def natural(text: str) -> int:
-    """Read a whole number of at least 0."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise ValueError(f"{text!r} is not a whole number")
+def whole(text: str, least: int = 1, most: int = 10**9) -> int:
+    """Read a positive whole number; its multiples must fit into 64 bits, as they are stored."""
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise ValueError(f"{text!r} is not a {'positive ' * (least > 0)}whole number")
+    if int(text) > most:
+        raise ValueError(f"{text} is too large; at most {most:,}")
+    return int(text)
 
 
 def positive(what: str) -> Callable[[str], float]:

@@ -8,10 +8,11 @@ import tomllib
 from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from bench.plan.option_values import BadInput, choice, natural, positive, remat_policy, share, whole
+from bench.plan.option_values import BadInput, choice, positive, remat_policy, share, whole
 from bench.plan.presets import PRESETS
 from bench.records.arms import CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.cells import PRECISIONS
@@ -63,7 +64,7 @@ class Options:
     processes: tuple[str, ...] = _option(whole, "extend")
     distributed: str | None = _option()
     scaling: str | None = _option(choice(SCALINGS))
-    launches: str | None = _option(whole)
+    launches: str | None = _option(partial(whole, most=10_000))
     rounds: str | None = _option(whole)
     seconds: str | None = _option(positive("number of seconds"))
     margin: str | None = _option(share)
@@ -88,7 +89,7 @@ class Options:
     dry_run: bool = _option(action="store_true")
     k: str | None = _option(gate=None)
     base_revision: str | None = _option(gate=True)
-    allow_undecided: str | None = _option(natural, gate=True)
+    allow_undecided: str | None = _option(partial(whole, least=0), gate=True)
 
     def to_json(self) -> dict[str, Any]:
         """Return the options for the manifest, without those that are left to the preset."""

@@ -57,6 +57,15 @@ def with_approximate(**options) -> Plan:
     return make_plan(Options(**options), known)
 
 
+def test_numbers_that_cannot_be_stored_or_planned_are_refused() -> None:
+    many = "9" * 23
+    assert faults(batch_sizes=(many,), launches="1000000", rounds=many) == [
+        f"--batch-sizes: {many} is too large; at most 1,000,000,000",
+        "--launches: 1000000 is too large; at most 10,000",
+        f"--rounds: {many} is too large; at most 1,000,000,000",
+    ]
+
+
 def test_approximate_steps_are_measured_if_they_are_named() -> None:
     usual = ("jit_spmd", "pmap", "python_loop")
     assert (with_approximate().implementations, with_approximate().approximate) == (usual, ())
