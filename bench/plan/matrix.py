@@ -243,8 +243,8 @@ class _Planner:
         folder = self.options.checkpoint_dir
         if folder is not None and not self.options.checkpoint:
             self.fault("checkpoint_dir", "has no effect without --checkpoint")
-        elif folder is not None and not Path(folder).is_dir():
-            self.fault("checkpoint_dir", f"there is no folder {folder}")
+        elif folder is not None and not (folder and Path(folder).is_dir()):
+            self.fault("checkpoint_dir", f"there is no folder {folder!r}")
         if steps := self.read("train_steps"):
             phases["train"] = {"steps": steps}
         return phases

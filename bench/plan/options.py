@@ -96,7 +96,7 @@ class Options:
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
-            if value not in (None, (), False, "") and name not in ("run", "resume")
+            if value not in (None, (), False) and name not in ("run", "resume")
         }
 
     @classmethod
@@ -147,6 +147,7 @@ def read_options(namespace: Namespace) -> Options:
             if given and not value:
                 raise BadInput([f"{flag(option.name)}: a value is missing"])
         values[option.name] = tuple(value) if isinstance(value, list) else value
+    values["k"] = values["k"] or None  # pytest's default is an empty text
     return Options(**values)
 
 

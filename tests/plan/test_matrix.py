@@ -66,6 +66,15 @@ def test_numbers_that_cannot_be_stored_or_planned_are_refused() -> None:
     ]
 
 
+def test_an_empty_value_is_no_missing_option(monkeypatch, tmp_path) -> None:
+    # As of `--checkpoint-dir "$SCRATCH"` in a shell where that is not set.
+    monkeypatch.chdir(tmp_path)
+    found = faults(checkpoint=("sync",), checkpoint_dir="")
+    assert "--checkpoint-dir: there is no folder ''" in found
+    # What is not in it is ignored by a resumed run.
+    assert typed("--rounds", "", "--budget", "").to_json() == {"rounds": "", "budget": ""}
+
+
 def test_approximate_steps_are_measured_if_they_are_named() -> None:
     usual = ("jit_spmd", "pmap", "python_loop")
     assert (with_approximate().implementations, with_approximate().approximate) == (usual, ())
