@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.records import numbers
-from bench.records.printable import LINE, LINES, SHOWN, readable, shortened
+from bench.records.printable import LINE, LINES, SHOWN, closest, readable, shortened
 
 
 def test_plain_text_stays() -> None:
@@ -38,3 +38,11 @@ def test_long_lines_and_many_lines_are_cut() -> None:
     assert readable(longer) == longer, "a cut would save nothing"
     lines = readable("\n".join("y" * (LINES + 2))).splitlines()
     assert lines == ["y"] * LINES + ["... (2 more lines)"]
+
+
+def test_a_name_in_another_case_is_recognized() -> None:
+    names = ["jit_spmd", "pmap", "mlp-tiny", "vae-tiny", "moe-tiny", "RunA"]
+    assert closest("JIT_SPMD", names).startswith("did you mean jit_spmd?")
+    assert closest("MLP-tiny", names).startswith("did you mean mlp-tiny?")
+    assert closest("Jit_Smpd", names).startswith("did you mean jit_spmd?")
+    assert closest("runa", names).startswith("did you mean RunA?")
