@@ -702,6 +702,28 @@ def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signa
         assert not status.exists() or "State:\tZ" in status.read_text()
 
 
+def test_an_interruption_of_the_plan_has_its_own_code_and_stores_nothing(front: Front) -> None:
+    interrupted = """
+import sys
+from bench.__main__ import main
+from bench.commands.pytest_plugin import run_plugin
+def set_up_run(*_, **__):
+    raise KeyboardInterrupt
+run_plugin.set_up_run = set_up_run
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", interrupted, "run", *SMALL],
+        cwd=front.folder,
+        env=front.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "lockstep: interrupted")
+    assert not (front.folder / "reports").exists()
+
+
 def test_help_has_examples(front: Front) -> None:
     done = front("run", "--help")
     assert done.code == 0

@@ -19,11 +19,8 @@ from bench.records import store
 REFUSED = (BadInput, ChildError, ClusterError, store.StoreError, OSError)
 """Errors in the request, or in the environment in which it should run."""
 
-
-class RunEnd(_pytest.outcomes.Exit):
-    """The end of a run; pytest prints the full name of its type before the message."""
-
-    __module__, __qualname__ = "builtins", "lockstep"
+RunEnd = type("lockstep", (_pytest.outcomes.Exit,), {"__module__": "builtins"})
+"""The end of a run; pytest prints the name of its type before the message."""
 
 
 @pytest.hookimpl(wrapper=True)

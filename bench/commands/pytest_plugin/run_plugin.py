@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bench.commands.exits import BAD_INPUT, FAILED, message, termination_as_interrupt
+from bench.commands.exits import BAD_INPUT, FAILED, INTERRUPTED, message, termination_as_interrupt
 from bench.commands.pytest_plugin.refusals import REFUSED, RunEnd, unknown_word_faults
 from bench.commands.pytest_plugin.run_estimates import RunEstimates, print_plan
 from bench.commands.shared_options import plain_console
@@ -99,6 +99,9 @@ def pytest_configure(config: pytest.Config) -> None:
         measures = not (options.dry_run or config.option.collectonly)
         engine = set_up_run(options, hosts, measures=measures)
         config.option.keyword = ""  # pytest would also match its own names, such as `benchmark`
+    except KeyboardInterrupt:
+        hosts.close()
+        raise RunEnd("interrupted", INTERRUPTED) from None
     except REFUSED as error:
         hosts.close()
         raise pytest.UsageError(message(error)) from error
@@ -243,13 +246,11 @@ class Front:
             except KeyboardInterrupt:
                 run = self.engine.directory
                 left = f": --resume {run.name} measures what is left" if run else ""
-                raise RunEnd(f"interrupted{left}", 2) from None
-            except NotStoredError as error:
-                self._closing.append(f"error: {error}")
-                raise RunEnd("ended early", FAILED) from error
-            except BadInput as error:  # its name was taken or its files changed in the meantime
+                raise RunEnd(f"interrupted{left}", 2 if run else INTERRUPTED) from None
+            except (NotStoredError, BadInput) as error:  # its name was taken or its files changed
                 self._closing.append(f"error: {message(error)}")
-                raise RunEnd("ended early", BAD_INPUT) from error
+                code = BAD_INPUT if isinstance(error, BadInput) else FAILED
+                raise RunEnd("ended early", code) from error
             except Exception as error:
                 traceback.print_exc()
                 raise RunEnd(f"Lockstep itself failed: {error}", FAILED) from error
