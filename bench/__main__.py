@@ -4,6 +4,7 @@ import pkgutil
 import sys
 import traceback
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -46,6 +47,8 @@ for name in (module.name for module in pkgutil.iter_modules(commands.__path__)):
 
 def main() -> None:
     """Run the command that was typed; an unexpected error exits with FAILED, not Python's 1."""
+    if isinstance(sys.stdout, TextIOWrapper):  # its encoding may lack characters, as latin-1 does
+        sys.stdout.reconfigure(errors="replace")
     try:
         app()
     except Exception:  # noqa: BLE001 - Python's own code for it is 1, which has a meaning here

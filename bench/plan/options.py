@@ -128,10 +128,8 @@ def add_options(
         texts = {name: text.format(**_WORDS) for name, text in _TEXTS[option.name].items()}
         action = option.metadata["action"]
         settings: dict[str, Any] = {"help": SUPPRESS, **texts, "action": action}
-        if action in ("extend", "append"):
-            settings["default"] = []
-        if action == "extend":
-            settings["nargs"] = "+"
+        more: dict[str, Any] = {"append": {"default": []}, "extend": {"default": [], "nargs": "+"}}
+        settings |= more.get(action, {})
         # pytest and its plugins have destinations of their own: a prefix keeps these apart.
         add(flag(option.name), dest=f"lockstep_{option.name}", **settings)
 

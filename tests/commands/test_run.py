@@ -724,6 +724,18 @@ main()
     assert not (front.folder / "reports").exists()
 
 
+def test_a_terminal_without_some_characters_ends_no_run(front: Front) -> None:
+    front.environment["PYTHONIOENCODING"] = "ascii"
+    process = front.start("run", *SMALL, "--margin", "2", "--dry-run")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert "cells: 6, 1 launch of up to 3 rounds, baseline python_loop: about" in out
+    process = front.start("run", *SMALL, "--run", "r")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == "report: reports/r/report.html"
+
+
 def test_help_has_examples(front: Front) -> None:
     done = front("run", "--help")
     assert done.code == 0
