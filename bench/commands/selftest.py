@@ -29,8 +29,8 @@ def selftest(
         float,
         typer.Option(
             min=0.05,
-            help=f"Seconds to measure each pair of programs that spin; {LONGER} times as many for "
-            "real steps.",
+            max=3600,
+            help=f"Seconds per pair of spinning programs; {LONGER} times as many for real steps.",
         ),
     ] = DEFAULTS.seconds,
     report_cells: Annotated[int, typer.Option(min=0)] = DEFAULTS.report_cells,

@@ -120,6 +120,7 @@ def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, D
         (("run", "--run", "a b"), "'a b' is not a folder's name: use up to 100 letters"),
         (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
         (("run", "--dry-run", "--seconds", "x"), "--seconds: 'x' is not"),
+        (("selftest", "--seconds", "inf"), "'--seconds': 'inf'; it should be less than or equal"),
         (("run", "--dry-run", "--margin", "200"), "--margin: '200' is not a percentage"),
         (("run", "--dry-run", "--budget", "-1"), "--budget: '-1' is not a positive number"),
     ],
