@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,7 +93,10 @@ def run_job(
     session.start_children()
     gate = make_gate(session, workload)
     # Held from here on: what the workload's file has replaced affects all arms equally.
-    session.settings = ProcessSettings([PACKAGES["input"]] if job["inputs"] else [])
+    if job["inputs"]:
+        with suppress(ImportError):  # the arms that need it tell why they have no samples
+            import_module(PACKAGES["input"])  # which gives the root logger a handler
+    session.settings = ProcessSettings()
     session.functions = HeldFunctions(session.problem)
     session.threads = FileThreads(os.getppid())
     samples = []

@@ -269,10 +269,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 class ProcessSettings:
     """A snapshot of the settings, taken before any implementation is loaded."""
 
-    def __init__(self, packages: Iterable[str] = ()) -> None:
-        for package in packages:  # Grain, for one, gives the root logger a handler
-            with suppress(ImportError):  # the arms that need it tell why they have no samples
-                import_module(package)
+    def __init__(self) -> None:
         self._config: dict[str, Any] = dict(jax.config.values)
         self._environment = dict(os.environ)
         self._filters = list(warnings.filters)
