@@ -94,10 +94,11 @@ def _meet(own: dict[str, str | int]) -> dict[str, Any]:
     answer = ask(RENDEZVOUS, json.dumps(own), child_environment(), 2 * COME_S)
     with contextlib.suppress(ValueError):
         return cast("dict[str, Any]", json.loads(answer.out))
-    address = str(own["master_addr"])
-    hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"
+    address, hint = str(own["master_addr"]), ""
+    if address.startswith("127."):
+        hint = f"\n  (Other hosts cannot reach {address}, the address of this host's own name.)"
     raise ClusterError(
         "--distributed auto: MASTER_ADDR, WORLD_SIZE and RANK are not all set, and jax's own "
         f"detection, which {answer.ending}, finds no cluster, or only a part of it. Its last "
-        f"lines:\n{answer.quoted_lines()}{hint * address.startswith('127.')}"
+        f"lines:\n{answer.quoted_lines()}{hint}"
     )
