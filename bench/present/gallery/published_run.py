@@ -83,7 +83,7 @@ def _free_folder(run: store.Run, reports: Path) -> Path:
         except store.StoreError as error:
             where = (reports / target).as_posix()
             raise store.StoreError(f"{where} cannot be read; remove it ({error})") from error
-        if published.turns.keys() & run.turns.keys():  # their attempts
+        if {one.attempt for one in published.launches} & {one.attempt for one in run.launches}:
             break
         target = f"{name}_{number}"
     return reports / target
