@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -21,7 +20,7 @@ from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
 from bench.plan.option_values import BadInput
 from bench.plan.options import Options
-from bench.records import files, store, user_cache
+from bench.records import files, messages, store, user_cache
 from bench.records.cells import Block, Cell
 from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent, WorkerSettings
 from bench.records.paths import PROFILES, REPORTS
@@ -195,7 +194,6 @@ class Engine:
         state, looks = self.schedule.blocks[block.name], LaunchLooks(self.schedule, block)
         number = state.next_launch
         monitor.begin(block, number, arms)
-        began = time.monotonic()
         # A launcher's processes may see other files than those hashed here. All take part in some
         # compilations, so none of them may use a cache of its own.
         alone = self.catalogue["processes"] == 1
@@ -225,7 +223,6 @@ class Engine:
         finally:
             if "checkpoint" in self.plan.worker["phases"]:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)
-        state.seconds = time.monotonic() - began
         try:
             self._refuse_changed_files(block, arms)
         except BadInput:  # it is unknown which version of the files was measured
@@ -239,6 +236,7 @@ class Engine:
         taken, verdicts = looks.finish(samples, number)
         blocks = [attempt.block for attempt in attempts]
         blocks[0]["looks"] = taken
+        state.seconds = sum(messages.repeated_s(row["seconds"]) for row in blocks)
         state.ceilings = blocks[0]["ceilings"] or state.ceilings
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]

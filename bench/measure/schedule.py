@@ -16,6 +16,7 @@ from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
+from bench.records.messages import repeated_s
 from bench.records.rows import Ceilings, CellRow, Look, SampleRow
 from bench.records.step_programs import ProgramFigures, figures_of, identity
 
@@ -41,7 +42,7 @@ class BlockState:
     looks: list[Look] = field(default_factory=list)
     cells: list[CellRow] = field(default_factory=list)
     seconds: float = 0.0
-    """Wall time of the last launch."""
+    """Wall time of the last launch, without phases that only a first one has."""
     ceilings: Ceilings | None = None
     programs: dict[str, str] = field(default_factory=dict)
     """Identities of the implementations' programs, as far as they are known."""
@@ -118,10 +119,10 @@ class Schedule:
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
             state.ceilings = row["ceilings"] or state.ceilings
-            own = sum(row["seconds"].values())
-            state.seconds = own + state.seconds * (row["launch"] in state.launches)
+            before = state.seconds if row["launch"] in state.launches else 0.0
+            state.seconds = before + repeated_s(row["seconds"])
             state.launches.add(row["launch"])
-            self._stored_s += own
+            self._stored_s += sum(row["seconds"].values())
 
     @property
     def passes(self) -> int:

@@ -123,6 +123,12 @@ STAGE_OF = {
 }
 """The part of a launch to which a phase belongs; all other phases come `after` the rounds."""
 
+
+def repeated_s(seconds: Mapping[str, float]) -> float:
+    """Add up a launch's seconds by phase, without phases that only a first launch has."""
+    return sum(seconds[phase] for phase in seconds.keys() & STAGE_OF.keys() - {"ceilings"})
+
+
 Stages = Mapping[str, float]
 """Estimated seconds of the parts of a launch, in their order: start, arms, measure, after."""
 

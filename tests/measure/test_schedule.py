@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from bench.plan.options import Options
 from bench.records.arms import TWIN, versions_of
 from bench.records.messages import LookEvent
 from bench.records.rows import SampleRow
+from bench.records.store import Run
 from tests.fakes.catalogue import catalogue
 
 NAMES = ("python_loop", "jit_spmd", "pmap")
@@ -111,6 +113,18 @@ def test_a_budget_pays_for_no_launch_that_is_longer_or_one_too_many() -> None:
     assert made._widest([block], 9.9) is None
     state.launches = set(range(MAX_LAUNCHES))
     assert made._widest([block], 10.0) is None
+
+
+def test_a_budget_pays_for_a_launch_whose_first_has_trained() -> None:
+    """Later launches do not train, so they cost less than the first."""
+    made = schedule(margin="2", budget="600")
+    name = made.plan.blocks[0].name
+    seconds = {"start": 3.0, "ceilings": 20.0, "measure": 7.0, "train": 500.0}
+    stored = {"block": name, "launch": 0, "looks": [], "ceilings": None, "seconds": seconds}
+    run = SimpleNamespace(sample_rows=list, cell_rows=[], block_rows=[stored])
+    made.resume(cast(Run, run))
+    assert made.blocks[name].seconds == 10.0
+    assert made.budget_left_s == 600 - 530
 
 
 def test_where_all_failed_nothing_is_compared() -> None:

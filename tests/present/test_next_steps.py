@@ -22,7 +22,10 @@ def told(
     block = SimpleNamespace(
         name="b", claims={"arm": claim}, conditions=conditions, standings=standings, margin=0.02
     )
-    rows = [{"block": "b", "seconds": {"measure": seconds}}, {"block": "c", "seconds": {"x": 9e9}}]
+    taken = [{"measure": seconds}] if isinstance(seconds, float) else seconds
+    rows = [
+        {"block": "b", "launch": number, "seconds": own} for number, own in enumerate(taken)
+    ] + [{"block": "c", "launch": 0, "seconds": {"measure": 9e9}}]
     manifest = {"config": config or {}}
     run = SimpleNamespace(directory=Path("reports/r"), block_rows=rows, manifest=manifest)
     return list(next_steps(SimpleNamespace(comparisons=[block]), run))
@@ -54,6 +57,17 @@ def test_the_bound_the_reason_and_the_command_are_named():
 @pytest.mark.parametrize("to_decide", [math.inf, 1.1])
 def test_a_launch_more_is_the_least(to_decide):
     assert told(to_decide=to_decide)[2].endswith("--budget 100")
+
+
+def test_what_only_the_first_launch_does_is_not_planned_again():
+    once = {"ceilings": 40.0, "trace": 60.0, "checkpoint": 100.0, "train": 900.0}
+    assert told(seconds=[{"start": 10.0, "measure": 90.0} | once])[2].endswith("--budget 200")
+
+
+def test_a_run_of_several_launches_may_need_but_one_more():
+    launches = [{"gate": 500.0, "measure": 100.0}, {"measure": 100.0}, {"measure": 100.0}]
+    assert told(seconds=launches, to_decide=1.1)[2].endswith("--budget 100")
+    assert told(seconds=launches, to_decide=2.0)[2].endswith("--budget 300")
 
 
 def test_without_a_bound_no_margin_is_offered_and_endless_rounds_are_not():

@@ -212,8 +212,8 @@ class Front:
         shortest_s = min(schedule.blocks[block.name].seconds for block in self._selected)
         if budget_s is not None and budget_s < shortest_s:
             self._say(
-                f"--budget is too short: it leaves {clock(budget_s)}, and the shortest launch took "
-                f"{clock(shortest_s)}"
+                f"--budget is too short: it leaves {clock(budget_s)}, and another launch takes "
+                f"about {clock(shortest_s)}"
             )
         elif budget_s is None and plan.target_ci is None:
             self._say(f"{run.name} is complete: there is nothing left to measure")
