@@ -132,6 +132,11 @@ class Engine:
                 self._launch(block, arms, programs / files.file_name(block.name), monitor)
         user_cache.prune()
 
+    @property
+    def resumable(self) -> str:
+        """The run's name if `--resume` can continue it; empty for a gate, or before it exists."""
+        return self.directory.name if self.directory and self.bases is None else ""
+
     def _read_contents(self) -> Contents:
         return Contents(self.catalogue, self.plan.variants, self._base_files)
 
@@ -142,10 +147,14 @@ class Engine:
         files = [name for c in cells for name in changed(c, before.sources(c), now.sources(c))]
         if files:
             run = self.directory.name if self.directory else "it"
+            how = (
+                "Restore the files to continue it with --resume, or start"
+                if self.resumable
+                else "Start"
+            )
             fault = (
                 f"{', '.join(dict.fromkeys(files))}: changed while {run} was measured; what was "
-                "measured before is stored. Restore the files to continue it with --resume, or "
-                "start another run"
+                f"measured before is stored. {how} another run"
             )
             raise BadInput([fault])
 
@@ -240,7 +249,7 @@ class Engine:
         state.ceilings = blocks[0]["ceilings"] or state.ceilings
         traces = [row for attempt in attempts for row in attempt.traces]
         losses = [row for attempt in attempts for row in attempt.losses]
-        with files.storing(directory, resume=directory.name):
+        with files.storing(directory, resume=self.resumable):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
         monitor.end(block, number, [row["status"] for row in rows], verdicts)
         proof_cache.remember(rows, keys, known, programs, directory.name)

@@ -19,7 +19,7 @@ from bench.records.host import describe_code, describe_host, processor_name
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
-from bench.records.rows import SCHEMA, Devices, Manifest, is_race
+from bench.records.rows import SCHEMA, Devices, Manifest, is_race, is_resumable
 
 LAST = "last"
 """Stands for the newest run wherever a command takes the name of a stored run."""
@@ -48,8 +48,10 @@ def name_fault(name: str, *, resumes: bool = False) -> str:
         return f"{LAST!r} stands for the newest run; choose another name"
     if not (REPORTS / name).exists():
         return ""
-    is_run = resumes and (REPORTS / name / store.MANIFEST).is_file()
-    resume = f"continue it with --resume {name}, or " if is_run else ""
+    resume = ""
+    with contextlib.suppress(store.StoreError):
+        if resumes and is_resumable(store.read_manifest(REPORTS / name)):
+            resume = f"continue it with --resume {name}, or "
     return f"{name} exists in {REPORTS}/; {resume}choose another name"
 
 

@@ -22,7 +22,7 @@ from bench.records import numbers
 from bench.records.messages import repeated_s
 from bench.records.paths import as_typed
 from bench.records.printable import shortened
-from bench.records.rows import is_race
+from bench.records.rows import is_resumable
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
 
@@ -101,7 +101,7 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
 
     Commands are on indented lines of their own, which must not be wrapped.
     """
-    if is_race(run.manifest):  # it cannot be resumed
+    if not is_resumable(run.manifest):
         return
     left = [
         (block, claims)

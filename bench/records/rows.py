@@ -356,3 +356,8 @@ class Manifest(Devices):
 def is_race(manifest: Manifest) -> bool:
     """Return whether a run is a race of functions: a call of lockstep.compare."""
     return "functions" in manifest["config"]
+
+
+def is_resumable(manifest: Manifest) -> bool:
+    """Return whether `--resume` can continue a run: neither a race nor a gate."""
+    return not is_race(manifest) and "regress" not in manifest["config"]

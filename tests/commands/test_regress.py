@@ -126,6 +126,8 @@ def test_equal_programs_pass(gate: Gate) -> None:
     assert done.code == 4
     assert "r gates a change and cannot be resumed" in done.err
     assert "--run: r exists in reports/; choose another name" in gate().err
+    again = gate.front("run", *SMALL, "--run", "r")
+    assert "--run: r exists in reports/; choose another name" in again.err
 
 
 def test_a_slower_head_is_a_regression(gate: Gate) -> None:
@@ -279,6 +281,8 @@ def test_an_interruption_leaves_no_worktree(gate: Gate) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
+    assert "interrupted" in out + err
+    assert "--resume" not in out + err
     assert not base.exists()
     assert git(gate.repository, "worktree", "list").count("\n") == 0
 

@@ -35,6 +35,7 @@ def test_nothing_is_said_where_all_is_decided():
     assert told(word="same") == []
     assert told(word="slower") == []
     assert told(config={"functions": True}) == [], "a race cannot be resumed"
+    assert told(config={"regress": {}}) == [], "nor can a gate"
 
 
 def test_within_nox_commands_are_sessions(monkeypatch):

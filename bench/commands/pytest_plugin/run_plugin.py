@@ -244,9 +244,10 @@ class Front:
             try:
                 self.engine.measure(self._selected, self._progress)
             except KeyboardInterrupt:
-                run = self.engine.directory
-                left = f": --resume {run.name} measures what is left" if run else ""
-                raise RunEnd(f"interrupted{left}", 2 if run else INTERRUPTED) from None
+                run = self.engine.resumable
+                left = f": --resume {run} measures what is left" if run else ""
+                code = 2 if self.engine.directory else INTERRUPTED
+                raise RunEnd(f"interrupted{left}", code) from None
             except (NotStoredError, BadInput) as error:  # its name was taken or its files changed
                 self._closing.append(f"error: {message(error)}")
                 code = BAD_INPUT if isinstance(error, BadInput) else FAILED
@@ -322,7 +323,7 @@ class Front:
         """Build the report of everything stored, even after an interruption."""
         directory = self.engine.directory
         try:
-            with storing(directory or REPORTS, resume=directory.name if directory else ""):
+            with storing(directory or REPORTS, resume=self.engine.resumable):
                 result = yield  # pytest-benchmark writes its file
                 if directory is not None and self._measures:
                     self._build(directory)
