@@ -435,6 +435,16 @@ def test_one_process_is_no_run_of_several(monkeypatch: pytest.MonkeyPatch) -> No
             membership.membership("env")
 
 
+def test_variables_that_are_not_set_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LOCAL_WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ClusterError, match=r"one of several processes \(not set: WORLD_SIZE\)"):
+        membership.membership("env")
+    monkeypatch.delenv("RANK")
+    with pytest.raises(ClusterError, match=r"\(not set: WORLD_SIZE, RANK\)"):
+        membership.membership("env")
+
+
 def test_what_jax_says_where_it_detects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "import sys; sys.exit('jax knows no such cluster')"
     monkeypatch.setattr(membership, "RENDEZVOUS", (sys.executable, "-c", said))

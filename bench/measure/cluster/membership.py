@@ -49,13 +49,17 @@ def membership(how: str) -> Membership:
     """
     if how == "auto" and not {"MASTER_ADDR", "WORLD_SIZE", "RANK"} <= os.environ.keys():
         return _detected()
-    config = DistributedConfig.from_environment() if how in ("auto", "env") else _read(Path(how))
-    if not config.enabled or (how == "env" and "RANK" not in os.environ):
-        raise ClusterError(
-            f"--distributed {how}: this is not known to be one of several processes; "
-            "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each, or `enabled` in the file"
-        )
-    return Membership(config, os.environ.get(TOKEN, "lockstep").encode())
+    unset = [name for name in ("WORLD_SIZE", "RANK") if how == "env" and name not in os.environ]
+    if not unset:
+        from_variables = how in ("auto", "env")
+        config = DistributedConfig.from_environment() if from_variables else _read(Path(how))
+        if config.enabled:
+            return Membership(config, os.environ.get(TOKEN, "lockstep").encode())
+    which = f" (not set: {', '.join(unset)})" if unset else ""
+    raise ClusterError(
+        f"--distributed {how}: this is not known to be one of several processes{which}; "
+        "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each, or `enabled` in the file"
+    )
 
 
 def _read(path: Path) -> DistributedConfig:
