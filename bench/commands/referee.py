@@ -155,7 +155,7 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
     block = ", ".join(block.name for block in engine.plan.blocks)
     errors = {entry["name"]: entry["error"] for entry in engine.catalogue["implementations"]}
     if len(set(names)) < len(names):
-        fault = "two of these files have the same name, which is their implementation's"
+        fault = f"{max(names, key=names.count)} is given twice"
     elif len(engine.plan.blocks) > 1:
         fault = f"a referee judges one block, and these are several: {block}"
     elif errors[names[0]]:

@@ -76,7 +76,9 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
         elif name == TWIN:
             faults.append(f"{TWIN} is the name of the baseline's copy; rename {text}")
         elif name in seen:
-            faults.append(f"{text} and {seen[name]} have the same name; rename one")
+            twice = path.resolve() == Path(seen[name]).resolve()
+            both = f"{text} and {seen[name]} have the same name; rename one"
+            faults.append(f"{text} is given twice" if twice else both)
         elif other is not None and not path.samefile(other):
             faults.append(f"{text} has the name of {folder}/{path.name}; rename it")
         elif other is not None:

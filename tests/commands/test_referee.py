@@ -13,6 +13,7 @@ from fronts import Done, Front
 from bench.analyse import alpha_spending
 from bench.analyse.outcomes import Ruling
 from bench.present.attempt_record import diagnosis
+from bench.records.paths import ROOT
 from tests.slow import slow
 
 
@@ -109,6 +110,12 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
         (("none.py", "mine.py"), {}, "there is no file none.py"),
         (("jit_spmd", "mine.py"), {}, "the built-in jit_spmd is implementations/jit_spmd.py"),
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
+        (("best.py", "./best.py"), {}, "./best.py is given twice"),
+        (
+            (f"{ROOT}/implementations/pmap.py", f"{ROOT}/implementations/pmap.py"),
+            {},
+            "pmap is given twice",
+        ),
         (("best.py",), {}, "the following arguments are required: CHALLENGER.py"),
         (("best.py", "mine.py", "--meshes", "data=1", "data=2"), {}, "a referee judges one block"),
         (

@@ -418,5 +418,7 @@ def test_faults_of_paths(tmp_path) -> None:
     assert "has the name of implementations/python_loop.py" in file_faults([taken], [])[0]
     assert "not named like a Python module" in file_faults([odd], [])[0]
     assert "have the same name" in file_faults([good, double], [])[0]
+    again = str(tmp_path / "a" / ".." / "mine.py")
+    assert file_faults([good, again], []) == [f"--implementation-path: {again} is given twice"]
     inside = str(ROOT / "implementations" / "python_loop.py")
     assert "select it by its name" in file_faults([inside], [])[0]
