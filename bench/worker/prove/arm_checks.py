@@ -31,12 +31,14 @@ where cores are contended. CPU time in this period is not late work."""
 
 WATCH_S = 0.05
 WATCHED_S = 0.8
+PATIENCE_S = 5.0
 IDLE_SHARE = 0.05
 IDLE_TIMES = 2
 SETTLED_TIMES = 6
 """After the grace period a process is watched in intervals of WATCH_S, for at most WATCHED_S, until
 it uses less than IDLE_SHARE of a core in IDLE_TIMES consecutive intervals, at whose ends no thread
-is waiting for a core. Once an arm is known to work late, SETTLED_TIMES intervals are needed."""
+is waiting for a core. Where one is, time without a core does not count, up to PATIENCE_S: on a busy
+host, late work is slow. Once an arm is known to work late, SETTLED_TIMES intervals are needed."""
 
 LATE_SHARE = 0.4
 """Most late work that is allowed, as a share of SPAN_S, or of the step's own time if that is
@@ -60,7 +62,8 @@ def is_late() -> bool:
     time.sleep(GLANCE_S[0])
     cpu = time.process_time()
     time.sleep(GLANCE_S[1])
-    return any(process_exchange.gather(time.process_time() - cpu > LATE_SHARE * GLANCE_S[1]))
+    works = time.process_time() - cpu > LATE_SHARE * GLANCE_S[1] or _waits_for_a_core()
+    return any(process_exchange.gather(works))
 
 
 def check_completion(arm: Arm) -> None:
@@ -89,18 +92,21 @@ def settle(arm: Arm) -> bool:
     return time.monotonic() >= end
 
 
-def watch(arm: Arm, seconds: float, times: int) -> Iterator[float]:
+def watch(arm: Arm, seconds: float, times: int, patience_s: float = 0.0) -> Iterator[float]:
     """Yield the CPU seconds of this process and the arm's own processes in each WATCH_S.
 
-    The intervals end after `seconds`, or once `times` consecutive ones were idle.
+    The intervals end after `seconds`, or once `times` consecutive ones were idle. Time that threads
+    wait for a core does not count, up to `patience_s`.
     """
     end, idle = time.monotonic() + seconds, 0
     while time.monotonic() < end and idle < times:
         start, cpu = time.perf_counter(), time.process_time() + arm.children_cpu_s()
         time.sleep(WATCH_S)
         used_s = time.process_time() + arm.children_cpu_s() - cpu
-        is_idle = used_s < IDLE_SHARE * (time.perf_counter() - start) and not _waits_for_a_core()
-        idle = idle + 1 if is_idle else 0
+        took_s, waits = time.perf_counter() - start, _waits_for_a_core()
+        idle = idle + 1 if used_s < IDLE_SHARE * took_s and not waits else 0
+        waited_s = min(patience_s, max(0.0, took_s - used_s)) if waits else 0.0
+        patience_s, end = patience_s - waited_s, end + waited_s
         yield used_s
 
 
@@ -126,7 +132,7 @@ def late_work(arm: Arm, steps: int, allowed_s: float) -> str:
         return f"after {steps} steps the devices were busy for another {queued_s:.2f} s"
     time.sleep(GRACE_S)
     used_s = 0.0
-    for more_s in watch(arm, WATCHED_S, IDLE_TIMES):
+    for more_s in watch(arm, WATCHED_S, IDLE_TIMES, PATIENCE_S):
         used_s += more_s
         if used_s > allowed_s:
             return f"after {steps} steps its threads still used {used_s:.2f} s of CPU time"
