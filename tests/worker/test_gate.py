@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -26,6 +26,7 @@ from bench.contract.workloads import linear, mlp
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import OWN, SGD, TIMED_SGD
 from bench.worker.problems import make_mesh
+from bench.worker.prove import known_mistakes
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, failure, why_unsupported
 from bench.worker.prove.gate import Gate
@@ -163,7 +164,7 @@ def test_right_step_passes_all_three_trajectories(gate, mesh):
             data_parallel(reduced_by(mean, lambda g: total(total(g))), check_vma=False),
             (
                 f"the gradients are {DEVICES**2} times what they should be, as if they were "
-                "reduced twice over the shards"
+                "summed twice over the shards and not divided"
             ),
         ),
         (
@@ -645,6 +646,23 @@ def test_what_may_be_meant_to_be_approximate_is_told_of_the_class(gate):
     with pytest.raises(WrongStepError) as caught:
         gate.prove_exact(far)
     assert "`approximate`" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "microbatches", "factor", "reasons"),
+    [
+        (2, 1, 4, ["summed twice over the shards"]),
+        (4, 1, 4, ["summed twice over the shards", "summed over all devices of the mesh"]),
+        (8, 1, 8, ["summed over all devices of the mesh"]),
+        (2, 4, 4, ["summed twice over the shards", "summed over the microbatches"]),
+        (2, 2, 4, ["summed twice over the shards", "summed over shards and microbatches"]),
+    ],
+)
+def test_every_reason_for_a_factor_is_named(devices, microbatches, factor, reasons):
+    problem = SimpleNamespace(microbatches=microbatches, batch_size=64, sequence=None)
+    seen = SimpleNamespace(problem=problem, devices=devices, match=known_mistakes.MATCH)
+    told = ", or ".join(f"{reason} and not divided" for reason in reasons)
+    assert known_mistakes._reason_of(seen, factor, shards=2) == f", as if they were {told}"
 
 
 def noise(leaf):

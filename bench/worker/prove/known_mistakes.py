@@ -239,15 +239,18 @@ def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, pa
 def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     """Return the likely reasons for a constant factor."""
     microbatches, devices, everything = seen.problem.microbatches, seen.devices, jax.device_count()
+    others, both = devices // shards, min(shards, microbatches)
     rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
     tokens = seen.problem.sequence.length if seen.problem.sequence else 1
     beyond = everything if everything != devices else 1
     reasons = {
         "summed over the shards and not divided": (shards, shards),
-        "reduced twice over the shards": (shards, shards**2),
-        "summed over the mesh's other axes as well": (devices // shards, devices / shards),
+        "summed twice over the shards and not divided": (shards, shards**2),
+        "summed over all devices of the mesh and not divided": (min(shards, others), devices),
+        "summed over the mesh's other axes as well": (others, devices / shards),
         "divided twice by the number of shards": (shards, 1 / shards),
         "summed over the microbatches and not divided": (microbatches, microbatches),
+        "summed over shards and microbatches and not divided": (both, shards * microbatches),
         "divided twice by the number of microbatches": (microbatches, 1 / microbatches),
         "summed over the rows and not divided": (rows, rows),
         "summed over the tokens of a sequence and not divided": (tokens, tokens),
