@@ -29,8 +29,12 @@ OWN_FILES = "own_files.json"
 needs them. The manifest, which may be published, has no folders of the user."""
 
 
-def folder_faults() -> list[str]:
-    """Return why nothing can be stored in reports/; empty if something can."""
+def folder_faults(resume: str | None) -> list[str]:
+    """Return why nothing can be stored in reports/, or in a run to resume; empty if it can."""
+    if resume is not None:
+        parts = [path for path in (Path(resume), Path(resume, store.LAUNCHES)) if path.exists()]
+        closed = [path for path in parts if not os.access(path, os.W_OK | os.X_OK)]
+        return [f"--resume: {path.as_posix()} is read-only here" for path in closed]
     wanted = REPORTS.absolute()
     folder = next(one for one in (wanted, *wanted.parents) if one.exists())
     if not folder.is_dir():

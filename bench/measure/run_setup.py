@@ -40,7 +40,8 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
         faults = [f"{fault}; give the current path of the run's file" for fault in faults]
     # Leaving out faulty files allows everything else to be checked too.
     catalogue = hosts.extend(read_catalogue() if faults else read_catalogue(*files))
-    plan = make_plan(options, catalogue, [*faults, *(folder_faults() if measures else ())])
+    faults += folder_faults(options.resume) if measures else []
+    plan = make_plan(options, catalogue, faults)
     plan, catalogue = with_versions(plan, catalogue, install=measures)
     bases = None
     if options.base_revision is not None:
