@@ -117,20 +117,22 @@ class Engine:
         import_module("bench.analyse.ratio_intervals")
         bases = self.bases
         checkout = nullcontext(self._base_files) if bases is None else bases.checked_out()
-        with temporary_folder() as programs, checkout as self._base_files:
-            if bases is not None:
-                compared = ((block, bases.opponents(arms)) for block, arms in selected.items())
-                names = [Cell(block, name).name for block, own in compared for name in own]
-                self.schedule.compared_cells = names
-                self._contents = self._read_contents()
-            for block, arms in selected.items():
-                for name in arms:  # sources are read before anything is measured
-                    self._contents.sources(Cell(block, name))
-            for block, arms in self.schedule.launches(selected):
-                if monitor.stop():
-                    break
-                self._launch(block, arms, programs / files.file_name(block.name), monitor)
-        user_cache.prune()
+        try:
+            with temporary_folder() as programs, checkout as self._base_files:
+                if bases is not None:
+                    compared = ((block, bases.opponents(arms)) for block, arms in selected.items())
+                    names = [Cell(block, name).name for block, own in compared for name in own]
+                    self.schedule.compared_cells = names
+                    self._contents = self._read_contents()
+                for block, arms in selected.items():
+                    for name in arms:  # sources are read before anything is measured
+                        self._contents.sources(Cell(block, name))
+                for block, arms in self.schedule.launches(selected):
+                    if monitor.stop():
+                        break
+                    self._launch(block, arms, programs / files.file_name(block.name), monitor)
+        finally:
+            user_cache.prune()
 
     @property
     def resumable(self) -> str:

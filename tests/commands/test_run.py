@@ -687,6 +687,11 @@ def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signals) -> None:
+    front.environment["XDG_CACHE_HOME"] = str(front.folder / "cache")
+    unused = front.folder / "cache/lockstep/unused"
+    unused.parent.mkdir(parents=True)
+    unused.touch()
+    os.utime(unused, (0, 0))
     process = front.told(pmap="hang").start(
         *("run", *SMALL, "--run", "r", "-k", "not data=2 or not pmap")
     )  # data=1, where pmap hangs, comes second
@@ -698,6 +703,7 @@ def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signa
     assert "interrupted: --resume r measures what is left" in out
     assert out.splitlines()[-1] == "report: reports/r/report.html"
     assert len(front.stored("r").cell_rows) == 2
+    assert not unused.exists(), "the user's cache is pruned as after any run"
     for pid in map(int, pids.read_text().split()):
         status = Path(f"/proc/{pid}/status")
         assert not status.exists() or "State:\tZ" in status.read_text()
