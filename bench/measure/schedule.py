@@ -16,7 +16,7 @@ from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
-from bench.records.messages import repeated_s
+from bench.records.messages import HOST_LOST, repeated_s
 from bench.records.rows import Ceilings, CellRow, Look, SampleRow
 from bench.records.step_programs import ProgramFigures, figures_of, identity
 
@@ -107,15 +107,20 @@ class Schedule:
         """Wall time of the stored launches of a resumed run."""
 
     def resume(self, run: Run) -> None:
-        """Continue after the stored launches of a run."""
+        """Continue after the stored launches of a run, except those that were lost with a host."""
+        lost = {cell["attempt"] for cell in run.cell_rows if HOST_LOST in cell["reason"]}
         for sample in run.sample_rows():
             self.blocks[sample["block"]].samples.append(sample)
         for cell in run.cell_rows:
+            if cell["attempt"] in lost:
+                continue
             state = self.blocks[cell["block"]]
             state.cells.append(cell)
             if "program" in cell:
                 state.programs[cell["implementation"]] = identity(cell["program"])
         for row in run.block_rows:
+            if row["attempt"] in lost:
+                continue
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
             state.ceilings = row["ceilings"] or state.ceilings

@@ -112,6 +112,9 @@ class Job(WorkerSettings, BlockText):
     """Folder of compiled programs, shared by a block's launches; private if absent."""
 
 
+HOST_LOST = "the connection to its host was lost"
+"""In the reason of a cell whose worker was lost with its host; resuming measures it again."""
+
 Phase = Literal["start", "ceilings", "truth", "gate", "compile", "measure"]
 """The phases of every job. Those of `WorkerSettings.phases` follow, after the samples have been
 sent, so that a failure there loses none."""

@@ -178,7 +178,7 @@ def test_a_file(launches: Launches) -> None:
     pair(launches, *words, *small, PYTHONPATH=ROOT).check()
 
 
-def test_a_process_that_is_killed_costs_its_blocks_and_not_the_run(launches: Launches) -> None:
+def test_a_process_that_is_killed_costs_its_blocks_which_can_be_resumed(launches: Launches) -> None:
     words = [("data=1 data=2" if word == "data=2" else word) for word in SMALL]
     both = pair(launches, EXAMPLES / "variables.sh", *words, WORLD_SIZE=2)
     launches.wait_for("workers of two processes have met", launches.met)
@@ -190,4 +190,13 @@ def test_a_process_that_is_killed_costs_its_blocks_and_not_the_run(launches: Lau
     assert cells[2]["status"] == "crashed"
     assert "process 1 of 2" in cells[2]["reason"]
     assert "the connection to its host was lost" in cells[2]["reason"]
+    words = (EXAMPLES / "variables.sh", "--resume", "tried")
+    again = [
+        launches.start(*words, cwd=folder, RANK=rank, WORLD_SIZE=2)
+        for rank, folder in enumerate(both.folders)
+    ]
+    assert [launches.end(process) for process in again] == [0, 0], launches.output
+    cells = {row["processes"]: row for row in stored(both.folders[0]).last_cell_rows}
+    assert [cells[1]["status"], cells[2]["status"]] == ["ok", "ok"]
+    assert cells[2]["launch"] == 0, "with all that only a first launch does"
     launches.wait_for("all processes have ended", lambda: not launches.alive())

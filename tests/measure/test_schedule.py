@@ -18,7 +18,7 @@ from bench.measure.schedule import MAX_LAUNCHES, BlockState, Schedule
 from bench.plan.matrix import make_plan
 from bench.plan.options import Options
 from bench.records.arms import TWIN, versions_of
-from bench.records.messages import LookEvent
+from bench.records.messages import HOST_LOST, LookEvent
 from bench.records.rows import SampleRow
 from bench.records.store import Run
 from tests.fakes.catalogue import catalogue
@@ -120,11 +120,39 @@ def test_a_budget_pays_for_a_launch_whose_first_has_trained() -> None:
     made = schedule(margin="2", budget="600")
     name = made.plan.blocks[0].name
     seconds = {"start": 3.0, "ceilings": 20.0, "measure": 7.0, "train": 500.0}
-    stored = {"block": name, "launch": 0, "looks": [], "ceilings": None, "seconds": seconds}
+    stored = {
+        "attempt": "a", "block": name, "launch": 0, "looks": [], "ceilings": None,
+        "seconds": seconds,
+    }  # fmt: skip
     run = SimpleNamespace(sample_rows=list, cell_rows=[], block_rows=[stored])
     made.resume(cast(Run, run))
     assert made.blocks[name].seconds == 10.0
     assert made.budget_left_s == 600 - 530
+
+
+def test_what_was_lost_with_a_host_is_measured_again() -> None:
+    """A lost launch counts as none, so its successor has the same number."""
+    made = schedule(launches="1")
+    block = made.plan.blocks[0]
+    lost = f"process 1 of 2 exited with code 255; its last lines:\n{HOST_LOST} before"
+    cells = [
+        {"block": block.name, "implementation": name, "attempt": "a", "launch": 0, **own}
+        for name, own in (
+            ("jit_spmd", {"status": "wrong", "reason": "the loss is 2 times what it should be"}),
+            ("pmap", {"status": "crashed", "reason": lost}),
+        )
+    ]
+    stored = {"attempt": "a", "block": block.name, "launch": 0, "looks": [], "ceilings": None}
+    run = SimpleNamespace(
+        sample_rows=list, cell_rows=cells, block_rows=[{**stored, "seconds": {"start": 9.0}}]
+    )
+    made.resume(cast(Run, run))
+    assert made.missing_launches(block, NAMES) == [0]
+    assert list(made.launches({block: NAMES})) == [(block, list(NAMES))]
+    cells[1]["reason"] = "process 1 of 2 was killed by SIGSEGV"
+    made = schedule(launches="1")
+    made.resume(cast(Run, run))
+    assert made.blocks[block.name].failed == {"jit_spmd", "pmap"}
 
 
 def test_where_all_failed_nothing_is_compared() -> None:
@@ -187,7 +215,7 @@ def test_arms_with_one_program_are_measured_once() -> None:
 def test_a_launch_takes_the_time_of_all_its_attempts() -> None:
     """A cell that ran alone makes an attempt of its own."""
     made = schedule(budget="600")
-    block = {"block": "b", "looks": [], "ceilings": None}
+    block = {"block": "b", "attempt": "a", "looks": [], "ceilings": None}
     attempts = [(0, 5.0), (0, 2.0), (1, 4.0), (1, 3.0), (1, 1.0)]
     blocks = [{**block, "launch": n, "seconds": {"measure": s - 1, "gate": 1}} for n, s in attempts]
     made.resume(SimpleNamespace(sample_rows=list, cell_rows=[], block_rows=blocks))

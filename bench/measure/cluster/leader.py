@@ -20,7 +20,7 @@ from bench.measure.processes.group import Ended, Hosts, LocalProcess, Order, Pro
 from bench.measure.processes.guarded import OnLine
 from bench.plan.distributed_config import DistributedConfig
 from bench.records.host import cores, describe_code, host_id, installed
-from bench.records.messages import Catalogue
+from bench.records.messages import HOST_LOST, Catalogue
 
 LEFT_ALONE = 1
 """Exit code of a follower that has lost its leader.
@@ -324,7 +324,7 @@ class RemoteProcess(Process):
 
     def _lose(self, when: str = "") -> None:
         self._lost = True
-        self._end(_lost(f"the connection to its host was lost{when}"))
+        self._end(_lost(f"{HOST_LOST}{when}"))
 
     def _end(self, ended: Ended) -> None:
         """Record how the process ended, unless it has ended before."""
