@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -99,6 +100,42 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 def config_of(rank: int, world_size: int = 2) -> DistributedConfig:
     return DistributedConfig(enabled=True, world_size=world_size, rank=rank)
+
+
+# Whose files are measured.
+
+
+def test_files_that_differ_are_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "shared_helper.py").write_text("FACTOR = 1\n")
+    step = tmp_path / "step.py"
+    step.write_text("import shared_helper\n")
+    asked = {**catalogue(), "implementation_paths": [str(step)]}
+    led, followed = cluster.lead(), cluster.follow()
+    found, read = led.result(), leader._hashes
+    assert found.extend(asked)["processes"] == 2
+    host = f"rank 1, on host {socket.gethostname()}"
+
+    def of_rank_1(change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Both read in this process: rank 0 first."""
+        rank = itertools.count()
+        monkeypatch.setattr(
+            leader, "_hashes", lambda path: change(read(path)) if next(rank) else read(path)
+        )
+
+    for change, told in (
+        (lambda own: own | {"shared_helper.py": "x"}, rf"has another {step} than rank 0 \(shared_"),
+        (lambda own: own | {"step.py": "x"}, rf"has another {step} than rank 0 \(step.py\)"),
+        (lambda _: {}, f"cannot read {step}"),
+    ):
+        of_rank_1(change)
+        with pytest.raises(ClusterError, match=f"different files: {host}, {told}"):
+            found.extend(asked)
+    monkeypatch.setattr(leader, "_hashes", read)
+    found.extend({**asked, "implementation_paths": []})
+    found.close()
+    assert followed.result() == 0
 
 
 # Who may come.

@@ -13,12 +13,15 @@ import time
 from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from bench.measure.cluster.membership import COME_S, ClusterError, Membership
 from bench.measure.processes.group import Ended, Hosts, LocalProcess, Order, Process
 from bench.measure.processes.guarded import OnLine
+from bench.plan.content_keys import read_files
 from bench.plan.distributed_config import DistributedConfig
+from bench.plan.option_values import BadInput
 from bench.records.host import cores, describe_code, host_id, installed
 from bench.records.messages import HOST_LOST, Catalogue
 
@@ -125,6 +128,9 @@ class _Follower:
                             self._process = LocalProcess(order, self._forward)
                         case {"say": line} if self._process is not None:
                             self._process.send_line(line)
+                        case {"hash": paths}:
+                            found = {path: _hashes(path) for path in paths}
+                            self._send({"hashes": found, "host": socket.gethostname()})
                         case {"kill": _} if self._process is not None:
                             self._process.kill()
                 self._report_end()
@@ -180,7 +186,13 @@ class Leader(Hosts):
             raise
 
     def extend(self, catalogue: Catalogue) -> Catalogue:
-        """Add up the resources; a core that several processes may use counts once."""
+        """Add up the resources; a core that several processes may use counts once.
+
+        Raises ClusterError if the user's files are not the same on all hosts.
+        """
+        self._check_files(
+            catalogue.get("implementation_paths", []) + catalogue.get("workload_paths", [])
+        )
         hellos = self._hellos.values()
         cores = {(hello["host"], core) for hello in hellos for core in hello["cores"]}
         devices = catalogue["device_count"]
@@ -274,6 +286,28 @@ class Leader(Hosts):
         if faults:
             raise ClusterError("the processes have different versions: " + "; ".join(faults))
 
+    def _check_files(self, paths: list[str]) -> None:
+        """Check that the user's files, and all that they import, are the same on every host."""
+        ours, faults = {path: _hashes(path) for path in paths}, []
+        for rank, link in sorted(self._links.items()) if paths else ():
+            if not (answer := link.ask({"hash": paths})):
+                faults.append(f"rank {rank} does not say what files it has")
+            for path, theirs in answer.get("hashes", {}).items():
+                who = f"rank {rank}, on host {answer['host']}"
+                if not theirs:
+                    faults.append(f"{who}, cannot read {path}")
+                elif names := sorted(name for name, _ in theirs.items() ^ ours[path].items()):
+                    faults.append(f"{who}, has another {path} than rank 0 ({names[0]})")
+        if faults:
+            raise ClusterError("the processes have different files: " + "; ".join(faults))
+
+
+def _hashes(path: str) -> dict[str, str]:
+    """Hash a file and what it imports from the project or its own folder; empty if unreadable."""
+    with contextlib.suppress(BadInput):
+        return read_files(Path(path)).hashes
+    return {}
+
 
 def _lost(*tail: str, note: str = "") -> Ended:
     return Ended(ended=LOST, tail=[*tail], killed_by_kernel=None, note=note)
@@ -288,6 +322,7 @@ class RemoteProcess(Process):
         self._lost = False
         self._attempt = ""
         self._on_line: OnLine = lambda _: None
+        self._answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._over = threading.Event()
         self._over.set()
         self._ended = _lost()
@@ -317,6 +352,8 @@ class RemoteProcess(Process):
                         pass
                     case {"said": line}:
                         self._on_line(line)
+                    case {"hashes": _} as answer:
+                        self._answers.put(answer)
                     case {"ended": _} as ended:
                         self._end(cast("Ended", ended))
         except (EOFError, OSError):
@@ -324,6 +361,7 @@ class RemoteProcess(Process):
 
     def _lose(self, when: str = "") -> None:
         self._lost = True
+        self._answers.put({})
         self._end(_lost(f"{HOST_LOST}{when}"))
 
     def _end(self, ended: Ended) -> None:
@@ -332,6 +370,13 @@ class RemoteProcess(Process):
             self._ended = ended
             self._over.set()
             self._on_line(None)
+
+    def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a question, and return the answer; empty if there is none."""
+        self.send(message)
+        with contextlib.suppress(queue.Empty):
+            return self._answers.get(timeout=COME_S)
+        return {}
 
     def send_line(self, line: str) -> None:
         """Send a line to its stdin."""
