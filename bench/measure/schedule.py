@@ -109,18 +109,16 @@ class Schedule:
     def resume(self, run: Run) -> None:
         """Continue after the stored launches of a run, except those that were lost with a host."""
         lost = {cell["attempt"] for cell in run.cell_rows if HOST_LOST in cell["reason"]}
+        cells = (row for row in run.cell_rows if row["attempt"] not in lost)
+        blocks = (row for row in run.block_rows if row["attempt"] not in lost)
         for sample in run.sample_rows():
             self.blocks[sample["block"]].samples.append(sample)
-        for cell in run.cell_rows:
-            if cell["attempt"] in lost:
-                continue
+        for cell in cells:
             state = self.blocks[cell["block"]]
             state.cells.append(cell)
             if "program" in cell:
                 state.programs[cell["implementation"]] = identity(cell["program"])
-        for row in run.block_rows:
-            if row["attempt"] in lost:
-                continue
+        for row in blocks:
             state = self.blocks[row["block"]]
             state.looks += row["looks"]
             state.ceilings = row["ceilings"] or state.ceilings

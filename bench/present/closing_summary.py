@@ -1,7 +1,6 @@
 """The closing lines of a run on the terminal: the answer, what failed, and what to do next."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
@@ -19,6 +18,7 @@ from bench.present.cell_columns import Row
 from bench.present.sentences import Summary
 from bench.present.terminal import Prose, table
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.messages import repeated_s
 from bench.records.paths import as_typed
 from bench.records.printable import shortened
@@ -151,13 +151,11 @@ def _why(blocks: list[Comparison]) -> str:
 
 def _needed(left: list[tuple[Comparison, list[Claim]]], run: Run) -> float:
     """Return the seconds of measuring that would probably decide all claims with an interval."""
-    total = 0.0
+    rows = (((row["block"], row["launch"]), repeated_s(row["seconds"])) for row in run.block_rows)
+    launches, total = grouped(rows), 0.0
     for block, claims in left:
-        took = defaultdict[int, float](float)
-        for row in run.block_rows:
-            if row["block"] == block.name:
-                took[row["launch"]] += repeated_s(row["seconds"])
+        took = [sum(own) for (name, _), own in launches.items() if name == block.name]
         more = (len(took) * (one.to_decide - 1) for one in claims if math.isfinite(one.to_decide))
         # Rounds are added by whole launches, at least one, each like the last.
-        total += max([1.0, *more]) * [*took.values()][-1]
+        total += max([1.0, *more]) * took[-1]
     return max(60.0, math.ceil(total / 10) * 10)

@@ -66,8 +66,8 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     if tracked is None:  # a run, and the dated folder that `publish` made of it, are one
         entries.sort(key=lambda one: bool(re.search(r"_\d{4}-\d\d-\d\d(_\d+)?$", one.folder)))
         first = (one.run[0].launches[:1] if one.run else () for one in entries)
-        names = ([launch.attempt for launch in launches] for launches in first)
-        same = {(one.started, one.made, *own): one for one, own in zip(entries, names, strict=True)}
+        own = ([launch.attempt for launch in launches] for launches in first)
+        same = {(one.started, one.made, *its): one for one, its in zip(entries, own, strict=True)}
         entries = [*same.values()]
     entries.sort(key=lambda entry: entry.started, reverse=True)
     return sorted(entries, key=lambda one: ([*KINDS].index(one.kind), one.dirty, -one.timed))
