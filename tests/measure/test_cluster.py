@@ -127,7 +127,7 @@ def test_files_that_differ_are_refused(
     for change, told in (
         (lambda own: own | {"shared_helper.py": "x"}, rf"has another {step} than rank 0 \(shared_"),
         (lambda own: own | {"step.py": "x"}, rf"has another {step} than rank 0 \(step.py\)"),
-        (lambda _: {}, f"cannot read {step}"),
+        (lambda _: {}, rf"cannot read {step} \(step.py\)"),
     ):
         of_rank_1(change)
         with pytest.raises(ClusterError, match=f"different files: {host}, {told}"):
@@ -136,6 +136,8 @@ def test_files_that_differ_are_refused(
     found.extend({**asked, "implementation_paths": []})
     found.close()
     assert followed.result() == 0
+    with pytest.raises(ClusterError, match="the connection to a host was lost"):
+        found.extend(asked)
 
 
 # Who may come.

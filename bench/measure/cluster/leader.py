@@ -168,7 +168,7 @@ _PATIENCE_S = 10.0
 class Leader(Hosts):
     """The hosts of all processes: that of rank 0, and those of the followers.
 
-    Raises ClusterError if some processes did not connect in time, or run other versions.
+    Raises ClusterError if some processes did not connect in time, or run other versions or files.
     """
 
     def __init__(self, member: Membership) -> None:
@@ -186,13 +186,8 @@ class Leader(Hosts):
             raise
 
     def extend(self, catalogue: Catalogue) -> Catalogue:
-        """Add up the resources; a core that several processes may use counts once.
-
-        Raises ClusterError if the user's files are not the same on all hosts.
-        """
-        self._check_files(
-            catalogue.get("implementation_paths", []) + catalogue.get("workload_paths", [])
-        )
+        """Add up the resources; a core that several processes may use counts once."""
+        self._check_files(catalogue)
         hellos = self._hellos.values()
         cores = {(hello["host"], core) for hello in hellos for core in hello["cores"]}
         devices = catalogue["device_count"]
@@ -286,18 +281,18 @@ class Leader(Hosts):
         if faults:
             raise ClusterError("the processes have different versions: " + "; ".join(faults))
 
-    def _check_files(self, paths: list[str]) -> None:
+    def _check_files(self, catalogue: Catalogue) -> None:
         """Check that the user's files, and all that they import, are the same on every host."""
+        paths = catalogue.get("implementation_paths", []) + catalogue.get("workload_paths", [])
         ours, faults = {path: _hashes(path) for path in paths}, []
         for rank, link in sorted(self._links.items()) if paths else ():
-            if not (answer := link.ask({"hash": paths})):
-                faults.append(f"rank {rank} does not say what files it has")
-            for path, theirs in answer.get("hashes", {}).items():
-                who = f"rank {rank}, on host {answer['host']}"
-                if not theirs:
-                    faults.append(f"{who}, cannot read {path}")
-                elif names := sorted(name for name, _ in theirs.items() ^ ours[path].items()):
-                    faults.append(f"{who}, has another {path} than rank 0 ({names[0]})")
+            answer = link.ask({"hash": paths})
+            for path in paths:
+                who, theirs = f"rank {rank}, on host {answer['host']}", answer["hashes"][path]
+                names = sorted(name for name, _ in theirs.items() ^ ours[path].items())
+                if names:
+                    what = f"has another {path} than rank 0" if theirs else f"cannot read {path}"
+                    faults.append(f"{who}, {what} ({names[0]})")
         if faults:
             raise ClusterError("the processes have different files: " + "; ".join(faults))
 
@@ -372,11 +367,12 @@ class RemoteProcess(Process):
             self._on_line(None)
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a question, and return the answer; empty if there is none."""
+        """Send a question, and return the answer; ClusterError if there is none."""
         self.send(message)
         with contextlib.suppress(queue.Empty):
-            return self._answers.get(timeout=COME_S)
-        return {}
+            if answer := self._answers.get(timeout=COME_S):
+                return answer
+        raise ClusterError("the connection to a host was lost before the run began")
 
     def send_line(self, line: str) -> None:
         """Send a line to its stdin."""
