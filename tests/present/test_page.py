@@ -168,3 +168,9 @@ def test_only_what_is_slower_is_coloured_so() -> None:
         '<b>a</b> is fastest<span class="slower">; <b>b</b> takes longer</span>. <b>a</b>: 3 M '
         "tokens/s."
     )
+
+
+def test_the_guide_defines_ratio_and_noise_floor_as_they_are_computed(made) -> None:
+    guide = dict(made["guide"])
+    assert "just before" not in guide["Ratio and interval"]  # the wash-out step never counts
+    assert "how far the 95 % interval of the ratio extends from 1" in guide["Noise floor"]
