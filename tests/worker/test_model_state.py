@@ -36,6 +36,7 @@ from bench.worker.prove.failures import (
 )
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.state_reader import StateReader
+from bench.worker.read.programs import flops_of
 from implementations import fsdp_shard_map, jit_spmd, nnx_jit, python_loop, shard_map_pmean, zero2
 from tests.slow import slow
 from tests.worker.conftest import on_the_host
@@ -383,9 +384,12 @@ def test_the_manuals_workload_carries_its_state(tmp_path):
     own = load(tmp_path / "own.py")
     made = own.problem(own.SIZES[own.DEFAULT_SIZE](), 4, "bf16")
     params, model_state, loss_fn = made.functional_with_state()
-    loss, after = jax.eval_shape(loss_fn, params, model_state, made.batch(0))
+    arguments = params, model_state, made.batch(0)
+    loss, after = jax.eval_shape(loss_fn, *arguments)
     assert (loss.shape, loss.dtype) == ((), jnp.float32)
     assert jax.tree.structure(after) == jax.tree.structure(model_state)
+    gradients = jax.make_jaxpr(jax.value_and_grad(loss_fn, has_aux=True))(*arguments)
+    assert flops_of(gradients) == made.model_flops
 
 
 def test_a_samples_mask_does_not_depend_on_its_batch():
