@@ -12,6 +12,7 @@ from fronts import Done, Front
 
 from bench.analyse import alpha_spending
 from bench.analyse.outcomes import Ruling
+from bench.plan.options import command_parser
 from bench.present.attempt_record import diagnosis
 from bench.records.paths import ROOT
 from tests.slow import slow
@@ -194,3 +195,9 @@ def test_an_interruption_leaves_an_attempt_that_found_nothing(referee: Referee) 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert [json.loads(line)["line"] for line in referee.ledger.read_text().splitlines()] == [0, 1]
+
+
+def test_the_help_states_the_default_block() -> None:
+    page = " ".join(command_parser("referee").format_help().split())
+    assert "(default: those of the preset; mlp for referee)" in page
+    assert "not below 2; data=1 for referee)" in page
