@@ -45,8 +45,7 @@ BLOCK = ("workloads", "meshes", "batch_sizes", "precision", "microbatches", "rem
 """Options that determine the block; a ledger remembers them."""
 EFFORT = ("launches", "rounds", "seconds", "margin", "budget", "cold", "timeout", "silence",
           "isolate")  # fmt: skip
-DEFAULTS = {"launches": "3", "rounds": "64", "seconds": "10", "margin": "2"}
-DEFAULT_BLOCK = {"workloads": ("mlp",), "meshes": ("data=1",)}
+DEFAULTS = {"launches": "3", "rounds": "64", "seconds": "10", "margin": "2", "meshes": ("data=1",)}
 
 
 class _Monitor:
@@ -142,8 +141,9 @@ def _set_up(ledger: Ledger, options: Options, paths: Sequence[str]) -> tuple[Eng
     from bench.measure.run_setup import set_up_run
 
     names = [name_of(path) for path in paths]
-    stored = DEFAULT_BLOCK if ledger.is_new else ledger.question["options"]
-    chosen = {**DEFAULTS, **stored, **options.to_json()}
+    chosen = {**DEFAULTS, **ledger.options, **options.to_json()}
+    if "workload_path" not in chosen:
+        chosen.setdefault("workloads", ("mlp",))
     files = {"implementations": names, "implementation_path": _outside(paths)}
     engine = set_up_run(
         Options.from_json({**chosen, **files, "baseline": names[0]}), Hosts(), measures=True

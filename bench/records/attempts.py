@@ -88,9 +88,9 @@ class Ledger:
         self._read()
 
     @property
-    def is_new(self) -> bool:
-        """Whether the ledger has no question yet."""
-        return self._question is None
+    def options(self) -> dict[str, Any]:
+        """The options that determine the block of its question; empty if it has none yet."""
+        return self._question["options"] if self._question else {}
 
     @property
     def question(self) -> Question:

@@ -72,6 +72,14 @@ def test_what_is_faster_is_kept_and_becomes_an_incumbent(referee: Referee) -> No
     assert tests[-2]["level"] == alpha_spending.level([True, False])
 
 
+def test_a_workloads_file_given_alone_is_the_block(referee: Referee) -> None:
+    (referee.front.folder / "own.py").touch()
+    own = "--workload-path", str(referee.front.folder / "own.py")
+    code, found = referee.judged("best.py", "mine.py", *own, times={"mine": 0.8})
+    assert (code, found["block"]) == (0, "own-tiny/data=1/b64/fp32")
+    assert referee.judged("mine.py", "other.py", times={"other": 2})[0] == 1
+
+
 @pytest.mark.slow
 def test_no_difference_is_discarded_and_few_rounds_are_undecided(referee: Referee) -> None:
     code, found = referee.judged("best.py", "mine.py", "--margin", "20")
