@@ -17,8 +17,8 @@ def compare(a: str, b: str, margin: str | None = None, output: Path | None = Non
     Args:
       a (RUN_A): Stored run to compare with.
       b (RUN_B): Stored run to compare.
-      margin (PERCENT): Step-time difference that is too small to matter (default: the runs'
-        margin).
+      margin (PERCENT): Step-time difference that is too small to matter (default: the
+        larger of the runs' margins).
       output (DIR): Folder for the pages (default: one in reports/).
     """
     from bench.present import comparison_report
