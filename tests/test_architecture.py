@@ -148,6 +148,12 @@ def test_an_implementation_is_short_and_described(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text))
 
 
+@pytest.mark.parametrize("path", [p for p in BENCH if room_of(p) == "contract"], ids=name_of)
+def test_the_contract_imports_numpy_and_jax_alone(path: Path) -> None:
+    allowed = {"bench", "numpy", "jax", "flax", "optax", *sys.stdlib_module_names}
+    assert {module.partition(".")[0] for module in imported(path)} <= allowed
+
+
 def test_only_worker_processes_import_jax() -> None:
     wrong = {}
     for path in BENCH:
