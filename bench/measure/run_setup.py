@@ -58,7 +58,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
         plan = replace(plan, margin=margin, margin_reason=reason)
     if measures and options.resume is None:
         plan = replace(plan, process_spread=earlier_spread(catalogue, REPORTS))
-    unsupported = {} if bases else find_unsupported(plan, catalogue)
+    unsupported = {} if bases and measures else find_unsupported(plan, catalogue)  # a base may run
     return Engine(plan, options, catalogue, bases, hosts, unsupported, measures=measures)
 
 

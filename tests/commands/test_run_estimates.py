@@ -41,7 +41,8 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     )
     estimates = run_estimates.RunEstimates(engine)
     console = Console(file=io.StringIO(), width=100)
-    run_estimates.print_plan(console, plan, {some: [*"abc"], none: [*"abc"]}, estimates)
+    every = ["a", "b", "b@base", "c"]
+    run_estimates.print_plan(console, plan, {some: every, none: every}, estimates)
     lines = console.file.getvalue().splitlines()
     # Two implementations and the twin, 2.2 s each for proof and compilation, the worker's start and
     # the rounds; in all, also the time before and after the launches.
@@ -50,7 +51,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         "  a, c",
         f"{none.name}  unsupported",
         (
-            "blocks: 2, cells: 2 and 4 unsupported, 1 launch of up to 48 rounds, "
+            "blocks: 2, cells: 2 and 6 unsupported, 1 launch of up to 48 rounds, "
             "baseline a: about 26 s"
         ),
     ]
