@@ -118,14 +118,14 @@ def read_catalogue(
 def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
     """Ask every implementation of a plan which of its blocks it cannot run, and why.
 
-    Empty if launchers start the processes, or if the child fails, in which case the workers will
-    tell. Raises BadInput if a file's why_unsupported returns neither None nor a reason.
+    Other versions and variants of them, each a process, are left to the workers, as are all if
+    launchers start the processes or the child fails. Raises BadInput if an answer is faulty.
     """
     if catalogue["processes"] > 1:
         return {}
     request = SupportRequest(
         blocks=[block.fields for block in plan.blocks],
-        implementations=list(plan.implementations),
+        implementations=[name for name in plan.implementations if "@" not in name],
         implementation_paths=plan.worker["implementation_paths"],
         workload_paths=plan.worker["workload_paths"],
     )

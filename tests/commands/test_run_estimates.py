@@ -41,7 +41,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     )
     estimates = run_estimates.RunEstimates(engine)
     console = Console(file=io.StringIO(), width=100)
-    every = ["a", "b", "b@base", "c"]
+    every = ["a", "b", "b@base", "b@fast-math", "c"]
     run_estimates.print_plan(console, plan, {some: every, none: every}, estimates)
     lines = console.file.getvalue().splitlines()
     # Two implementations and the twin, 2.2 s each for proof and compilation, the worker's start and
@@ -51,7 +51,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         "  a, c",
         f"{none.name}  unsupported",
         (
-            "blocks: 2, cells: 2 and 6 unsupported, 1 launch of up to 48 rounds, "
+            "blocks: 2, cells: 2 and 8 unsupported, 1 launch of up to 48 rounds, "
             "baseline a: about 26 s"
         ),
     ]
@@ -104,7 +104,7 @@ def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it
     block = Block("mlp", "base", MeshShape.parse("pipe=2"), 8, StepOptions.parse("fp32"))
     why = {"a": "needs the axis model", "b": "knows only data", "c": "knows only data"}
     front = SimpleNamespace(
-        _selected={block: [*"abc"]},
+        _selected={block: ["a", "b", "b@fast-math", "c"]},
         _estimates=SimpleNamespace(running=lambda *_: []),
         _say=(said := []).append,
         engine=SimpleNamespace(
@@ -115,5 +115,5 @@ def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it
         ),
     )
     run_plugin.Front._report_impossible_blocks(front)
-    each = "knows only data (2 cells); needs the axis model (1 cell)"
+    each = "knows only data (3 cells); needs the axis model (1 cell)"
     assert said == [f"{block.name}: no selected cell runs: {each}"]

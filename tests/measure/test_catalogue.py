@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,6 +66,22 @@ def test_a_file_that_is_imported_for_ever_is_named(
     monkeypatch.setattr(catalogue, "ask", ask)
     found = read_catalogue([str(child / "hangs.py")])
     assert found["fatal"] == {str(child / "hangs.py"): "the process that imported it took too long"}
+
+
+def test_other_versions_are_not_started_to_ask_what_they_support(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is a process; a race of flags has more of them than start before the time is over."""
+    answer = "{'unsupported': json.load(sys.stdin), 'faults': []}"
+    child = f"import json, sys; print(json.dumps({answer}))"
+    monkeypatch.setattr(catalogue, "SUPPORT_COMMAND", (sys.executable, "-c", child))
+    plan = SimpleNamespace(
+        blocks=(),
+        implementations=("pmap", "pmap@fast-math", "pmap@old"),
+        worker={"implementation_paths": [], "workload_paths": []},
+    )
+    asked = catalogue.find_unsupported(plan, {"processes": 1, "platform": "cpu"})
+    assert asked["implementations"] == ["pmap"]
 
 
 def test_where_no_file_is_to_blame_the_last_lines_are_told(

@@ -37,9 +37,9 @@ class RunEstimates:
         return launch_stages(block, len(running), plan, history, launch, kept, apart)
 
     def running(self, block: Block, arms: Sequence[str]) -> list[str]:
-        """Return the arms that can run the block, as far as is known; bases as their files now."""
+        """Return the arms that can run the block, as far as is known; `NAME@base` as NAME does."""
         reasons = self._engine.unsupported.get(block.name, {})
-        return [arm for arm in arms if not reasons.get(arm.removesuffix("@base"))]
+        return [arm for arm in arms if not reasons.get(arm.partition("@")[0])]
 
     def missing(self, selected: Mapping[Block, Sequence[str]]) -> dict[Block, list[float]]:
         """Estimate the launches of every block that are not stored yet."""

@@ -200,11 +200,11 @@ class Front:
         """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
         for block, arms in self._selected.items():
             if not self._estimates.running(block, arms):
-                reasons = Counter(self.engine.unsupported[block.name][arm] for arm in arms)
+                own = self.engine.unsupported[block.name]
+                reasons = Counter(own[arm.partition("@")[0]] for arm in arms)
                 each = (f"{why} ({count(cells, 'cell')})" for why, cells in reasons.most_common())
                 self._say(f"{block.name}: no selected cell runs: {shortened('; '.join(each))}")
-        run = self.engine.directory
-        plan, schedule = self.engine.plan, self.engine.schedule
+        run, plan, schedule = self.engine.directory, self.engine.plan, self.engine.schedule
         left = any(schedule.missing_launches(*each) for each in self._selected.items())
         if run is None or left or not self._selected:
             return
