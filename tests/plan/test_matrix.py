@@ -422,3 +422,10 @@ def test_faults_of_paths(tmp_path) -> None:
     assert file_faults([good, again], []) == [f"--implementation-path: {again} is given twice"]
     inside = str(ROOT / "implementations" / "python_loop.py")
     assert "select it by its name" in file_faults([inside], [])[0]
+
+
+@pytest.mark.parametrize(("command", "preset"), [("regress", REGRESS), ("upgrade", UPGRADE)])
+def test_the_help_of_a_gate_states_its_launches_and_rounds(command, preset):
+    page, own = help_page(command), PRESET_TABLE[preset]
+    assert f"By default: quick's workloads and meshes, {own.launches} launches of up to " in page
+    assert f"launches of up to {own.rounds} rounds" in page
