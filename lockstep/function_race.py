@@ -322,10 +322,9 @@ def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> 
         return
     row = session.cell_row(name, "ok", "")
     row["proof"] = [check]
-    if first_call.programs:  # else it was compiled before
-        row["compile"] = first_call.compile
-        row["high_water_bytes"] = high_water(arm, session.mesh.local_devices)
-        row.update(program_figures(first_call.programs, session.mesh))
+    row["compile"] = first_call.compile
+    row["high_water_bytes"] = high_water(arm, session.mesh.local_devices)
+    row.update(program_figures(first_call.programs, session.mesh))
     session.admit(row, arm, Proved(cast("Implementation", given), first_call.programs))
 
 

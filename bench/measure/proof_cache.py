@@ -92,7 +92,7 @@ def completed(row: CellRow, known: Known) -> CellRow:
     own = {check["name"] for check in row["proof"]}
     if proof := [check for check in entry["proof"] if check["name"] not in own]:
         more |= {"proof": proof + row["proof"], "proved_in": entry["run"]}
-    if "compile" in entry and row["compile"]["cache_hits"]:
+    if "compile" in entry and (times := row.get("compile")) and times["cache_hits"]:
         more |= {"compile": entry["compile"], "compiled_in": entry["run"]}
     return cast("CellRow", {**row, **more})
 
@@ -109,8 +109,9 @@ def remember(rows: Iterable[CellRow], keys: Keys, known: Known, folder: Path, ru
         # Settings that a file has changed are part of no key.
         if row["status"] == "ok" and "proof" in row and "jax_config" not in row:
             entry = {"run": run, "proof": row["proof"], "figures": figures_of(row, 0)}
-            if not row["compile"]["cache_hits"]:  # else a worker that died had filled the cache
-                entry["compile"] = row["compile"]
+            times = row.get("compile")
+            if times and not times["cache_hits"]:  # else a worker that died had filled the cache
+                entry["compile"] = times
             entries[row["implementation"]] = entry
     for name, entry in [*entries.items(), *([(GATE, {})] if entries else [])]:
         if name in keys and name not in known:

@@ -198,7 +198,8 @@ class CellRow(BlockFields, ProgramFigures):
     approximate: NotRequired[str]
     """How the step differs from the problem's, in its file's words; absent if it is exact."""
     proof: NotRequired[list[Check]]
-    compile: NotRequired[CompileTimes]
+    compile: NotRequired[CompileTimes | None]
+    """None if the step was compiled before its first call, as by `jax.jit(f).lower().compile()`."""
     proved_in: NotRequired[str]
     compiled_in: NotRequired[str]
     """Earlier runs that `proof` (in float64) and `compile` come from; absent if it is this run."""

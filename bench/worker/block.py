@@ -284,6 +284,6 @@ def first_launch_figures(
     layout = compressed(inspection(session.mesh, untimed, arm.batch))
     figures = ProgramFigures(layout=layout, traced_flops=traced)
     own_options = traced is None and names_options(implementation)
-    if program := read_program(programs, arm, own_options=own_options):
+    if programs and (program := read_program(programs, arm, own_options=own_options)):
         figures["program"] = program
     return figures

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from contextlib import nullcontext
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -140,6 +141,33 @@ def test_a_report_says_what_was_proved_and_can_be_loaded(raced, start, tmp_path,
     assert manifest["versions"]["python"] == platform.python_version()
     with pytest.raises(ValueError, match="there is no run 'givn'"):
         lockstep.load("givn")
+
+
+def test_a_step_that_was_compiled_before_has_no_compile_time_of_zero(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, shards = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("data",)))
+    state = jax.device_put(jnp.ones(4), whole)
+    batch = jax.device_put(jnp.ones((8, 4)), shards)
+
+    def step(state, batch):
+        loss, slope = jax.value_and_grad(lambda w: jnp.mean((batch @ w) ** 2))(state)
+        return state - 0.01 * slope, loss
+
+    ahead = jax.jit(step).lower(state, batch).compile()
+    jax.clear_caches()  # jit would take the program
+    steps = {"hidden": partial(ahead), "ahead": ahead, "usual": jax.jit(step)}
+    found = lockstep.compare(steps, state, batch, **QUICK)
+    found.report("ahead")
+    cells = lockstep.load("ahead").cells.set_index("implementation")
+    assert cells["compile_s"].notna().to_dict() == {"hidden": False, "ahead": False, "usual": True}
+    sends = cells["wire_bytes"]
+    assert sends["ahead"] == sends["usual"] > 0
+    assert np.isnan(sends["hidden"])
+    text = (REPORTS / "ahead" / "report.md").read_text(encoding="utf-8")
+    assert "all-reduce" in text
+    assert "no collective" not in text
+    assert "0.00 s" not in text
 
 
 def test_a_reference_need_not_be_raced(start):

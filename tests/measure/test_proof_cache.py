@@ -145,6 +145,19 @@ def test_programs_that_a_full_folder_may_have_cut_short_are_not_kept(
     assert user_cache.has("k") == (free == proof_cache.ROOM)
 
 
+def test_a_step_that_was_compiled_before_its_first_call_has_a_proof_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_cache, "user_cache_path", lambda name: tmp_path / name)
+    row = cast("CellRow", {"implementation": "mine", "status": "ok", "proof": [], "compile": None})
+    keys, folder = {"mine": "k"}, tmp_path / "programs/block"
+    folder.mkdir(parents=True)
+    proof_cache.remember([row], keys, {}, folder, "r")
+    known = proof_cache.recall(keys, folder)
+    assert "compile" not in known["mine"]
+    assert proof_cache.completed(row, known) == row
+
+
 def test_every_file_of_the_repository_can_be_kept() -> None:
     paths = {
         "implementations": ROOT / "implementations",

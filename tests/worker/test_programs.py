@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -16,6 +17,7 @@ from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
 from bench.worker.read.collectives import Collective
 from bench.worker.read.programs import (
+    FirstCall,
     axes_of,
     communication,
     compilers_cost,
@@ -23,6 +25,7 @@ from bench.worker.read.programs import (
     live_programs,
     new_programs,
     product_flops,
+    program_figures,
 )
 
 MESH = MeshShape.parse("data=2,model=2,pipe=2")
@@ -107,6 +110,29 @@ def test_a_backend_without_figures_has_no_cost():
 
 def compiled(function, *arguments):
     return [jax.jit(function).lower(*arguments).compile().runtime_executable()]
+
+
+def test_what_was_compiled_before_the_first_call_is_unknown_unless_it_is_the_step_itself():
+    mesh = make_mesh(MeshShape.parse("data=2"))
+
+    @jax.shard_map(mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P()))
+    def step(state, batch):
+        return state + jax.lax.psum(batch.sum(), "data"), jax.lax.psum(batch.sum(), "data")
+
+    state = jax.device_put(jnp.zeros(()), NamedSharding(mesh, P()))
+    batch = jax.device_put(jnp.ones(8), NamedSharding(mesh, P("data")))
+    plain = FirstCall(jax.jit(step))
+    plain(state, batch)
+    ahead = jax.jit(step).lower(state, batch).compile()
+    compiled, wrapped = FirstCall(ahead), FirstCall(partial(ahead))
+    compiled(state, batch)
+    wrapped(state, batch)
+    assert plain.compile["compile_s"] > 0
+    assert compiled.compile is wrapped.compile is None, "not 0 s"
+    figures = program_figures(plain.programs, mesh)
+    assert [row["kind"] for row in figures["communication"]] == ["all-reduce"]
+    assert program_figures(compiled.programs, mesh) == figures
+    assert program_figures(wrapped.programs, mesh) == {}, "not a step without collectives"
 
 
 def test_products_are_counted_as_often_as_they_run_and_where_they_do():

@@ -81,10 +81,11 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
     first_call = FirstCall(built.step)
     jax.block_until_ready(first_call(built.state, built.place(problem.batch(0))))
     programs = first_call.programs
-    listed = packed(operations(programs))
-    program = StepProgram(fingerprint="", dispatch="", host_calls=0, operations=listed)
     found = program_figures(programs, mesh, built.period)
-    return {"compile": first_call.compile, "program": program, **found}
+    if programs:
+        listed = packed(operations(programs))
+        found["program"] = StepProgram(fingerprint="", dispatch="", host_calls=0, operations=listed)
+    return {"compile": first_call.compile, **found}
 
 
 def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:

@@ -53,14 +53,14 @@ def new_programs(programs: Sequence[Any], known: Sequence[Any]) -> list[Any]:
 
 
 class FirstCall:
-    """A step that records what its first call compiles."""
+    """A step that records what its first call compiles, or the program compiled ahead of time."""
 
     def __init__(self, step: Callable[[Any, Any], tuple[Any, jax.Array]]) -> None:
         self._step = step
         self._called = False
-        self.compile: CompileTimes
+        self.compile: CompileTimes | None
         self.programs: list[Any]
-        """Executables that the first call created."""
+        """Executables that the first call created; none if they are unknown."""
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, jax.Array]:
         """Run the step; the first time, record its compilation."""
@@ -70,8 +70,10 @@ class FirstCall:
         with CompilationLog() as log:
             before = live_programs()
             state, loss = state_and_loss(self._step(state, batch))
-        self.compile = log.times()
         self.programs = new_programs(live_programs(), before)
+        if ahead := isinstance(self._step, jax.stages.Compiled):
+            self.programs = [self._step.runtime_executable()]
+        self.compile = log.times() if log.programs and not ahead else None
         return state, loss
 
 
@@ -217,7 +219,9 @@ def _flops(instruction: Any) -> float:
 
 
 def program_figures(programs: Sequence[Any], mesh: Mesh, period: int = 1) -> ProgramFigures:
-    """Read memory, communication and work of a step from its compiled programs."""
+    """Read memory, communication and work of a step from its programs; none are unknown ones."""
+    if not programs:
+        return ProgramFigures()
     return ProgramFigures(
         memory=largest_program(programs),
         communication=if_readable(lambda: communication(programs, mesh, period=period)),
