@@ -63,22 +63,25 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
         path = Path(text)
         name, other = path.stem, built_in.get(path.stem)
         if not path.is_file():
-            names = (file.name for file in path.parent.glob("*.py") if file.is_file())
-            near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
-            beside = f"; its folder has {', '.join(near)}" if near else ""
-            if text in built_in:
-                beside = f"; the built-in {text} is {built_in[text].relative_to(ROOT)}"
             is_folder = text and path.is_dir()
             what = f"{text} is a folder" if is_folder else f"there is no file {text or repr(text)}"
-            faults.append(f"{what}{beside}")
+            inside = (path if is_folder else path.parent).glob("*.py")
+            names = (file.name for file in inside if file.is_file())
+            near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
+            known = f"{'it' if is_folder else 'its folder'} has {', '.join(near)}" if near else ""
+            if text in built_in:
+                known = f"the built-in {text} is {built_in[text].relative_to(ROOT)}"
+            faults.append("; ".join(filter(None, (what, known))))
         elif path.suffix != ".py" or not name.isidentifier():
             faults.append(f"{text} is not named like a Python module, NAME.py")
+        elif name in CLASSES and folder == "implementations":
+            faults.append(f"{name} stands for several implementations; rename {text}")
         elif name == TWIN:
             faults.append(f"{TWIN} is the name of the baseline's copy; rename {text}")
         elif name in seen:
-            twice = path.resolve() == Path(seen[name]).resolve()
-            both = f"{text} and {seen[name]} have the same name; rename one"
-            faults.append(f"{text} is given twice" if twice else both)
+            same = path.samefile(seen[name])
+            what = "are the same file; give it once" if same else "have the same name; rename one"
+            faults.append(f"{text} and {seen[name]} {what}")
         elif other is not None and not path.samefile(other):
             faults.append(f"{text} has the name of {folder}/{path.name}; rename it")
         elif other is not None:
@@ -97,8 +100,9 @@ def read_catalogue(
     answer and no file is to blame.
     """
     paths = FilePaths(
-        implementation_paths=[str(Path(path).resolve()) for path in implementation_paths],
-        workload_paths=[str(Path(path).resolve()) for path in workload_paths],
+        # A link is not followed: a file is selected by the name that was given.
+        implementation_paths=[str(Path(path).absolute()) for path in implementation_paths],
+        workload_paths=[str(Path(path).absolute()) for path in workload_paths],
     )
     fatal: dict[str, str] = {}
     while True:

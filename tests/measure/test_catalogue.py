@@ -52,6 +52,15 @@ def test_files_that_end_the_process_have_that_as_their_error(child: Path) -> Non
     }
 
 
+def test_a_link_is_known_by_its_own_name(child: Path) -> None:
+    """Under the name of its file, a plan would not find it, and measure nothing in its place."""
+    (child / "mine.py").touch()
+    (child / "latest.py").symlink_to("mine.py")
+    given = [str(child / "latest.py")]
+    found = read_catalogue(given, given)
+    assert found["implementation_paths"] == found["workload_paths"] == given
+
+
 def test_a_file_that_is_imported_for_ever_is_named(
     child: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -418,8 +418,14 @@ def test_faults_of_paths(tmp_path) -> None:
     assert "has the name of implementations/python_loop.py" in file_faults([taken], [])[0]
     assert "not named like a Python module" in file_faults([odd], [])[0]
     assert "have the same name" in file_faults([good, double], [])[0]
-    again = str(tmp_path / "a" / ".." / "mine.py")
-    assert file_faults([good, again], []) == [f"--implementation-path: {again} is given twice"]
+    (fault,) = file_faults([good, f"{tmp_path}/a/../mine.py"], [])
+    assert fault.endswith("a/../mine.py and " + good + " are the same file; give it once")
+    (fault,) = file_faults([str(tmp_path / "a")], [])
+    assert fault == f"--implementation-path: {tmp_path}/a is a folder; it has mine.py"
+    (tmp_path / "exact.py").touch()
+    (fault,) = file_faults([str(tmp_path / "exact.py")], [])
+    assert "exact stands for several implementations; rename " in fault
+    assert file_faults([], [str(tmp_path / "exact.py")]) == []
     inside = str(ROOT / "implementations" / "python_loop.py")
     assert "select it by its name" in file_faults([inside], [])[0]
 
