@@ -378,6 +378,12 @@ def kept(state):
     return state[2]
 
 
+def updates_in_place_of_parameters(problem, grads, opt_state, params):
+    """Forget optax.apply_updates: adding the result to the parameters gives the updates."""
+    updates, opt_state = problem.optimizer.update(grads, opt_state, params)
+    return jax.tree.map(jnp.subtract, updates, params), opt_state
+
+
 MISTAKES = {
     "frozen": (
         made(grads=first_gradient_missing),
@@ -385,6 +391,10 @@ MISTAKES = {
     ),
     "biases": (made(grads=doubled_biases), r"bias'\].* is 2 times what it should be, and that of"),
     "L2": (made(grads=with_l2), "off by -1e-05 times the parameters: .* or an L2 penalty is added"),
+    "not applied": (
+        made(updated=updates_in_place_of_parameters),
+        r"kernel'\] replaces the parameters, to which it should be added, and that of the other 3",
+    ),
     "labels": (made(batch=shifted_labels), "array 1 of the batch is shifted by 1 along axis 0"),
     "reversed labels": (
         made(batch=lambda batch: (batch[0], batch[1][::-1])),

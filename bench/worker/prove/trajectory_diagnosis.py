@@ -92,7 +92,7 @@ def why_wrong(
         sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""
-        change = _change(ours, truth, wrong, mask, max(match, 1e-3))
+        change = _change(ours, truth, wrong, mask, max(match, 1e-3)) if wrong else ""
         if change and len(wrong) == len(first):
             sentences = [f"{applied}the first update {change}"]
         elif change:
@@ -143,10 +143,8 @@ def _change(
 ) -> str:
     """Say how the first update of parameters is wrong; empty if that is not known.
 
-    It may be missing, to within `match` a multiple of the right one, or off by weight decay.
+    It may be missing, not added, to within `match` a multiple of the right one, or off by decay.
     """
-    if not wrong:
-        return ""
     each = ({path: own[path] for path in wrong} for own in (truth.start, ours.first, truth.first))
     start, update, right = (vector(leaves, mask=mask) for leaves in each)
     update, right = update - start, right - start
@@ -155,6 +153,8 @@ def _change(
         return "is missing: it does not change"
     if abs(factor - 1) > 10 * match and close(update, factor * right, match):
         return f"is {factor:.3g} times what it should be"
+    if close(update + start, right, match):
+        return "replaces the parameters, to which it should be added"
     if decay and close(update - right, decay * start, DECAY):
         how = "is left out" if decay > 0 else "or an L2 penalty is added"
         return f"is off by {decay:.2g} times the parameters: a weight decay {how}"
