@@ -307,3 +307,23 @@ def test_an_error_of_the_step_itself_is_a_crash():
     with pytest.raises(ValueError, match="too many") as caught:
         Arm("one", launch, None, None).run(1)
     assert failure(caught.value)[0] == "crashed"
+
+
+def test_a_crash_without_a_message_quotes_the_statement():
+    """jax.lax.pmean over an axis that no mesh has may raise an AssertionError without a message."""
+
+    def launch(state, _batch):
+        assert state is not None
+
+    with pytest.raises(AssertionError) as caught:
+        Arm("one", launch, None, None).run(1)
+    caught.value.args = ()  # pytest rewrites the assertions of tests
+    status, reason = failure(caught.value)
+    assert status == "crashed"
+    assert reason.startswith("AssertionError in `assert state is not None` (test_clock.py:")
+
+    typed = {}
+    exec(compile("def launch(state, batch): assert state", "<stdin>", "exec"), typed)
+    with pytest.raises(AssertionError) as caught:
+        Arm("one", typed["launch"], None, None).run(1)
+    assert failure(caught.value)[1] == "AssertionError (<stdin>:1)", "Python knows no statement"

@@ -215,7 +215,8 @@ def test_every_cell_ends_once_with_its_reason(events):
     assert ends["broken"][0] == "crashed"
     assert "RuntimeError: no such luck (broken.py:3)" in ends["broken"][1]
     assert ends["leaves"] == ("crashed", "it calls sys.exit('enough') (leaves.py:3)")
-    assert ends["interrupts"] == ("crashed", "KeyboardInterrupt (interrupts.py:3)")
+    said = "KeyboardInterrupt in `raise KeyboardInterrupt` (interrupts.py:3)"
+    assert ends["interrupts"] == ("crashed", said)
     assert ends["wrong"][0] == "wrong"
     assert "the loss is 3 times what it should be" in ends["wrong"][1]
     for late in ("hasty", "lavish"):

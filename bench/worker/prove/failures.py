@@ -156,15 +156,20 @@ def failure(error: BaseException) -> tuple[Status, str]:
 
 
 def _place(error: BaseException) -> str:
-    """Return ` (FILE.py:LINE)`, where the user's code raised an exception or called what did."""
+    """Return ` (FILE.py:LINE)`, where the user's code raised an exception or called what did.
+
+    The statement stands before it if the exception has no message, as some assertions of jax.
+    """
     frames = [
-        (Path(frame.filename), frame.lineno)
+        (Path(frame.filename), frame.lineno, frame.line)
         for frame in traceback.extract_tb(error.__traceback__)
         if not {ROOT / "bench", ROOT / "lockstep"} & {*Path(frame.filename).parents}
     ]
     stdlib, packages = Path(sysconfig.get_path("stdlib")), {"site-packages", "dist-packages"}
     own = [f for f in frames if stdlib not in f[0].parents and not packages & {*f[0].parts}]
-    return next((f" ({path.name}:{line})" for path, line in reversed(own or frames)), "")
+    for path, line, code in (own or frames)[-1:]:
+        return f"{f' in `{code}`' if code and not _text_of(error) else ''} ({path.name}:{line})"
+    return ""
 
 
 def _text_of(error: BaseException) -> str:

@@ -176,8 +176,9 @@ def sliced(instruction: Any, module: hlo.Module, members: int) -> list[bool]:
         return kind in {"fusion", "call"} and all(
             only_sliced(parameter, (*callers, user))
             for name, _ in hlo.called(user)
-            for number, parameter in _parameters(module.computations[name])
-            if operands[number] == value.name
+            for parameter in module.computations[name]
+            if (number := re.search(r"\bparameter\((\d+)\)", parameter.to_string()))
+            if operands[int(number[1])] == value.name
         )
 
     count = len(instruction.operands())
@@ -192,12 +193,6 @@ def sliced(instruction: Any, module: hlo.Module, members: int) -> list[bool]:
             return [False] * count
         taken[int(index[1])].append(only_sliced(user))
     return [bool(uses) and all(uses) for uses in taken]
-
-
-def _parameters(computation: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    for own in computation:
-        if found := re.search(r"\bparameter\((\d+)\)", own.to_string()):
-            yield int(found[1]), own
 
 
 def _elements(instruction: Any) -> int:
