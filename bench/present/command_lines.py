@@ -19,9 +19,7 @@ LIBRARY = "lockstep.compare(...)"
 
 def of_run(manifest: Manifest) -> str:
     """Return the command line that made the run."""
-    if is_race(manifest):
-        return LIBRARY
-    return f"{PROGRAM} {shlex.join(manifest['argv'])}"
+    return LIBRARY if is_race(manifest) else f"{PROGRAM} {shlex.join(manifest['argv'])}"
 
 
 def of_cells(comparison: Comparison, manifest: Manifest, names: Collection[str]) -> str:

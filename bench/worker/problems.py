@@ -34,6 +34,9 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     problem = workload.problem(config, block.batch, precision, block.options.remat, **more)
     if not isinstance(problem, Problem):
         raise WrongStepError(f"problem returns an object of type {type(problem).__name__}")
+    for name in ("units_per_step", "model_flops"):
+        if not 0 < (value := getattr(problem, name)) < np.inf:
+            raise WrongStepError(f"{name} is {value!r}; it must be a positive number")
     problem = with_options(problem, block.options)
     cell = {**block.fields, "workload_file": cast("Any", workload).__file__}
     compute = jnp.dtype(PRECISIONS[precision].compute).name

@@ -387,6 +387,20 @@ def test_outputs_that_cannot_be_waited_for_are_wrong(gate, disguise, what):
         gate.prove_exact(Module(build))
 
 
+def test_a_workload_with_other_batches_at_every_call_is_refused(mesh, programs):
+    """Its arms would train on other batches than the reference, and be wrong in the rounds."""
+    numbers = np.random.default_rng(0)
+
+    def unseeded(problem):
+        rows = problem.batch(0)
+        return replace(problem, batch=lambda _: jax.tree.map(lambda x: x + numbers.random(), rows))
+
+    with pytest.raises(
+        WrongStepError, match=r"the workload's batch\(0\) differs from call to call"
+    ):
+        make_gate(mlp, mesh, programs, change=unseeded)
+
+
 def test_not_a_number_is_wrong(gate):
     wrong = data_parallel(reduced_by(lambda loss: mean(loss) * jnp.nan, mean), check_vma=False)
     with pytest.raises(WrongStepError, match="not finite"):

@@ -19,6 +19,12 @@ def build(problem, mesh):
     raise AssertionError("only why_unsupported is called")
 """
 
+OWN = (
+    "import dataclasses as d; from bench.contract.workloads import mlp as m; "
+    "return d.replace(m.problem(m.SIZES['tiny'](), 8, 'fp32'), {})"
+)
+"""The body of a workload's `problem`: that of `mlp`, with one field replaced."""
+
 
 def asked(tmp_path: Path, *meshes: str, **bodies: str):
     for name, body in bodies.items():
@@ -60,6 +66,9 @@ def test_an_answer_that_is_no_reason_is_a_fault_once(tmp_path, value):
         ("raise KeyError('rows')", r"KeyError: 'rows' \(own.py:4\)"),
         ("__import__('json').loads('no')", r"JSONDecodeError: Expecting value: .* \(own.py:4\)"),
         ("return {'loss': 0}", "problem returns an object of type dict"),
+        (OWN.format("units_per_step=0"), "units_per_step is 0; it must be a positive number"),
+        (OWN.format("model_flops=-5.0"), "model_flops is -5.0; it must be a positive number"),
+        (OWN.format("model_flops=float('nan')"), "model_flops is nan; it must be a positive .*"),
     ],
 )
 def test_a_workload_without_a_problem_is_a_fault_once(tmp_path, body, said):

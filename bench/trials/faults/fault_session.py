@@ -89,9 +89,7 @@ FACT = (
 
 def verdict(outcome: Mapping[str, Any]) -> str:
     """Return `passed`, `FAILED` or `skipped`, from the fields of an outcome."""
-    if outcome["skipped"]:
-        return "skipped"
-    return "FAILED" if outcome["deviations"] else "passed"
+    return "skipped" if outcome["skipped"] else "FAILED" if outcome["deviations"] else "passed"
 
 
 def _ending(row: Mapping[str, Any]) -> str:

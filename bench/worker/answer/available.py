@@ -36,6 +36,8 @@ def catalogue(
     packages = ("jax", "jaxlib", "flax", "optax", "numpy")
     paths, more = request["implementation_paths"], request["workload_paths"]
     listed = partial(entries, request["fatal"], importing)
+    steps = listed(implementation_files(paths), ("build", "why_unsupported"))
+    workloads = listed(workload_files(more), ("SIZES", "DEFAULT_SIZE", "problem"))
     return messages.Catalogue(
         platform=device.platform,
         device_kind=device.device_kind,
@@ -45,14 +47,8 @@ def catalogue(
         processes=1,
         versions={"python": platform.python_version()} | installed(packages),
         optional=installed(messages.PACKAGES.values()),
-        implementations=[
-            implementation_entry(*found)
-            for found in listed(implementation_files(paths), ("build", "why_unsupported"))
-        ],
-        workloads=[
-            workload_entry(*found)
-            for found in listed(workload_files(more), ("SIZES", "DEFAULT_SIZE", "problem"))
-        ],
+        implementations=[implementation_entry(*found) for found in steps],
+        workloads=[workload_entry(*found) for found in workloads],
     )
 
 
@@ -93,10 +89,9 @@ def implementation_entry(entry: messages.FileEntry, module: Any) -> messages.Imp
 def workload_entry(entry: messages.FileEntry, module: Any) -> messages.WorkloadEntry:
     """Add a workload's sizes."""
     found = messages.WorkloadEntry(**entry, sizes=[], default="", scans=False)
-    if entry["error"]:
-        return found
-    if not isinstance(module.SIZES, Mapping) or not module.SIZES:
+    if not entry["error"] and not (isinstance(module.SIZES, Mapping) and module.SIZES):
         found["error"] = "SIZES is not a non-empty dict of functions that return a configuration"
+    if found["error"]:
         return found
     found["sizes"], found["default"] = [*map(str, module.SIZES)], str(module.DEFAULT_SIZE)
     if strange := [size for size in module.SIZES if not re.fullmatch(r"[\w.-]+", str(size))]:

@@ -24,6 +24,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -111,6 +112,11 @@ class Gate:
         self.timed_eps = rounding(precision, platform)
         self.batches = [timed.batch(index) for index in range(2 * STEPS)]
         """Batches in the timed dtypes: the first STEPS for the proof, the rest to repeat it."""
+        same = partial(np.array_equal, equal_nan=True)
+        if not jax.tree.all(jax.tree.map(same, timed.batch(0), self.batches[0])):
+            raise WrongStepError(
+                "the workload's batch(0) differs from call to call: seed it by the batch's number"
+            )
         self.timed = timed
         self.timed_batches = self.batches[:STEPS]
         with exact_arithmetic(self.programs):
