@@ -16,7 +16,7 @@ from bench.contract import Implementation, Problem, TrainStep, Workload
 from bench.records.cells import FULL, Block
 from bench.records.host import cores
 from bench.records.messages import GATE, PACKAGES, Event, Job, Phase, SamplesEvent
-from bench.records.row_parts import Check, ProofCheck
+from bench.records.row_parts import AS_TIMED, Check, ProofCheck
 from bench.records.rows import CellRow
 from bench.records.step_programs import ProgramFigures, compressed
 from bench.worker import process_exchange
@@ -136,6 +136,7 @@ def make_gate(session: BlockSession, workload: Workload) -> Gate | None:
     def make() -> Gate:
         block, problem = session.block, session.problem
         gate = gate_of(block, problem)
+        gate.expected(AS_TIMED)  # which every proof needs: here, the workload is to blame
         batch = float64_batch(gate.division, problem, block.mesh.batch_shards)
         unproved = set(session.job["implementations"]) - set(session.job["proved"])
         if (less := replace(block, batch=batch)) != block and unproved:

@@ -102,8 +102,7 @@ class BlockRounds:
                 session.reasons |= session.found_after_rounds()
                 # A file's running thread would look like late work of every arm.
                 is_busy = any(process_exchange.gather(bool(session.threads.busy)))
-                watched = [] if is_busy else session.arms
-                self.checks.finish(watched, self.begin_turn)
+                self.checks.finish([] if is_busy else session.arms, self.begin_turn)
         except BaseException as error:
             session.put_back(self.turn)
             # The other arms' rounds are incomplete: a fresh worker repeats them.

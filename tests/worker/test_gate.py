@@ -23,8 +23,9 @@ from bench.contract.placement import (
     place_model_state_on_shards,
 )
 from bench.contract.workloads import linear, mlp
+from bench.contract.workloads.linear import squared_error
 from bench.records.mesh import MeshShape
-from bench.records.row_parts import OWN, SGD, TIMED_SGD
+from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD
 from bench.worker.problems import make_mesh
 from bench.worker.prove import known_mistakes
 from bench.worker.prove.exact_arithmetic import rounding
@@ -399,6 +400,19 @@ def test_a_workload_with_other_batches_at_every_call_is_refused(mesh, programs):
         WrongStepError, match=r"the workload's batch\(0\) differs from call to call"
     ):
         make_gate(mlp, mesh, programs, change=unseeded)
+
+
+def test_a_workload_whose_loss_is_a_sum_is_refused(mesh, programs):
+    """It is not the mean of its shards' losses, so right steps on many devices would be wrong."""
+
+    def summed(problem):
+        def loss(model, batch):
+            return len(batch[0]) * squared_error(model, batch)
+
+        return replace(problem, loss=loss)
+
+    with pytest.raises(WrongStepError, match="loss is a sum over its batch, and must be the mean"):
+        make_gate(mlp, mesh, programs, change=summed).expected(AS_TIMED)
 
 
 def test_not_a_number_is_wrong(gate):

@@ -30,8 +30,7 @@ def altered_inputs(seen: Observed) -> str:
     if sequence := problem.sequence:
         of, batch = "`sequence.split(batch)`", sequence.split(batch)
         problem = replace(problem, loss=sequence.loss)
-        loss_fn = problem.functional_with_state()[2]
-        gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+        gradients = jax.jit(jax.value_and_grad(problem.functional_with_state()[2], has_aux=True))
     for why, given, rounded in _inputs(seen, batch, of):
         found = vector(flat(gradients(*given)[1]))
         if rounded:  # the backward pass rounds as well

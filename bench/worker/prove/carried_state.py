@@ -46,8 +46,7 @@ def flat(tree: Any, dtype: Any = np.float64, *, copy: bool | None = True) -> Fla
     for path, leaf in leaves_by_path(tree).items():
         values = process_exchange.to_host(words(leaf))
         wanted = np.promote_types(values.dtype, dtype) if is_float(values) else values.dtype
-        own = copy and may_be_view(leaf)
-        found[path] = np.array(values, wanted, copy=own or None)
+        found[path] = np.array(values, wanted, copy=(copy and may_be_view(leaf)) or None)
     return found
 
 

@@ -210,11 +210,15 @@ class Gate:
             with exact_arithmetic(self.programs):
                 truth = self._truth_of(optimizer, [widened(batch) for batch in batches])
         orders = [self.reference.trajectory(optimizer, batches, apart=a) for a in (False, True)]
+        whole, parts = truth.losses[0], self.reference.parts
+        if parts > 1 and whole and np.isclose(parts * orders[0].losses[0], whole, rtol=0.05):
+            raise WrongStepError(
+                "the workload's loss is a sum over its batch, and must be the mean"
+            )
         pairs = (orders[0], truth), (orders[1], truth), orders
         losses = max(loss_error(a.losses, b.losses) for a, b in pairs)
         updates = max(self.update_error(name, a, b, mask) for a, b in pairs)
-        states = max(self.state_error(a, b) for a, b in pairs)
-        worst = losses, updates, states
+        worst = losses, updates, max(self.state_error(a, b) for a, b in pairs)
         loss, update, state = (max(LEAST_ROUNDING, allowed(e, wide[1])) for e in worst)
         if name == TIMED_SGD:
             wide = max(loss, wide[0]), max(update, wide[1])

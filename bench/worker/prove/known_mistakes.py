@@ -136,8 +136,7 @@ def _in_first_step(
                 why = f"there are {count} updates per step: one for each of the {what}"
     if why.startswith(UNKNOWN):
         why = next(_altered(seen, updates), why)
-    of_loss = _explain_loss(seen, losses, 1 if has_state else parts)
-    return [each for each in (why, of_loss) if each]
+    return [*filter(None, (why, _explain_loss(seen, losses, 1 if has_state else parts)))]
 
 
 def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:

@@ -168,8 +168,7 @@ def _beyond(error: float, floor: float) -> float:
 
 def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
     """Describe how the model state after a span differs from the reference's; else empty."""
-    states = span.before, span.after, right.end
-    start, end, theirs = (flat(state.model_state) for state in states)
+    start, end, theirs = (flat(s.model_state) for s in (span.before, span.after, right.end))
     most = span.gate.expected(AS_TIMED).state
     return named_state(end, theirs, start, most, lambda: span.stepped(apart=True).end.model_state)
 
