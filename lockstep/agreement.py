@@ -145,8 +145,11 @@ class Agreement:
             f"(allowed: {_share(self.loss_tolerance)})"
         )
 
-    def check_reference(self) -> None:
+    def check_reference(self, when: str = "") -> None:
         """Check that the reference does something, and does the same when it is repeated.
+
+        Args:
+          when: begins the reason why it does something else.
 
         Raises:
           WrongStepError: it does nothing, or something else when repeated.
@@ -154,7 +157,10 @@ class Agreement:
         start, last = self.truth.start, self.truth.last
         if not self.truth.losses.any() and all(_equal(start, last, path) for path in last):
             raise WrongStepError("it leaves the state as it is, and its loss is 0")
-        self.check(trace(self.reference, self.state, self.batch)[0])
+        try:
+            self.check(trace(self.reference, self.state, self.batch)[0])
+        except WrongStepError as error:
+            raise WrongStepError(f"{when}{error}") from None
 
     def why_changed(self, arm: Arm) -> str:
         """Say how a function no longer agrees after its rounds; empty if it still does.

@@ -139,7 +139,7 @@ def compare(
     precision = precision or precision_of(state)
     try:
         agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
-        agreement.check_reference()
+        agreement.check_reference("repeated from the same state, it disagrees: ")
     except WrongStepError as error:
         who = f"the reference {reference!r}" if isinstance(reference, str) else "the reference"
         raise ValueError(f"compare: {who} is not a train step: {error}") from None

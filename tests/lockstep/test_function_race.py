@@ -454,6 +454,18 @@ def test_a_reference_that_does_nothing_is_refused():
         lockstep.compare(steps, SMALL, jnp.arange(4.0), **QUICK)
 
 
+def test_a_reference_that_gives_other_losses_when_repeated_is_told_so():
+    calls = iter(range(99))
+
+    def noisy(state, batch):
+        state, loss = small_step(state, batch)
+        return state, loss + next(calls)
+
+    said = "repeated from the same state, it disagrees: the loss of the first step differs"
+    with pytest.raises(ValueError, match=f"the reference 'a' is not a train step: {said}"):
+        lockstep.compare({"a": noisy, "b": small_step}, SMALL, jnp.arange(4.0), **QUICK)
+
+
 def test_python_numbers_in_a_state_may_become_arrays():
     state, batch = {"w": jnp.ones(4), "rate": 0.1, "count": 0}, jnp.arange(4.0)
 
