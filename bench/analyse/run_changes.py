@@ -198,8 +198,7 @@ def _only(
     for name, cell in own.items():
         if name not in others:
             lacks = (f"{other} has no {part}" for part in _parts(cell) if part not in has)
-            absence = next(lacks, f"{other} has other cells of the block")
-            groups[run, absence].append(cell)
+            groups[run, next(lacks, f"{other} has other cells of the block")].append(cell)
     return groups
 
 

@@ -12,5 +12,4 @@ def inspect(cell: str, implementation_path: Files = None, workload_path: Files =
     from bench.measure.catalogue import read_layout
     from bench.present.layout_drawing import show
 
-    layout = read_layout(cell, implementation_path or (), workload_path or ())
-    show(plain_console(), layout)
+    show(plain_console(), read_layout(cell, implementation_path or (), workload_path or ()))

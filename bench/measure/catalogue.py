@@ -83,7 +83,7 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
             what = "are the same file; give it once" if same else "have the same name; rename one"
             faults.append(f"{text} and {seen[name]} {what}")
         elif other is not None and not path.samefile(other):
-            faults.append(f"{text} has the name of {folder}/{path.name}; rename it")
+            faults.append(f"{text} has the name of {other.relative_to(ROOT)}; rename it")
         elif other is not None:
             faults.append(f"{text} is a built-in file; select it by its name, {name}")
         seen.setdefault(name, text)
@@ -137,11 +137,9 @@ def find_unsupported(plan: Plan, catalogue: Catalogue) -> Reasons:
     environment = worker_environment(catalogue["platform"], devices)
     answer = ask(SUPPORT_COMMAND, json.dumps(request), environment, SUPPORT_TIMEOUT_S)
     found: SupportAnswer | None = _last(answer.out) if answer.code == 0 else None
-    if found is None:
-        return {}
-    if found["faults"]:
+    if found and found["faults"]:
         raise BadInput(found["faults"])
-    return found["unsupported"]
+    return found["unsupported"] if found else {}
 
 
 def read_layout(

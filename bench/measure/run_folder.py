@@ -122,7 +122,7 @@ def refuse_race(manifest: Manifest, what: str) -> None:
 def keep_own_files(directory: Path, options: Options) -> None:
     """Store where the user's own files and checkpoints are, next to the manifest."""
     named: dict[str, Any] = {
-        name: [str(Path(path).resolve()) for path in paths]
+        name: [str(Path(path).absolute()) for path in paths]
         for name, paths in options.to_json().items()
         if name.endswith("_path")
     }

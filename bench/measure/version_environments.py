@@ -152,8 +152,7 @@ def _uv(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
 
 def _pythons() -> dict[str, str]:
     """Find the installed Pythons that Lockstep supports: a path for each `major.minor` version."""
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    found = {own: sys.executable}
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     listed = _uv("python", "list", "--only-installed", "--output-format", "json")
     entries = json.loads(listed.stdout or "[]")
     for entry in sorted(entries, key=lambda one: one["version_parts"]["minor"], reverse=True):

@@ -30,8 +30,7 @@ def live(console: Console) -> bool:
 
 def plain(text: str) -> Text:
     """Return stored text with spaces for all unprintable characters but `numbers.NARROW`."""
-    kept = numbers.NARROW
-    return Text("".join(c if c.isprintable() or c == kept else " " for c in text))
+    return Text("".join(c if c.isprintable() or c == numbers.NARROW else " " for c in text))
 
 
 class Prose:

@@ -141,8 +141,7 @@ def _is_inside(place: str, repository: Path) -> bool:
 
 def is_of(path: Path, repository: Path) -> bool:
     """Whether a resolved path belongs to a repository, and is not installed or cloned inside it."""
-    if not path.is_relative_to(repository) or _INSTALLED & set(path.parts):
-        return False
-    if any(path.is_relative_to(folder) for folder in _STANDARD):
+    other = any(path.is_relative_to(folder) for folder in _STANDARD) or _INSTALLED & {*path.parts}
+    if other or not path.is_relative_to(repository):
         return False
     return next((p for p in (path, *path.parents) if (p / ".git").exists()), None) == repository

@@ -332,6 +332,14 @@ def test_a_run_of_files_elsewhere_is_continued_without_naming_them(front: Front)
     assert "give the current path of the run's file" in refused.err
 
 
+def test_a_continued_run_finds_a_file_by_the_name_of_its_link(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "latest.py").symlink_to("mine.py")
+    given = (str(tmp_path / "latest.py"),)
+    keep_own_files(tmp_path, Options(implementation_path=given))
+    assert own_files(tmp_path) == {"implementation_path": [*given]}
+
+
 def test_a_continued_run_keeps_its_folder_for_checkpoints(tmp_path: Path) -> None:
     folder, (run, other) = tmp_path / "fast", (tmp_path / name for name in ("run", "other"))
     for each in (folder, run, other):

@@ -426,6 +426,9 @@ def test_faults_of_paths(tmp_path) -> None:
     (fault,) = file_faults([str(tmp_path / "exact.py")], [])
     assert "exact stands for several implementations; rename " in fault
     assert file_faults([], [str(tmp_path / "exact.py")]) == []
+    (tmp_path / "torch_eager.py").touch()
+    (fault,) = file_faults([str(tmp_path / "torch_eager.py")], [])
+    assert "has the name of implementations/foreign/torch_eager.py" in fault
     inside = str(ROOT / "implementations" / "python_loop.py")
     assert "select it by its name" in file_faults([inside], [])[0]
 

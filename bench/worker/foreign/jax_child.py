@@ -80,10 +80,9 @@ def figures(implementation: Implementation, problem: Problem, mesh: Mesh) -> dic
     built = build_step(implementation, problem, mesh)
     first_call = FirstCall(built.step)
     jax.block_until_ready(first_call(built.state, built.place(problem.batch(0))))
-    programs = first_call.programs
-    found = program_figures(programs, mesh, built.period)
-    if programs:
-        listed = packed(operations(programs))
+    found = program_figures(first_call.programs, mesh, built.period)
+    if found:
+        listed = packed(operations(first_call.programs))
         found["program"] = StepProgram(fingerprint="", dispatch="", host_calls=0, operations=listed)
     return {"compile": first_call.compile, **found}
 
@@ -107,9 +106,8 @@ def why_unsupported(implementation: Implementation, asked: Any) -> str | None:
     """Return why the implementation cannot run the problem or carry its state; None if it can."""
     problem, mesh = problem_and_mesh(asked)
     reason = implementation.why_unsupported(own_copy(problem), mesh)
-    if reason is None:
-        return why_state_unsupported(implementation, problem, mesh) or None
-    return reason
+    unknown = "" if reason is not None else why_state_unsupported(implementation, problem, mesh)
+    return unknown or reason
 
 
 def adapted(path: Path) -> Any:

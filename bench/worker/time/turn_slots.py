@@ -26,15 +26,11 @@ FREQUENCIES = "/sys/devices/system/cpu"
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
-def _joined(texts: Sequence[str]) -> str:
-    return "; ".join(sorted({word for text in texts for word in text.split("; ") if word}))
-
-
 BOARDS: dict[str, Any] = {
     "clock_mhz": min,
     "temperature_c": max,
     "power_w": sum,
-    "throttled": _joined,
+    "throttled": lambda texts: "; ".join(sorted({*"; ".join(texts).split("; ")} - {""})),
     "read_ns": max,
 }
 """How the figures of several boards, or of the boards of all processes, are merged."""
