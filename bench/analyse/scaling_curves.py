@@ -90,8 +90,7 @@ class Scaling:
         shared = np.unique(devices[self.points["oversubscribed"].to_numpy(bool)])
         if not len(shared):
             return None
-        below = devices[devices < shared[0]]
-        return float(np.sqrt(below.max(initial=0) * shared[0]))
+        return float(np.sqrt(devices[devices < shared[0]].max(initial=0) * shared[0]))
 
 
 def find(cells: pd.DataFrame) -> list[Scaling]:

@@ -144,8 +144,7 @@ def _places(sources: list[str]) -> str:
         return ""
     first, *others = sources
     file = first.rpartition(":")[0]
-    same = [other.removeprefix(file) for other in others]
-    return f" at {' and '.join([first, *same])}"
+    return f" at {' and '.join([first, *(other.removeprefix(file) for other in others)])}"
 
 
 TENSORBOARD = "http://localhost:6006"

@@ -388,6 +388,18 @@ def test_outputs_that_cannot_be_waited_for_are_wrong(gate, disguise, what):
         gate.prove_exact(Module(build))
 
 
+def test_a_value_in_place_of_a_function_is_named(mesh):
+    right = data_parallel(reduced_by(mean, mean), check_vma=False)
+
+    def build(problem, mesh):
+        made = right.build(problem, mesh)
+        return replace(made, params=made.state[0])
+
+    problem = linear.problem(linear.SIZES["tiny"](), 8, "fp32")
+    with pytest.raises(WrongStepError, match="params of its TrainStep is a value, not a function"):
+        build_step(Module(build), problem, mesh)
+
+
 def test_a_workload_with_other_batches_at_every_call_is_refused(mesh, programs):
     """Its arms would train on other batches than the reference, and be wrong in the rounds."""
     numbers = np.random.default_rng(0)

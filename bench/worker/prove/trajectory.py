@@ -87,6 +87,8 @@ def build_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> 
     parts = ("state", "place", "step", "params")
     if not is_dataclass(train_step) or not all(hasattr(train_step, part) for part in parts):
         raise WrongStepError(f"build returns a {type(train_step).__name__}, not a TrainStep")
+    if values := [part for part in parts[1:] if not callable(getattr(train_step, part))]:
+        raise WrongStepError(f"{values[0]} of its TrainStep is a value, not a function")
     return cast("TrainStep", train_step)
 
 
