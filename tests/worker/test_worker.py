@@ -666,6 +666,8 @@ def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
 
 def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     (tmp_path / "bad.py").write_text("import no_such_module\n")
+    (tmp_path / "helped.py").write_text("import own_helper\n")
+    (tmp_path / "own_helper.py").touch()
     (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
     (tmp_path / "deadly.py").write_text("import os\nos._exit(1)\n")
     (tmp_path / "noisy.py").write_text("import os\nos.write(1, b'{\\xff}\\n[1]\\n')\n")
@@ -680,7 +682,7 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     request = {
         "implementation_paths": [
             str(tmp_path / f"{name}.py")
-            for name in ("bad", "exits", "json", "half", "deadly", "noisy", "vague")
+            for name in ("bad", "helped", "exits", "json", "half", "deadly", "noisy", "vague")
         ],
         "workload_paths": [str(tmp_path / f"{name}.py") for name in ("sizes", "counted", "none")],
         "fatal": {str(tmp_path / "deadly.py"): "it was killed"},
@@ -699,7 +701,11 @@ def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
     assert str(tmp_path / "deadly.py") not in imported
     assert answer["platform"] == "cpu"
     implementations = {entry["name"]: entry for entry in answer["implementations"]}
-    assert "no_such_module" in implementations["bad"]["error"]
+    missing = "ModuleNotFoundError: No module named "
+    assert implementations["bad"]["error"] == f"{missing}'no_such_module'"
+    assert implementations["helped"]["error"] == (
+        f"{missing}'own_helper'; to import own_helper.py, add its folder to PYTHONPATH"
+    )
     assert "it calls sys.exit(0)" in implementations["exits"]["error"]
     assert implementations["deadly"]["error"] == "it was killed"
     assert implementations["noisy"]["error"] == "lacks build, why_unsupported"

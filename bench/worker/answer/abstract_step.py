@@ -173,8 +173,7 @@ def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Shard
         jaxpr, options = jax.make_jaxpr(bind)(*arguments), {}
     compiled = _lowered(jaxpr, options, arguments).compile()
     shardings = jax.tree.leaves(compiled.output_shardings)
-    used = jax.tree.leaves(compiled.input_shardings)
-    return shardings if used else [None] * len(shardings)
+    return shardings if jax.tree.leaves(compiled.input_shardings) else [None] * len(shardings)
 
 
 def _jit_options(params: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,9 @@ def entries(
                 error = f"lacks {', '.join(missing)}" if missing else ""
             except BaseException as raised:  # noqa: BLE001 - a user's file may raise anything
                 error = readable(name_and_text(raised))
+                beside = path.parent / f"{getattr(raised, 'name', '')}.py"
+                if isinstance(raised, ModuleNotFoundError) and beside.is_file():
+                    error += f"; to import {beside.name}, add its folder to PYTHONPATH"
         yield messages.FileEntry(name=name, path=str(path), error=error), module
 
 

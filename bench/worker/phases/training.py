@@ -71,8 +71,7 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
     for name, curve in references(problem, gate.problems[OWN], make, steps, progress).items():
         send(name, curve)
     for name in names:
-        implementation = session.proved[name].implementation
-        build = partial(build_step, implementation, problem, session.mesh)
+        build = partial(build_step, session.proved[name].implementation, problem, session.mesh)
         with session.modules_of(name), remembered_programs(session.programs / name):
             send(name, trained(build, problem.batch, steps, partial(progress, name)))
 

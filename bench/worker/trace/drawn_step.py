@@ -27,8 +27,7 @@ def drawn_step(
     nanoseconds since 1970, UTC. `places` are the indices of `devices` in `mesh.devices.flat`.
     """
     rows = [row for at, device in zip(places, devices, strict=True) for row in _rows(at, device)]
-    most = MOST_RUNS // jax.process_count()
-    longest = heapq.nlargest(most, rows, key=lambda row: row[2])
+    longest = heapq.nlargest(MOST_RUNS // jax.process_count(), rows, key=lambda row: row[2])
     everyones = process_exchange.gather((host_id(), began, devices[0].start, len(rows), longest))
     hosts, clocks, *_ = zip(*everyones, strict=True)
     one_clock = share_clock(hosts, clocks)
