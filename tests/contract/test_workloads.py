@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -34,6 +36,23 @@ def parameters(config, make_model):
 def test_parameter_count(workload, size, expected):
     config = workload.SIZES[size]()
     assert parameters(config, workload.problem(config, 8, "fp32").make_model) == expected
+
+
+def test_sizes_have_the_parameters_that_their_comments_state():
+    stated = [
+        (name, *found)
+        for name, path in workload_files([]).items()
+        for found in re.findall(
+            r'"(\w+)": .*# ([\d.]+) (thousand|million) parameters', path.read_text()
+        )
+    ]
+    assert {name for name, *_ in stated} == {"mlp", "resnet", "vae"}
+    for name, size, number, unit in stated:
+        config = WORKLOADS[name].SIZES[size]()
+        count = parameters(config, WORKLOADS[name].problem(config, 8, "fp32").make_model)
+        in_units = count / {"thousand": 1e3, "million": 1e6}[unit]
+        digits = len(number.partition(".")[2])
+        assert round(in_units, digits) == float(number), (name, size)
 
 
 @every_workload

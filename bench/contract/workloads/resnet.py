@@ -39,7 +39,7 @@ class Config:
 
 SIZES = {
     "tiny": lambda: Config(side=8, widths=(4, 8), blocks=1),
-    "base": lambda: Config(side=32, widths=(16, 32, 64), blocks=1),  # 76 thousand parameters
+    "base": lambda: Config(side=32, widths=(16, 32, 64), blocks=1),  # 75 thousand parameters
     "20": lambda: Config(side=32, widths=(16, 32, 64), blocks=3),  # 270 thousand parameters
 }
 DEFAULT_SIZE = "base"

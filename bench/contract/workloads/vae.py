@@ -1,4 +1,4 @@
-"""A variational autoencoder of images, 784-512-512 to a latent of width 32 and back, with Adam.
+"""A variational autoencoder, 784-512-512 to a latent of width 32 and 512-784 back, with Adam.
 
 The encoder returns a mean and a log-variance; a sample of that normal distribution is decoded, and
 the negative evidence lower bound is minimized (Kingma and Welling,
@@ -34,7 +34,7 @@ class Config:
 
 SIZES = {
     "tiny": lambda: Config(side=6, width=16, latent=4),
-    "base": lambda: Config(side=28, width=512, latent=32),  # 1.4 million parameters
+    "base": lambda: Config(side=28, width=512, latent=32),  # 1.1 million parameters
 }
 DEFAULT_SIZE = "base"
 
