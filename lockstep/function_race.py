@@ -132,7 +132,7 @@ def compare(
     for word, step in (*steps.items(), ("reference", reference)):
         _check_step(word, step)
     _check_values(
-        precision, rounds=rounds, seconds=seconds, margin=margin, decide_at=decide_at,
+        precision, rounds=rounds, seconds=seconds, margin=margin, seed=seed, decide_at=decide_at,
         loss_tolerance=loss_tolerance, update_tolerance=update_tolerance,
     )  # fmt: skip
     right = steps[reference] if isinstance(reference, str) else reference
@@ -238,7 +238,7 @@ def _check_names(
         if not isinstance(word, str) or not word.replace("-", "_").isidentifier():
             raise ValueError(f"compare: {word!r} is not a name: use letters, digits, '_' and '-'")
     for what, given in (("baseline", baseline), ("reference", reference)):
-        if (isinstance(given, str) or what == "baseline") and given not in steps:
+        if (isinstance(given, str) or what == "baseline") and given not in [*steps]:
             raise ValueError(f"compare: {what} {given!r} is none of {', '.join(steps)}")
     if len(steps) == 1 and isinstance(reference, str):
         raise ValueError("compare: a single step needs another function as its reference")
@@ -256,18 +256,20 @@ def _check_step(name: str, step: Any) -> None:
         )
 
 
-def _check_values(precision: str | None, **numbers: float | None) -> None:
+def _check_values(precision: str | None, **numbers: Any) -> None:
     if precision not in (None, *PRECISIONS):
         raise ValueError(f"compare: precision={precision!r}: choose from {', '.join(PRECISIONS)}")
     for name, value in numbers.items():
-        whole = name == "rounds"
-        if value is not None and not isinstance(value, Integral if whole else Real):
+        zero_is_fine = name in ("margin", "loss_tolerance", "update_tolerance")
+        if value is None and name in ("decide_at", "loss_tolerance", "update_tolerance"):
+            continue
+        whole = name in ("rounds", "seed")
+        if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
             raise TypeError(f"compare: {name}={value!r}: it has to be a {'whole ' * whole}number")
-        may_be_zero = name in ("margin", "loss_tolerance", "update_tolerance")
-        if value is not None and not (0 < value < math.inf or (may_be_zero and value == 0)):
-            least = "not negative" if may_be_zero else "above 0"
+        if name != "seed" and not (0 < value < math.inf or (zero_is_fine and value == 0)):
+            least = "not negative" if zero_is_fine else "above 0"
             raise ValueError(f"compare: {name}={value!r}: it has to be finite and {least}")
-    if numbers["margin"] is not None and numbers["margin"] >= 1:
+    if numbers["margin"] >= 1:
         raise ValueError(f"compare: margin={numbers['margin']!r}: it has to be a share below 1")
 
 
