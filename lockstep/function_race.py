@@ -139,7 +139,7 @@ def compare(
     precision = precision or precision_of(state)
     try:
         agreement = Agreement(right, state, batch, precision, loss_tolerance, update_tolerance)
-        agreement.check_reference("repeated from the same state, it disagrees: ")
+        agreement.check_reference()
     except WrongStepError as error:
         who = f"the reference {reference!r}" if isinstance(reference, str) else "the reference"
         raise ValueError(f"compare: {who} is not a train step: {error}") from None
@@ -197,7 +197,9 @@ class _Session(BlockSession):
         try:
             agreement.check_reference()
         except WrongStepError as error:
-            raise ValueError(f"compare: the reference changes after many calls: {error}") from None
+            raise ValueError(
+                f"compare: after many calls, the reference is not a train step: {error}"
+            ) from None
         for arm in self.arms:
             try:
                 if not why_diverged(arm, first_loss) and (why := agreement.why_changed(arm)):
@@ -264,7 +266,8 @@ def _check_values(precision: str | None, **numbers: Any) -> None:
         if value is None and name in ("decide_at", "loss_tolerance", "update_tolerance"):
             continue
         whole = name in ("rounds", "seed")
-        if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
+        is_number = isinstance(value, Integral if whole else Real)
+        if isinstance(value, bool) or not is_number:
             raise TypeError(f"compare: {name}={value!r}: it has to be a {'whole ' * whole}number")
         if name != "seed" and not (0 < value < math.inf or (zero_is_fine and value == 0)):
             least = "not negative" if zero_is_fine else "above 0"
