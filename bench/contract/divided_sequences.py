@@ -173,7 +173,7 @@ def why_not_divided(
     """
     reason = unknown_axes(mesh, "data", "context")
     if reason is not None or problem.sequence is None:
-        return reason or "the model has no sequence that could be divided"
+        return reason or "the workload declares no sequence to divide (`sequence`)"
     length, heads, ways = problem.sequence.length, problem.sequence.heads, mesh.shape["context"]
     if length % (ways * pieces):
         return f"{length} tokens do not divide evenly into {ways * pieces} parts"

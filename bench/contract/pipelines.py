@@ -39,7 +39,7 @@ def why_no_pipeline(problem: Problem, mesh: Mesh, chunks: int = 1) -> str | None
     if reason is not None:
         return reason
     if problem.make_stages is None:
-        return "the model is not a chain of equal blocks"
+        return "the workload declares no chain of equal blocks (`make_stages`)"
     if problem.stacked:
         return "a pipeline already loops over each stage's blocks, so it takes no stacked layers"
     if mesh.shape.get("model", 1) > 1:

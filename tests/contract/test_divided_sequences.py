@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from bench.contract.divided_sequences import contiguous_part, why_not_divided, zigzag_part
-from bench.contract.workloads import gpt2, mlp
+from bench.contract.workloads import gpt2, mlp, moe
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
 from implementations import context_ring, context_ulysses
@@ -46,10 +46,13 @@ def test_what_cannot_be_divided_says_why(implementation, mesh, reason):
     assert found == reason or reason in found
 
 
-def test_a_model_without_a_sequence_says_so():
+@pytest.mark.parametrize("workload", [mlp, moe])
+def test_a_workload_without_a_sequence_says_so(workload):
+    """The models of moe have sequences, which the workload does not declare."""
     mesh = make_mesh(MeshShape.parse("data=2,context=2"))
-    problem = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
-    assert why_not_divided(problem, mesh) == "the model has no sequence that could be divided"
+    problem = workload.problem(workload.SIZES["tiny"](), 8, "fp32")
+    reason = "the workload declares no sequence to divide (`sequence`)"
+    assert why_not_divided(problem, mesh) == reason
 
 
 def planned_bytes(ways: int, context: int) -> int:

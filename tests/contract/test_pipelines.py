@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.contract.pipelines import from_stages, to_stages, why_no_pipeline
-from bench.contract.workloads import gpt2, mlp
+from bench.contract.workloads import gpt2, mlp, moe
 from bench.records.mesh import MeshShape
 from bench.worker.problems import make_mesh
 from implementations import (
@@ -76,10 +76,12 @@ def test_what_cannot_be_a_pipeline_says_why(mesh, microbatches, batch, chunks, r
     assert found == reason or (reason is not None and reason in (found or "")), found
 
 
-def test_a_model_that_is_no_chain_says_so():
-    problem = replace(mlp.problem(mlp.SIZES["tiny"](), 8, "fp32"), microbatches=2)
+def test_a_workload_without_a_chain_says_so():
     mesh = make_mesh(MeshShape.parse("data=2,pipe=2"))
-    assert why_no_pipeline(problem, mesh) == "the model is not a chain of equal blocks"
+    for workload in (mlp, moe):  # moe's blocks are equal, but return more than a chain passes on
+        problem = replace(workload.problem(workload.SIZES["tiny"](), 8, "fp32"), microbatches=2)
+        reason = "the workload declares no chain of equal blocks (`make_stages`)"
+        assert why_no_pipeline(problem, mesh) == reason
     scanned = gpt2.problem(gpt2.SIZES["deep"](), 8, "fp32", scan_layers=True)
     assert why_no_pipeline(replace(scanned, microbatches=2), mesh) == (
         "a pipeline already loops over each stage's blocks, so it takes no stacked layers"
