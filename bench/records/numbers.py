@@ -97,8 +97,8 @@ def scientific(value: float | None) -> str:
 
 
 def ratio(value: float) -> str:
-    """Format a ratio to a thousandth, `1.253`, which interleaved rounds can resolve."""
-    return _fixed(value, 3) if value < 9.9995 else significant(value)  # noqa: PLR2004 - 10.0, rounded
+    """Format a ratio to a thousandth, `1.253`, or below 0.01 and from 10 on to three digits."""
+    return significant(value) if 0 < value < 0.01 or value >= 9.9995 else _fixed(value, 3)  # noqa: PLR2004
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

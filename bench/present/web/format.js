@@ -55,7 +55,7 @@ function scientific(value) {
 
 function ratio(value) {
   if (!known(value)) return MISSING;
-  return value < 10 ? value.toFixed(3) : significant(value);
+  return (value > 0 && value < 0.01) || value >= 9.9995 ? significant(value) : value.toFixed(3);
 }
 
 /* The formats that columns name; any other name is an SI unit: see bench/present/columns.py. */
