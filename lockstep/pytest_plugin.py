@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -86,7 +87,8 @@ class Race:
             `skip`.
 
         Raises:
-          ValueError: `by` is negative, or `undecided` is none of these words.
+          ValueError: `by` is not a finite share, or is negative, or `undecided` is none of these
+            words.
         """
         __tracebackhide__ = True
         self.asserted = True
@@ -96,9 +98,10 @@ class Race:
         }  # fmt: skip
         if outcome not in act:
             raise ValueError(f"undecided={outcome!r}: choose from {', '.join(act)}")
-        if by < 0:
-            raise ValueError(f"by={by:g} is negative")
+        if not isinstance(by, Real) or not 0 <= by < math.inf:
+            raise ValueError(f"by={by!r}: it has to be a finite share that is not negative")
         import lockstep  # noqa: PLC0415 (jax, which other tests may not need)
+        from bench.records.numbers import ratio  # noqa: PLC0415
 
         limit = 1 + by
         settings = {"baseline": "old", "decide_at": limit, **self.options}
@@ -110,7 +113,7 @@ class Race:
         low, high = new["verdict_low"], new["verdict_high"]
         sure = "too few rounds for an interval"
         if high < math.inf:
-            sure = f"surely {low:.3g} to {high:.3g} times the old step's time"
+            sure = f"surely {ratio(low)} to {ratio(high)} times the old step's time"
         sure += f"; at most {limit:g} is allowed"
         if low > limit:
             pytest.fail(f"the new step is slower: {sure}\n{self.results}", pytrace=False)

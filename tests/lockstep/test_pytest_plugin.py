@@ -57,8 +57,16 @@ def test_a_wrong_step_fails_and_undecided_is_as_asked(monkeypatch):
             raced(monkeypatch, 0.5, 2)[0].assert_not_slower(undecided=word)
     with pytest.raises(ValueError, match="choose from xfail, fail, skip"):
         raced(monkeypatch, 0.5, 2)[0].assert_not_slower(undecided="pass")
-    with pytest.raises(ValueError, match="negative"):
-        raced(monkeypatch, 0.5, 2)[0].assert_not_slower(by=-1)
+    for by in (-1, float("nan"), float("inf"), "5 %"):
+        with pytest.raises(ValueError, match=f"by={by!r}: .* not negative"):
+            raced(monkeypatch, 0.5, 2)[0].assert_not_slower(by=by)
+
+
+def test_the_bounds_are_written_as_in_the_table(monkeypatch):
+    with pytest.raises(
+        pytest.fail.Exception, match=r"surely 1\.051 to 1160 times .* most 1\.05 is"
+    ):
+        raced(monkeypatch, 1.0512, 1160.4)[0].assert_not_slower(by=0.05)
 
 
 def test_the_marker_gives_options_and_the_call_overrides_them():
