@@ -16,6 +16,7 @@ from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.relative_errors import loss_error, rms
 from bench.worker.prove.trajectory import check_waitable, state_and_loss
+from bench.worker.read.programs import FirstCall
 from bench.worker.time.clock import Arm
 
 State = Any
@@ -116,7 +117,9 @@ class Agreement:
         self.update_tolerance = 4 * eps**0.5 if update_tolerance is None else update_tolerance
         self._kept = {path: 2 * _eps(leaf) for path, leaf in leaves_by_path(state).items()}
         """By leaf, two roundings of its own dtype, which may be wider than that of the steps."""
-        self.truth = trace(reference, state, batch)[0]
+        self.first_call = FirstCall(reference)
+        """The reference, with the programs that it compiled."""
+        self.truth = trace(self.first_call, state, batch)[0]
         rounded = trace(reference, _rounded(state, eps), batch)[0]
         self.allowed = {
             path: max(self.update_tolerance, AMPLIFIED * error)

@@ -316,7 +316,8 @@ def _mesh_of(state: Any) -> Mesh:
 
 def _admit(session: _Session, agreement: Agreement, name: str, given: Given) -> None:
     """Prove a function and make it an arm, or end its cell with a reason."""
-    first_call = FirstCall(given.step)
+    is_reference = given.step is agreement.reference
+    first_call = agreement.first_call if is_reference else FirstCall(given.step)
     try:
         ours, left = trace(first_call, given.state, given.batch)
         check = agreement.check(ours)

@@ -170,6 +170,14 @@ def test_a_step_that_was_compiled_before_has_no_compile_time_of_zero(tmp_path, m
     assert "0.00 s" not in text
 
 
+def test_the_reference_has_the_figures_of_its_program_too():
+    """Although it is compiled before the others, for their proof."""
+    steps = {name: jax.jit(lambda w, x, name=name: (w - 0.1 * x, w.sum())) for name in ("a", "b")}
+    cells = lockstep.compare(steps, jnp.ones(64), jnp.ones(64), **QUICK).cells
+    assert (cells["compile_s"] > 0).all()
+    assert cells["argument_bytes"].tolist() == [512, 512]
+
+
 def test_a_reference_need_not_be_raced(start):
     steps = {"scaled": jax.jit(make(scale=0.5))}
     numbers = {"margin": np.float32(0.05), "rounds": np.int64(2)}  # of NumPy, as well as Python's
