@@ -371,12 +371,12 @@ def _stored(
                   **installed(("jax", "jaxlib", "flax", "optax", "numpy"))}, optional={},
         implementations=[], workloads=[],
     )  # fmt: skip
-    manifest = describe_run(plan, Options(), catalogue, [], None)
-    manifest["config"]["functions"] = {
+    functions = {
         "loss_tolerance": proof.loss_tolerance,
         "update_tolerance": proof.update_tolerance,
         "loosened": sorted(p for p, most in proof.allowed.items() if most > proof.update_tolerance),
     }
+    manifest = describe_run(plan, Options(), catalogue, [], {"functions": functions})
     rows = samples, cells, [block]
     with temporary_folder() as folder:
         directory = store.create(folder, manifest)

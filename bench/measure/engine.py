@@ -83,6 +83,7 @@ class Engine:
         self._base_files: Mapping[str, BaseFile] = {}
         self._contents = self._read_contents()
         self._notes: list[str] = []
+        self._selected: Sequence[Block] = ()
         if options.resume is not None:
             self.directory = Path(options.resume)
             if measures:
@@ -112,6 +113,7 @@ class Engine:
         Raises BadInput if another process has created the run's folder meanwhile, or if a measured
         file has changed. Earlier launches are stored.
         """
+        self._selected = [*selected]
         self.pass_on_notes(monitor.note)
         # It takes a second to load, so it is loaded while no worker waits for an answer.
         import_module("bench.analyse.ratio_intervals")
@@ -183,14 +185,15 @@ class Engine:
             note(f"{self.directory}: {self._notes.pop(0)}")
 
     def _create(self) -> Path:
-        gate = None
+        asked: dict[str, object] = {"blocks": [block.name for block in self._selected]}
         if self.bases is not None:
             allowed, cells = self.plan.allow_undecided, self.schedule.compared_cells
             gate = {**self.bases.record(), "allow_undecided": allowed, "cells": cells}
+            asked["regress"] = gate
         about = self.plan, self.options, self.catalogue, sys.argv[1:]
         try:
             with files.storing(REPORTS):
-                self.directory = store.create(REPORTS, run_folder.describe_run(*about, gate))
+                self.directory = store.create(REPORTS, run_folder.describe_run(*about, asked))
                 run_folder.keep_own_files(self.directory, self.options)
         except store.StoreError as error:  # another process has created it meanwhile
             raise BadInput([str(error)]) from error

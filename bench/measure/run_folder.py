@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -143,9 +143,13 @@ def own_files(directory: Path) -> dict[str, Any]:
 
 
 def describe_run(
-    plan: Plan, options: Options, catalogue: Catalogue, argv: Sequence[str], gate: object
+    plan: Plan,
+    options: Options,
+    catalogue: Catalogue,
+    argv: Sequence[str],
+    asked: Mapping[str, Any],
 ) -> Manifest:
-    """Return the manifest of a run that starts now; `gate` describes the comparisons of a gate."""
+    """Return the manifest of a run that starts now; `asked` extends its config."""
     return {
         "schema": SCHEMA,
         "run": options.run or "",
@@ -159,7 +163,7 @@ def describe_run(
                 for name, value in options.to_json().items()
                 if name not in ("dry_run", "distributed", "checkpoint_dir")
             },
-            **({} if gate is None else {"regress": gate}),
+            **asked,
         },
         **cast("Devices", {k: v for k, v in catalogue.items() if k in Devices.__annotations__}),
         "host": {**describe_host(), "usable_cores": catalogue["usable_cores"]},

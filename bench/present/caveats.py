@@ -19,7 +19,7 @@ from bench.present.cell_columns import Row, framework, is_other_framework
 from bench.present.sentences import listing
 from bench.records import numbers
 from bench.records.grouping import grouped
-from bench.records.rows import Manifest
+from bench.records.rows import Manifest, is_resumable
 from bench.records.store import Damage
 
 NAMED = 8
@@ -35,6 +35,7 @@ BUSY_SHARE = 0.05
 def caveats(content: Tables, manifest: Manifest) -> dict[str, str]:
     """Return the text of every caveat that applies to a run, by its title."""
     said = {"Damaged files": damage(content.damaged)}
+    _of_run(said, content.comparisons, manifest)
     _of_host(said, content, manifest)
     _of_ratios(said, content.comparisons)
     said["Equal programs, unequal times"] = program_sentences.caveat(content.comparisons)
@@ -42,6 +43,17 @@ def caveats(content: Tables, manifest: Manifest) -> dict[str, str]:
     _of_cells(said, content.rows)
     _of_phases(said, content, manifest)
     return {title: text for title, text in said.items() if text}
+
+
+def _of_run(said: dict[str, str], blocks: Sequence[Comparison], manifest: Manifest) -> None:
+    asked = manifest["config"].get("blocks", [])
+    measured = {block.name for block in blocks}
+    if left := [name for name in asked if name not in measured]:
+        resume = f" --resume {manifest['run']} measures them." if is_resumable(manifest) else ""
+        said["Blocks without results"] = (
+            f"The run ended before {len(left)} of {numbers.count(len(asked), 'block')} had been "
+            f"measured: {_named(left)}.{resume}"
+        )
 
 
 def damage(found: Sequence[Damage]) -> str:

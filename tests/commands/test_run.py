@@ -712,6 +712,8 @@ def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signa
     assert out.splitlines()[-1] == "report: reports/r/report.html"
     assert len(front.stored("r").cell_rows) == 2
     assert not unused.exists(), "the user's cache is pruned as after any run"
+    asked = front.stored("r").manifest["config"]["blocks"]
+    assert asked == ["mlp-base/data=1/b256/fp32", "mlp-base/data=2/b256/fp32"]
     for pid in map(int, pids.read_text().split()):
         status = Path(f"/proc/{pid}/status")
         assert not status.exists() or "State:\tZ" in status.read_text()

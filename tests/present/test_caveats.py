@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.analyse import cell_table
 from bench.present import caveats
 from bench.records import store
+from bench.records.rows import Manifest
 from tests import synthetic
 
 
@@ -36,3 +37,18 @@ def test_what_is_unusual_about_a_cell_is_told(tmp_path: Path) -> None:
             "step's loss or update: no more than right steps differ from one another."
         ),
     }
+
+
+def test_blocks_that_a_run_did_not_reach_are_named(tmp_path: Path) -> None:
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,))))
+    content, config = cell_table.build(run), run.manifest["config"]
+    names = [block.name for block in content.comparisons]
+
+    def told(**more: object) -> str:
+        manifest: Manifest = {**run.manifest, "config": config | more}
+        return caveats.caveats(content, manifest).get("Blocks without results", "")
+
+    assert told(blocks=names) == told() == ""
+    left = f"The run ended before 1 of {len(names) + 1} blocks had been measured: other."
+    assert told(blocks=[*names, "other"]) == f"{left} --resume {run.manifest['run']} measures them."
+    assert told(blocks=[*names, "other"], regress={}) == left, "a gate cannot be resumed"
