@@ -30,10 +30,16 @@ from bench.records.cells import Cell
 from bench.records.files import digest
 from bench.records.host import usable_cores
 from bench.records.mesh import MeshShape
-from bench.records.messages import Catalogue, CompiledAnswer, CompileRequest, Lack, cell_request
+from bench.records.messages import (
+    Catalogue,
+    CompiledAnswer,
+    CompiledFigures,
+    CompileRequest,
+    Lack,
+    cell_request,
+)
 from bench.records.paths import ROOT
 from bench.records.rows import CellRow
-from bench.records.step_programs import Communication
 
 MOST_DEVICES = 1024
 """Devices of the largest mesh that is compiled."""
@@ -42,29 +48,11 @@ TIMEOUT_S = 900.0
 """Limit for one cell."""
 
 
-@dataclass(frozen=True)
-class Program:
-    """The work of one device in a step: the figures of bench.records.messages.CompiledRow."""
+@dataclass(frozen=True, kw_only=True)
+class Program(CompiledFigures):
+    """The work of one device in a cell's step."""
 
     cell: Cell
-    flops: float
-    """FLOPs of one device's matrix products and convolutions, counting every loop iteration."""
-    accessed_bytes: float | None
-    """XLA's count for one device: operands and results of every operation, with a loop's body
-    counted once. None in programs by formula; no prediction uses it."""
-    memory_bytes: float
-    """Bytes on one device: arguments, outputs and temporaries, less donated buffers."""
-    state_bytes: float
-    """Bytes of parameters and optimizer state on one device."""
-    communication: Sequence[Communication]
-    """Collectives of one step on one device."""
-    model_flops: float
-    """FLOPs of the whole step, by the workload's formula."""
-    units: float
-    """Samples or tokens per step."""
-    unit: str
-    bubble: float
-    """Idle share of the pipeline schedule."""
     read: Literal["compiled", "formula"]
     """Whether it was compiled for this mesh, rather than extrapolated by a formula from smaller
     ones."""
@@ -230,7 +218,7 @@ def from_row(row: CellRow) -> Program | NoProgram:
     if mesh.size > 1 and not communication:
         return NoProgram(cell, "its programs contain none of the communication between its devices")
     return Program(
-        cell,
+        cell=cell,
         flops=flops / mesh.size,
         accessed_bytes=cost["accessed_bytes"] / mesh.size,
         memory_bytes=memory["total_bytes"],
@@ -269,4 +257,4 @@ def _why_not(cell: Cell, catalogue: Catalogue) -> str:
 def _result(cell: Cell, answer: CompiledAnswer) -> Program | NoProgram:
     if answer["row"] is None:
         return NoProgram(cell, answer["reason"], answer["lack"])
-    return Program(cell, **answer["row"], read="compiled")
+    return Program(cell=cell, **answer["row"], read="compiled")

@@ -121,7 +121,7 @@ class Published(Part):
         batch = round(tokens / self.sequence)
         block = Block("transformer", f"{self.parameters:.3g}", mesh, batch, options)
         return Program(
-            Cell(block, self.step),
+            cell=Cell(block, self.step),
             flops=self.flops * self.tokens * (FORWARD[""] / FORWARD[remat]),
             accessed_bytes=None,
             memory_bytes=state,

@@ -7,7 +7,8 @@ stderr. `python -m bench.worker.answer.available` reads a CatalogueRequest, writ
 file before it imports it, and ends with one Catalogue.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import BlockText, Cell
@@ -267,21 +268,28 @@ class Fit(TypedDict):
     """Peak memory of a device; None where the backend does not report it."""
 
 
-class CompiledRow(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class CompiledFigures:
     """The work of one device in a step that was compiled but not run."""
 
     flops: float
     """FLOPs of matrix products and convolutions, with every iteration of a loop counted."""
-    accessed_bytes: float
-    """XLA's count of bytes accessed, which counts the body of a loop once."""
-    memory_bytes: int
-    state_bytes: int
-    communication: list[Communication]
+    accessed_bytes: float | None
+    """XLA's count of bytes accessed: operands and results of every operation, with a loop's body
+    counted once. None in programs by formula; no prediction uses it."""
+    memory_bytes: float
+    """Arguments, outputs and temporaries, less donated buffers."""
+    state_bytes: float
+    """Bytes of parameters and optimizer state."""
+    communication: Sequence[Communication]
+    """Collectives of one step."""
     model_flops: float
-    """Model FLOPs of the whole step, on all devices."""
-    units: int
+    """FLOPs of the whole step on all devices, by the workload's formula."""
+    units: float
+    """Samples or tokens per step."""
     unit: str
     bubble: float
+    """Idle share of the pipeline schedule."""
 
 
 Lack = Literal["", "unsupported", "unreadable", "oom", "failed"]
@@ -293,7 +301,8 @@ XLA's for TPU, found too little memory. `failed`: all else. A retry may help wit
 class CompiledAnswer(TypedDict):
     """The answer of `python -m bench.worker.answer.compile_only` to one CellRequest."""
 
-    row: CompiledRow | None
+    row: dict[str, Any] | None
+    """CompiledFigures, by name."""
     reason: str
     """Why there is no row; empty if there is one."""
     lack: Lack

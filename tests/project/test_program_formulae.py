@@ -35,7 +35,7 @@ def program(size, batch, model=2):
     rows = batch / size
     mesh = MeshShape((("data", size), ("model", model)))
     return Program(
-        Cell(Block("gpt2", "nano", mesh, batch, StepOptions()), "own"),
+        cell=Cell(Block("gpt2", "nano", mesh, batch, StepOptions()), "own"),
         flops=6e6 * rows,
         accessed_bytes=3e6 + 36e6 / size + 1e5 * rows,
         memory_bytes=1e6 + 12e6 / size + 5e4 * rows,

@@ -44,7 +44,7 @@ def step(
     figures = {"accessed_bytes": 0.0, "memory_bytes": 1 * GB, "model_flops": 6e12, **others}
     options = StepOptions("bf16", remat=remat)
     return Program(
-        Cell(Block("mlp", "base", MeshShape.parse(mesh), 8, options), name), flops=flops,
+        cell=Cell(Block("mlp", "base", MeshShape.parse(mesh), 8, options), name), flops=flops,
         state_bytes=state, communication=rows, units=8, unit="samples", bubble=0.0,
         read="compiled", **figures,
     )  # fmt: skip

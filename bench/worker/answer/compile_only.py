@@ -5,14 +5,14 @@ allocated. A step that cannot be compiled without running it runs once if it and
 """
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem
-from bench.records.messages import CompiledAnswer, CompiledRow, CompileRequest, Lack
+from bench.records.messages import CompiledAnswer, CompiledFigures, CompileRequest, Lack
 from bench.records.printable import readable
 from bench.worker.answer.abstract_step import NotAbstractError, abstract_step, stand_in
 from bench.worker.event_stream import answer_requests
@@ -45,7 +45,7 @@ class CompiledStep(NamedTuple):
     period: int
 
 
-def compile_only(request: CompileRequest) -> CompiledRow:
+def compile_only(request: CompileRequest) -> CompiledFigures:
     """Compile a cell's step and read it.
 
     A device's FLOPs are the larger of its share of the traced step's and those compiled for it: the
@@ -81,7 +81,7 @@ def compile_only(request: CompileRequest) -> CompiledRow:
     if cost is None or memory is None:
         raise RuntimeError("the compiler gives no figures for the step's cost and memory")
     flops = max(reading.traced_flops, product_flops(reading.programs))
-    return CompiledRow(
+    return CompiledFigures(
         flops=flops / cell.mesh.size,
         accessed_bytes=cost["accessed_bytes"] / cell.mesh.size,
         memory_bytes=memory["total_bytes"],
@@ -132,7 +132,7 @@ def answer(request: CompileRequest) -> CompiledAnswer:
     """Answer a request with the row, or with the reason why there is none."""
     lack: Lack = "failed"
     try:
-        return CompiledAnswer(row=compile_only(request), reason="", lack="")
+        return CompiledAnswer(row=asdict(compile_only(request)), reason="", lack="")
     except UnsupportedError as error:
         reason, lack = str(error), "unsupported"
     except NotAbstractError as error:
