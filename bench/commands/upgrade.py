@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from bench.commands import run
 from bench.commands.exits import OptionParser, refuse
 from bench.measure.processes.guard import Guard
+from bench.records.host import installed
 from bench.records.paths import as_typed
 from bench.records.variants import is_requirement
 
@@ -53,7 +53,10 @@ def upgrade(context: typer.Context) -> None:
 
     if not parsed.bisect:
         raise typer.Exit(gate(named["from"]))
-    last = here.versions[package] if here else _present(package)
+    present = here.versions if here else installed([package])
+    if package not in present:
+        refuse(f"{package} is not installed here; name a version with --to")
+    last = present[package]
     typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
     releases = first, *releases_between(package, first, last), last
     code, answer = bisect([f"{asked}=={one}" for one in releases], gate)
@@ -82,10 +85,3 @@ def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, st
     if not low:
         return 0, f"not slower than with {versions[0]}"
     return 1, f"slower since {versions[low]}: {versions[-1]} is slower than {versions[low - 1]}"
-
-
-def _present(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        refuse(f"{package} is not installed here; name a version with --to")

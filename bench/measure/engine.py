@@ -264,9 +264,8 @@ class Engine:
         return {**row, "key": contents.key(cell), "sources": contents.sources(cell)}
 
     def _checkpoint_folder(self, directory: Path) -> Path:
-        parent = self.options.checkpoint_dir
-        folder = directory if parent is None else Path(parent)
-        return folder.resolve() / f"checkpoints-{directory.name}"
+        parent = Path(self.options.checkpoint_dir or directory)
+        return parent.resolve() / f"checkpoints-{directory.name}"
 
     def _worker_settings(self, directory: Path) -> WorkerSettings:
         folders = {

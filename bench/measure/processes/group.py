@@ -7,7 +7,7 @@ import queue
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,8 @@ class Group(contextlib.ExitStack):
         any process, and returns the deadline that has passed, or an empty text.
         """
         last_event_at = time.monotonic()
-        for rank, line in self._read_lines():
+        while True:
+            rank, line = self._next_line()
             now = time.monotonic()
             if line is None:
                 if (end := self._end(rank)) is not None:
@@ -159,7 +160,6 @@ class Group(contextlib.ExitStack):
                 return self._abort(rank, f"{FORGED} {readable(line)[:100]!r}")
             if late := overdue(now - last_event_at):
                 return self._abort(0, late)
-        raise AssertionError("the lines of a process end with None")
 
     def _parse(self, line: str) -> dict[str, Any] | None:
         """Parse an event; return None for any other line."""
@@ -188,17 +188,16 @@ class Group(contextlib.ExitStack):
         code = self.processes[rank].code(_LEAVE_S) or 0
         return End(code, rank, late, tuple(filter(None, notes)), turn)
 
-    def _read_lines(self) -> Iterator[tuple[int, str | None]]:
-        """Yield ranks and lines as they arrive, and an empty line after each silent interval."""
-        while True:
-            try:
-                yield self._lines.get(timeout=_POLL_S)
-            except queue.Empty:
-                for process in self.processes:
-                    if process.code(0) is not None:
-                        # A child process that outlives it may keep the pipe open.
-                        process.kill()
-                yield 0, ""
+    def _next_line(self) -> tuple[int, str | None]:
+        """Wait for a line and return it with its rank; an empty line after a silent interval."""
+        try:
+            return self._lines.get(timeout=_POLL_S)
+        except queue.Empty:
+            for process in self.processes:
+                if process.code(0) is not None:
+                    # A child process that outlives it may keep the pipe open.
+                    process.kill()
+            return 0, ""
 
 
 class LocalProcess(Guarded):
