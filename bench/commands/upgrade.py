@@ -54,9 +54,9 @@ def upgrade(context: typer.Context) -> None:
     if not parsed.bisect:
         raise typer.Exit(gate(named["from"]))
     present = here.versions if here else installed([package])
-    if package not in present:
-        refuse(f"{package} is not installed here; name a version with --to")
-    last = present[package]
+    last = present.get(package) or refuse(
+        f"{package} is not installed here; name a version with --to"
+    )
     typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
     releases = first, *releases_between(package, first, last), last
     code, answer = bisect([f"{asked}=={one}" for one in releases], gate)

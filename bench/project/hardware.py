@@ -30,6 +30,8 @@ from pydantic import (
 from bench.records.printable import closest
 
 SHEETS = Path(__file__).with_name("hardware")
+NAMES = sorted(path.stem for path in SHEETS.glob("*.toml"))
+"""Names of all hardware sheets."""
 
 T = TypeVar("T")
 Source = Annotated[str, Field(pattern="^https://")]
@@ -137,17 +139,11 @@ class Hardware(Part):
         return self
 
 
-def known() -> list[str]:
-    """Return the names of all hardware sheets."""
-    return sorted(path.stem for path in SHEETS.glob("*.toml"))
-
-
 @functools.cache
 def hardware(name: str) -> Hardware:
     """Return the sheet of a chip; raises ValueError if there is none, or if it is invalid."""
-    names = known()
-    if name not in names:
-        raise ValueError(f"unknown hardware {name!r}; {closest(name, names)}")
+    if name not in NAMES:
+        raise ValueError(f"unknown hardware {name!r}; {closest(name, NAMES)}")
     return read(SHEETS / f"{name}.toml")
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from bench.analyse import peaks
 from bench.project.hardware import (
+    NAMES,
     SHEETS,
     Figure,
     Wraps,
     hardware,
-    known,
     read,
 )
 
@@ -45,10 +45,10 @@ def changed(tmp_path: Path, old: str, new: str) -> Path:
 
 
 def test_there_is_a_sheet_for_each_chip() -> None:
-    assert set(known()) >= ASKED
+    assert set(NAMES) >= ASKED
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_figure_has_a_public_source(name: str) -> None:
     found = dict(figures(hardware(name)))
     assert {"memory.bytes", "memory.bandwidth", "achievable"} <= found.keys()
@@ -57,13 +57,13 @@ def test_every_figure_has_a_public_source(name: str) -> None:
         assert figure.says
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_latency_is_marked_as_assumed(name: str) -> None:
     found = {path: figure for path, figure in figures(hardware(name)) if path.endswith("_s")}
     assert all(figure.assumed for figure in found.values()), found
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", NAMES)
 def test_peaks_are_of_peaks_toml_and_nowhere_else(name: str) -> None:
     sheet = hardware(name)
     published = peaks.peak(sheet.device_kind, "bf16")
@@ -72,7 +72,7 @@ def test_peaks_are_of_peaks_toml_and_nowhere_else(name: str) -> None:
     assert "flops" not in (SHEETS / f"{name}.toml").read_text(encoding="utf-8").lower()
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", NAMES)
 def test_slices_fill_their_torus_in_order(name: str) -> None:
     torus = hardware(name).torus
     if torus is None:
@@ -98,7 +98,7 @@ def test_an_unknown_name_is_an_error_with_the_closest_and_all_known() -> None:
     with pytest.raises(ValueError, match="unknown hardware 'h100-smx'") as caught:
         hardware("h100-smx")
     assert "did you mean h100-sxm" in str(caught.value)
-    assert all(name in str(caught.value) for name in known())
+    assert all(name in str(caught.value) for name in NAMES)
 
 
 @pytest.mark.parametrize("name", ["", "../h200", "H200"])

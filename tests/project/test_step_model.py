@@ -12,7 +12,7 @@ from bench.project import calibration, published_results
 from bench.project.calibration import Trial, calibrate, fit
 from bench.project.collective_costs import Route, Switch
 from bench.project.compiled_programs import Program
-from bench.project.hardware import HardwareError, hardware, known
+from bench.project.hardware import NAMES, HardwareError, hardware
 from bench.project.machines import Machine, of_ceilings, of_sheet
 from bench.project.step_model import Calibration, predict, work
 from bench.records.cells import Block, Cell, StepOptions
@@ -218,7 +218,7 @@ def test_no_step_is_shorter_than_the_communication_of_an_axis(
 
 
 def test_every_sheet_says_what_products_reach() -> None:
-    for name in known():
+    for name in NAMES:
         assert 0.5 < hardware(name).achievable.value <= 1
 
 
@@ -361,8 +361,8 @@ def test_each_microbatch_gathers_parameters_and_scatters_gradients() -> None:
 
 
 def test_a_chips_kind_is_that_of_its_links() -> None:
-    assert {name for name in known() if published_results.kind(name) == "TPU"} == {
-        name for name in known() if name.startswith("tpu")
+    assert {name for name in NAMES if published_results.kind(name) == "TPU"} == {
+        name for name in NAMES if name.startswith("tpu")
     }
 
 
