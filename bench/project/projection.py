@@ -28,19 +28,6 @@ from bench.records.mesh import MeshShape
 MOST_CHIPS = 65_536
 
 
-def sheets(text: str) -> list[Hardware]:
-    """Return the hardware sheets of a list of names such as `h100-sxm,tpu-v5p`, each once.
-
-    Raises BadInput, which lists the sheets that exist, if one does not.
-    """
-    faults: list[str] = []
-    names = dict.fromkeys(_words(text))
-    found = [sheet for name in names if (sheet := collected(faults, hardware, name, "--hardware"))]
-    if faults or not found:
-        raise BadInput(faults or ["--hardware: name at least one chip"])
-    return found
-
-
 def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
     """Return the numbers of a list such as `8,16,24` or `8..65536` (doubling), sorted, each once.
 
@@ -66,8 +53,14 @@ def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
 def targets(
     faults: list[str], names: str, chips: str, most: int = MOST_CHIPS
 ) -> tuple[list[Hardware], list[int]]:
-    """Read `--hardware` and `--chips`; append all faults, also where hardware has no slice."""
-    wanted = collected(faults, sheets, names) or []
+    """Read `--hardware`, a list such as `h100-sxm,tpu-v5p`, and `--chips`.
+
+    Appends all faults, also where hardware has no slice.
+    """
+    named = dict.fromkeys(_words(names))
+    wanted = [sheet for name in named if (sheet := collected(faults, hardware, name, "--hardware"))]
+    if not named:
+        faults.append("--hardware: name at least one chip")
     counts = collected(faults, partial(chip_counts, most=most), chips) or []
     for sheet, count in itertools.product(wanted, counts):
         try:

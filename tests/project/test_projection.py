@@ -39,7 +39,7 @@ from bench.project.calibration import Trial
 from bench.project.compiled_programs import NoProgram, Program
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
-from bench.project.projection import Projection, chip_counts, project, sheets, targets
+from bench.project.projection import Projection, chip_counts, project, targets
 from bench.records import store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
@@ -124,13 +124,19 @@ def test_what_is_no_number_of_chips_is_an_error(text) -> None:
 
 
 def test_hardware_is_known_or_an_error_that_lists_the_known() -> None:
-    assert [one.name for one in sheets("h100-sxm, tpu-v5p h100-sxm")] == ["h100-sxm", "tpu-v5p"]
-    with pytest.raises(BadInput, match=r"unknown hardware 'h100'; did you mean .*h100-sxm"):
-        sheets("h100")
     faults: list[str] = []
-    targets(faults, "tpu-v5e", "16,24")
-    (fault,) = faults
-    assert fault.startswith("--chips 24: tpu-v5e: there is no slice of 24 chips; there are 1, 4, 8")
+    found, _ = targets(faults, "h100-sxm, tpu-v5p h100-sxm", "8")
+    assert [one.name for one in found] == ["h100-sxm", "tpu-v5p"]
+    assert not faults
+    for names, told in (
+        ("", "--hardware: name at least one chip"),
+        ("h100", r"--hardware: unknown hardware 'h100'; did you mean .*h100-sxm"),
+        ("tpu-v5e", "--chips 24: tpu-v5e: there is no slice of 24 chips; there are 1, 4, 8"),
+    ):
+        faults.clear()
+        targets(faults, names, "16,24")
+        (fault,) = faults
+        assert re.match(told, fault)
 
 
 @pytest.mark.parametrize(
