@@ -66,9 +66,11 @@ class Ledger:
     Raises StoreError if the file is damaged, is no ledger, cannot be made or is open elsewhere.
     """
 
+    question: Question
+    """Of a new ledger, it is set by `start`."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._question: Question | None = None
         self.attempts: list[Attempt] = []
         self._lines, self._locked = 0, False
         if path.exists():
@@ -90,20 +92,13 @@ class Ledger:
     @property
     def options(self) -> dict[str, Any]:
         """The options that determine the block of its question; empty if it has none yet."""
-        return self._question["options"] if self._question else {}
-
-    @property
-    def question(self) -> Question:
-        """The ledger's question."""
-        if self._question is None:
-            raise StoreError(f"{self.path} has no attempts yet")
-        return self._question
+        return self.question["options"] if self._lines else {}
 
     def start(self, question: Question) -> str:
         """Store a new ledger's question; in an existing one, return how its question differs."""
         if not self._locked:
             self._lock()
-        if self._question is None:
+        if not self._lines:
             self._add(question)
         for then, now in ((self.question[name], question[name]) for name in ("block", "device")):
             if then != now:
@@ -134,8 +129,8 @@ class Ledger:
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         """Take the entry of a line into memory."""
-        if self._question is None:
-            self._question = cast("Question", entry)
+        if not self._lines:
+            self.question = cast("Question", entry)
         elif entry["number"] > len(self.attempts):
             self.attempts.append(cast("Attempt", entry))
         else:
