@@ -178,7 +178,10 @@ def build(
     # An earlier call may have left plots of other hardware.
     shutil.rmtree(plots, ignore_errors=True)
     plots.mkdir(parents=True)
-    images = [chart.write(plots) for chart in charts]
+    drawn = [
+        (chart, chart.write(plots), tables.predictions(f"Predicted: {chart.title}", chart.points))
+        for chart in charts
+    ]
     frames.write(pd.DataFrame([point.row() for point in projection.points]), folder, "predictions")
     page = write_pages(
         folder,
@@ -186,15 +189,7 @@ def build(
         projection=projection,
         here=tables.cross_validation(projection),
         missing=[f"{one.cell.name}: {one.reason}" for one in projection.missing],
-        sections=[
-            {
-                "title": chart.title,
-                "slug": chart.slug,
-                "table": tables.predictions(f"Predicted: {chart.title}", chart.points),
-                "svg": svg,
-            }
-            for chart, svg in zip(charts, images, strict=True)
-        ],
+        drawn=drawn,
         rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
         published=tables.published(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",
