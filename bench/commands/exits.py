@@ -106,12 +106,6 @@ class CommandGroup(TyperGroup):
         for command in self.commands.values():
             add_help(command)
 
-    def format_commands(self, _: Any, formatter: Any) -> None:
-        """List the commands with the first paragraph of their help, which Typer would cut."""
-        with formatter.section("Commands"):
-            helps = {name: (one.help or "") for name, one in self.commands.items()}
-            formatter.write_dl([(name, text.partition("\n\n")[0]) for name, text in helps.items()])
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command's name."""
         with _ending_on_errors():

@@ -36,6 +36,7 @@ _ENTRY = re.compile(r"^  (\w+)(?: \((.+?)\))?: (.+(?:\n {4}.+)*)", re.MULTILINE)
 def add_help(command: Any) -> None:
     """Give a command's parameters the help of its docstring's `Args:`, or else of SHARED."""
     command.help, _, entries = command.help.partition("\n\nArgs:\n")
+    command.short_help = command.help.partition("\n\n")[0]  # Typer would cut a sentence
     helps = {name: rest for name, *rest in _ENTRY.findall(SHARED + entries)}
     for parameter in command.params:
         if parameter.name in helps:
