@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
 SHOWN = (
+    *("mesh", "devices", "batch", "options", "implementation"),
     *("status", "model_flops", "unit", "units_per_step", "interleaved", "profile"),
     *("verdict", "verdict_low", "verdict_high", "tier", "behind_low", "behind_high"),
 )
@@ -268,16 +269,9 @@ class Front:
 
     def extra_info(self, name: str) -> dict[str, Any]:
         """Return the fields of a cell in benchmark.json besides its samples."""
-        cell, row, seconds = self._cells[name], self.measured(name), self.step_seconds(name)
-        info: dict[str, Any] = {
-            "workload": f"{cell.block.workload}-{cell.block.size}",
-            "mesh": str(cell.block.mesh),
-            "devices": cell.block.mesh.size,
-            "batch": cell.block.batch,
-            "options": str(cell.block.options),
-            "implementation": cell.implementation,
-            **{key: row[key] for key in SHOWN if not missing(row[key])},
-        }
+        row, seconds = self.measured(name), self.step_seconds(name)
+        info = {key: row[key] for key in SHOWN if not missing(row[key])}
+        info["workload"] = f"{row['workload']}-{row['size']}"
         if seconds and "units_per_step" in info:
             info[f"{info['unit']}/s"] = info["units_per_step"] / median_high(seconds)
         return info
