@@ -279,7 +279,8 @@ class Engine:
 
 def _as_planned(catalogue: Catalogue, plan: Plan) -> Catalogue:
     """Add what the plan implies to the catalogue: optional packages' versions, isolated steps."""
-    packages = [PACKAGES[option] for option in plan.extras]
+    used = {"input": plan.worker["inputs"], "checkpoint": plan.modes}
+    packages = [PACKAGES[option] for option, values in used.items() if values]
     versions = catalogue["versions"] | {name: catalogue["optional"][name] for name in packages}
     entries = [entry.copy() for entry in catalogue["implementations"]]
     for entry in entries:

@@ -64,12 +64,6 @@ class Plan:
         return tuple(Cell(block, name) for block in self.blocks for name in self.implementations)
 
     @property
-    def extras(self) -> list[str]:
-        """Options that need optional packages."""
-        options = {"input": self.worker["inputs"], "checkpoint": self.modes}
-        return [option for option, values in options.items() if values]
-
-    @property
     def modes(self) -> list[str]:
         """Modes in which every implementation's state is saved."""
         return [*self._phase("checkpoint").get("modes", [])]
