@@ -17,7 +17,7 @@ _BYTES = 4096
 
 
 class Turns:
-    """The supervisor's side. Hand `descriptor` and `environment` to the worker."""
+    """The supervisor's side. Give `descriptor` to the worker, and `environment` as variables."""
 
     def __init__(self) -> None:
         self._last: tuple[str, float] | None = None
@@ -26,11 +26,7 @@ class Turns:
         else:
             with tempfile.TemporaryFile() as file:
                 self.descriptor = os.dup(file.fileno())
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables to add to the environment of the worker."""
-        return {VARIABLE: str(self.descriptor)}
+        self.environment = {VARIABLE: str(self.descriptor)}
 
     def read(self) -> tuple[str, float]:
         """Return the arm whose turn it is and its seconds so far; `("", 0.0)` between turns."""
