@@ -307,7 +307,7 @@ class _Planner:
     def workloads(self, preset: Preset) -> list[tuple[str, str]]:
         entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
         outside = [name_of(path) for path in self.options.workload_path]
-        names = self.options.workloads
+        names: Sequence[str] = self.options.workloads
         if not outside:  # a file given only by its path is the only one to measure
             names = names or preset.workloads or tuple(entries)
         chosen = (self._workload(text, entries, outside) for text in _unique([*names, *outside]))

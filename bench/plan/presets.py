@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,44 +39,39 @@ compiles."""
 class Preset:
     """Defaults for everything that the options of a run leave open."""
 
-    workloads: tuple[str, ...]
+    workloads: Sequence[str]
     """If empty, every workload at its default size."""
-    batch_factors: tuple[int, ...]
+    batch_factors: Sequence[int]
     """Batches, as multiples of the workload's default batch."""
-    precisions: tuple[str, ...]
+    precisions: Sequence[str]
     scaling: str
     launches: int
     rounds: int
     seconds: float
     past_cores: bool
     """Whether default meshes of virtual devices may have more devices than there are cores."""
-    meshes: tuple[str, ...] = ()
+    meshes: Sequence[str] = ()
     """Those that fit the devices are measured; if empty, meshes of `data`."""
     only_ends: bool = False
     """Whether default meshes are only one device and all devices, without those in between."""
     microbatches: int = 1
-    implementations: tuple[str, ...] = (EXACT,)
+    implementations: Sequence[str] = (EXACT,)
     margin: float = MARGIN
     """Margin of a gate; other runs use what the preset can resolve on this machine."""
-    parts: tuple[Preset, ...] = ()
+    parts: Sequence[Preset] = ()
     """Presets whose blocks make up this preset."""
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def _changed(preset: Preset | None, own: dict[str, Any]) -> Preset:
-    """Return a preset with these fields in place of its own."""
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in own.items()}
-    return replace(preset, **fields) if preset else Preset(**fields)
-
-
 def _presets() -> dict[str, Preset]:
     found: dict[str, Preset] = {}
     for name, own in _TABLE["presets"].items():
         like = found.get(own.pop("like", ""))
-        parts = [_changed(like, part) for part in own.pop("parts", ())]
-        found[name] = _changed(like, {**own, "parts": parts})
+        make: Callable[..., Preset] = partial(replace, like) if like else Preset
+        parts = [make(**part) for part in own.pop("parts", ())]
+        found[name] = make(**own, parts=parts)
     return found
 
 
