@@ -178,8 +178,7 @@ def torus(payload: float, route: Route, phases: int) -> Cost:
     own = payload * (1 - missing) / links if links else 0.0
     steps = (route.between.members - 1) * route.between.latency_s
     return _flow(
-        "torus",
-        route.overhead_s,
+        route,
         (phases * _hops_s(rings), phases * own),
         (phases * steps, phases * _between(payload, route)),
     )
@@ -211,7 +210,7 @@ def all_to_all(payload: float, route: Route) -> Cost:
         default=0.0,
     )
     network = (route.between.latency_s, between)
-    return _flow("torus", route.overhead_s, (_hops_s(route.inside), own), network)
+    return _flow(route, (_hops_s(route.inside), own), network)
 
 
 def collective_permute(payload: float, route: Route) -> Cost:
@@ -248,16 +247,14 @@ def _sum(algorithm: str, latency: float, inside: float, between: float) -> Cost:
     return _cost(algorithm, latency + max(inside, between), latency, inside, between)
 
 
-def _flow(
-    algorithm: str, overhead: float, inside: tuple[float, float], between: tuple[float, float]
-) -> Cost:
+def _flow(route: Route, inside: tuple[float, float], between: tuple[float, float]) -> Cost:
     """Return the cost on a torus, whose chips forward bytes while receiving, beside the network.
 
     `inside` has the seconds of the hops and of the bytes, of which the larger counts; `between` has
     those of the steps and of the bytes, which add up.
     """
-    seconds = overhead + max(*inside, sum(between))
-    return _cost(algorithm, seconds, max(inside[0], between[0]), inside[1], between[1])
+    seconds = route.overhead_s + max(*inside, sum(between))
+    return _cost("torus", seconds, max(inside[0], between[0]), inside[1], between[1])
 
 
 def _cost(algorithm: str, seconds: float, *parts: float) -> Cost:

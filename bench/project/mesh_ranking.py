@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
@@ -102,16 +102,10 @@ def rank(
     return Plan(title, sheet, ranked, dict(unsupported), dict(refused))
 
 
-def _struck_through(column: Column) -> Column:
-    """Return the column with the values of rows that may not fit struck out."""
-
-    def figure(one: Prediction) -> Figure:
-        plain = column.figure(one)
-        if one.fits:
-            return plain
-        return Figure(Markup("<s>{}</s>").format(escape(plain.main)), "may not fit")
-
-    return replace(column, value=figure)
+def _struck_through(one: Prediction) -> Figure:
+    """Return the implementation, struck out if its step may not fit."""
+    plain = IMPLEMENTATION.figure(one)
+    return plain if one.fits else Figure(Markup("<s>{}</s>").format(plain.main), "may not fit")
 
 
 def remarks(plan: Plan) -> list[str]:
@@ -130,7 +124,8 @@ def build(plan: Plan, folder: Path) -> Path:
         for cell in [one.program.cell]
     ]
     frames.write(pd.DataFrame(rows), folder, "plan")
-    columns = (MESH, _struck_through(IMPLEMENTATION), STEP, INTERVAL, MFU, BOUND, MEMORY)
+    implementation = replace(IMPLEMENTATION, value=_struck_through)
+    columns = (MESH, implementation, STEP, INTERVAL, MFU, BOUND, MEMORY)
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)
     return write_pages(folder, "plan", plan=plan, table=table, rests=rests)
