@@ -199,12 +199,9 @@ def _fault(name: str, kind: str, value: object) -> str:
 
 def _known(given: Mapping[str, Any], wrong: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields' values except those that are wrong or derive from wrong ones."""
-    known: dict[str, Any] = {}
+    known = {name: value for name, value in given.items() if name not in wrong}
     for name, field in DistributedConfig.model_fields.items():
-        if name in given:
-            if name not in wrong:
-                known[name] = given[name]
-        else:
+        if name not in given:
             with suppress(KeyError):
                 known[name] = field.get_default(call_default_factory=True, validated_data=known)
     return known

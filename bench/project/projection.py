@@ -164,7 +164,6 @@ def project(
     all cells of the run serve for calibration. Raises BadInput if the run has no launches or
     ceilings, no timed cell is selected, or hardware has no published peak for the precision.
     """
-    cells = cell_table.build(run).cells
     ceilings = peaks.ceilings(run.block_rows)
     name = run.directory.name
     if not run.block_rows:
@@ -172,8 +171,8 @@ def project(
         raise BadInput([f"{name} has no launches{lost}"])
     if not ceilings:
         raise BadInput([f"{name} has no ceilings: the run failed to measure them"])
-    timed = cells[cells["status"] == "ok"]
-    times = dict(zip(timed["cell"], timed["step_s"].astype(float), strict=True))
+    cells = cell_table.build(run).rows
+    times = {cell["cell"]: cell["step_s"] for cell in cells if cell["status"] == "ok"}
     rows = [row for row in run.decisive() if row["cell"] in times]
     selected = [Cell.of(row) for row in rows if select(row["cell"])]
     if not selected:

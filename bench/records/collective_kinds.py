@@ -11,12 +11,7 @@ def bus_factor(kind: str, members: int) -> float:
     all-reduce, (n - 1) / n for a reduce-scatter, all-gather or all-to-all. A collective-permute
     sends the whole payload. ValueError if the kind is not one of KINDS.
     """
+    if kind not in KINDS:
+        raise ValueError(f"unknown collective {kind!r}; choose from: {', '.join(KINDS)}")
     share = (members - 1) / members
-    match kind:
-        case "all-reduce":
-            return 2 * share
-        case "reduce-scatter" | "all-gather" | "all-to-all":
-            return share
-        case "collective-permute":
-            return 1.0
-    raise ValueError(f"unknown collective {kind!r}; choose from: {', '.join(KINDS)}")
+    return {"all-reduce": 2 * share, "collective-permute": 1.0}.get(kind, share)
