@@ -203,14 +203,12 @@ def _known(
 
 
 def from_row(row: CellRow) -> Program | NoProgram:
-    """Return the program of a stored run's cell, from the figures stored with its measurement.
+    """Return the program of a stored run's ok cell, from the figures stored with its measurement.
 
     Its state's size is that of its donated buffers, or else of all arguments including the batch.
     """
     cell = Cell.of(row)
     mesh = cell.block.mesh
-    if row["status"] != "ok":
-        return NoProgram(cell, f"{row['status']}: {row['reason']}")
     communication, memory, cost = row.get("communication"), row.get("memory"), row.get("cost")
     flops = max(row.get("traced_flops") or 0.0, row.get("product_flops") or 0.0)
     if communication is None or memory is None or cost is None or not flops:
@@ -249,8 +247,6 @@ def _why_not(cell: Cell, catalogue: Catalogue) -> str:
         return f"{block.workload} has no size {block.size}; there are {', '.join(sizes)}"
     if block.mesh.size > MOST_DEVICES:
         return f"{block.mesh} has more than {MOST_DEVICES:,} devices, the most to compile for"
-    if block.options.variant:
-        return "a variant sets the environment of a measuring process; leave the variant out"
     return ""
 
 

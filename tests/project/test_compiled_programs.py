@@ -259,9 +259,6 @@ def test_what_cannot_be_asked_for_says_what_can(catalogue, children):
         "there is no workload gpt3; there are linear, mlp": cell(workload="gpt3"),
         "linear has no size huge; there are tiny": cell(size="huge"),
         "data=2048 has more than 1,024 devices, the most to compile for": cell(mesh="data=2048"),
-        "a variant sets the environment of a measuring process; leave the variant out": replace(
-            cell(), block=replace(cell().block, options=StepOptions(variant="lhs"))
-        ),
     }
     assert programs(list(wanted.values()), catalogue=catalogue) == [
         NoProgram(own, reason) for reason, own in wanted.items()
@@ -315,7 +312,6 @@ def test_a_stored_cell_has_a_program():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"status": "oom", "reason": "out of memory"}, "oom: out of memory"),
         ({"memory": None}, "its stored row lacks figures of the compiled step"),
         ({"traced_flops": None, "product_flops": 0.0}, "its stored row lacks figures"),
         ({"communication": []}, "its programs contain none of the communication"),
