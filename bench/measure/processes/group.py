@@ -238,7 +238,7 @@ class LocalProcess(Guarded):
     def ended(self) -> Ended:
         """Describe the end of a process that has ended."""
         by_kernel = killed_by_kernel(self._oom_kills, read_counters())
-        code, tail = self.code(0) or 0, self.tail()
+        code, tail = self.code(0) or 0, [*self.tail]
         return Ended(ended=code, tail=tail, killed_by_kernel=by_kernel, note=self._note)
 
     def kill(self) -> None:

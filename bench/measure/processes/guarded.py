@@ -37,7 +37,8 @@ class Guarded(Guard):
         )
         self._on_line = on_line
         self._input: queue.Queue[str | None] = queue.Queue()
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        """The last lines of its stderr, without empty ones."""
         targets = self._feed, self._read_out, self._read_err
         self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
         for thread in self._threads:
@@ -46,10 +47,6 @@ class Guarded(Guard):
     def send_line(self, line: str | None) -> None:
         """Queue a line for its stdin; None closes it."""
         self._input.put(line)
-
-    def tail(self) -> list[str]:
-        """Return the last lines of its stderr, without empty ones."""
-        return [line for line in self._tail if line.strip()]
 
     def kill(self) -> None:
         """Kill it and everything that it started, which could keep its output open."""
@@ -75,8 +72,8 @@ class Guarded(Guard):
     def _read_err(self) -> None:
         stderr = cast("IO[str]", self.process.stderr)
         with contextlib.suppress(OSError, ValueError), stderr:
-            for line in iter(lambda: stderr.readline(_LINE_CHARACTERS), ""):
-                self._tail.append(line.rstrip("\n"))
+            lines = iter(lambda: stderr.readline(_LINE_CHARACTERS), "")
+            self.tail.extend(line.rstrip("\n") for line in lines if line.strip())
 
 
 class ChildError(Exception):
@@ -134,7 +131,7 @@ class Child(Guarded):
         while code is None and (left_s := self._last_line_at + timeout_s - time.monotonic()) > 0:
             code = self.code(left_s)
         self.kill()
-        return Answer("".join(self._out), self.tail(), code)
+        return Answer("".join(self._out), [*self.tail], code)
 
     def _add(self, line: str | None) -> None:
         if line is not None:

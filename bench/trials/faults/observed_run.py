@@ -197,7 +197,7 @@ class Front(Child):
             self._wait_while(lambda: bool(self._others()) and time.monotonic() < gone)
         left = self._others()
         self.kill()
-        out = "".join(self._out) + "\n".join(self.tail()) + late
+        out = "".join(self._out) + "\n".join(self.tail) + late
         return Ended(self.code(0) or 0, out, self._cut_s, left)
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
