@@ -20,8 +20,6 @@ from bench.records.mesh import MeshShape
 from bench.records.paths import PROGRAM
 from bench.records.variants import Variant
 
-SCALINGS = ("strong", "weak", "both")
-
 _WORDS = {
     "preset": PRESETS[0],
     "presets": ", ".join(PRESETS),
@@ -63,7 +61,7 @@ class Options:
     devices: str | None = _option(whole)
     processes: tuple[str, ...] = _option(whole, "extend")
     distributed: str | None = _option()
-    scaling: str | None = _option(choice(SCALINGS))
+    scaling: str | None = _option(choice(("strong", "weak", "both")))
     launches: str | None = _option(partial(whole, most=10_000))
     rounds: str | None = _option(whole)
     seconds: str | None = _option(positive("number of seconds"))

@@ -8,17 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bench.records.mesh import MeshShape
+from bench.records.messages import ImplementationEntry
 from bench.records.statuses import MARGIN
 
 EXACT, OTHERS = "exact", ("approximate", "foreign")
 CLASSES = EXACT, *OTHERS
 """Classes of implementations. OTHERS are also keys of their entries in a catalogue."""
-
-Entry = Mapping[str, Any]
-"""An implementation of a catalogue: see bench.records.messages.ImplementationEntry."""
 
 REGRESS, UPGRADE = "regress", "upgrade"
 """The default presets of a gate: with a revision, and with another version."""
@@ -105,7 +102,7 @@ def placed(
     return pairs
 
 
-def is_exact(entry: Entry) -> bool:
+def is_exact(entry: ImplementationEntry) -> bool:
     """Whether a run measures this implementation unless its options name others.
 
     Foreign ones need packages and processes that few runs want; approximate ones are other steps.
@@ -113,14 +110,14 @@ def is_exact(entry: Entry) -> bool:
     return not entry.keys() & set(OTHERS)
 
 
-def expanded(names: Iterable[str], entries: Mapping[str, Entry]) -> list[str]:
+def expanded(names: Iterable[str], entries: Mapping[str, ImplementationEntry]) -> list[str]:
     """Replace the names of classes by those of their implementations."""
     classes = {kind: [own for own, entry in entries.items() if kind in entry] for kind in OTHERS}
     classes[EXACT] = [own for own, entry in entries.items() if is_exact(entry)]
     return [own for name in names for own in classes.get(name, [name])]
 
 
-def why_not_isolated(entry: Entry) -> str:
+def why_not_isolated(entry: ImplementationEntry) -> str:
     """Say why an implementation cannot be isolated in a process of its own; empty if it can."""
     if "foreign" in entry:
         return "always runs in processes of its own"
