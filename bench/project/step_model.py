@@ -61,11 +61,7 @@ class Calibration:
     spread: float | None
     """Half the width of the 95 % interval of log step time; None if unknown."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """`share` of each implementation that was measured."""
-
-    def share_of(self, implementation: str) -> float:
-        """Return the implementation's own share, or the common one if it was not measured."""
-        return self.shares.get(implementation, self.share)
+    """`share` of each implementation that was measured; all others have the common one."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,8 @@ class Work:
 
     def compute_s(self, calibration: Calibration) -> float:
         """Return the seconds of the FLOPs at the calibrated rate."""
-        return self.products_s / calibration.share_of(self.program.cell.implementation)
+        name = self.program.cell.implementation
+        return self.products_s / calibration.shares.get(name, calibration.share)
 
     def overlapped_s(self, compute: float) -> float:
         """Return the seconds of compute and hideable communication, with all of the latter hidden.

@@ -271,10 +271,11 @@ def observations(groups: int, error: float = 0.0) -> list[Trial]:
 def test_a_fit_finds_the_figures_that_steps_were_made_with() -> None:
     found = fit(observations(4))
     assert found.exposed == pytest.approx(0.8, abs=0.02)
-    assert found.share_of("one") == pytest.approx(0.7, rel=0.02)
-    assert found.share_of("two") == pytest.approx(0.5, rel=0.02)
+    assert found.shares["one"] == pytest.approx(0.7, rel=0.02)
+    assert found.shares["two"] == pytest.approx(0.5, rel=0.02)
     # Of one that was not measured nothing is known but the others.
-    assert 0.5 < found.share_of("three") < 0.7
+    other = work(step(flops=1e12, name="three"), MACHINE)
+    assert 0.5 < other.products_s / other.compute_s(found) < 0.7
 
 
 def test_what_steps_do_not_tell_stays_as_assumed() -> None:
@@ -291,7 +292,7 @@ def test_no_share_exceeds_1(names: tuple[str, ...]) -> None:
     """However short the products were, or however long the communication took."""
     made = [one.work for one in observations(4) if one.cell.implementation in names]
     short = fit([Trial(one, 0.3 * one.step_s(IDEAL), "any") for one in made])
-    assert [short.share_of(name) for name in names] == pytest.approx([1] * len(names))
+    assert [one.products_s / one.compute_s(short) for one in made] == pytest.approx([1] * len(made))
     assert short.share <= 1
     late = replace(IDEAL, exposed=4)
     assert fit([Trial(one, one.step_s(late), "any") for one in made]).exposed == pytest.approx(1)
