@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from bench.analyse.cell_table import Tables
     from bench.present.explanation import Explanation
 
-_LISTED = 3
-"""The most cells that a message names."""
-
 
 def explain(
     a: str, b: str, run: str | None = None, every: Annotated[bool, typer.Option("--all")] = False
@@ -149,7 +146,7 @@ def _unknown(name: str, known: Collection[str], said: str) -> str:
     """Return the fault that no single cell has this name, with the most similar names."""
     several = sorted(cell for cell in known if cell.endswith(f"/{name}"))
     names = several or sorted(known)
-    near = difflib.get_close_matches(name, names, n=_LISTED, cutoff=0)
+    near = difflib.get_close_matches(name, names, cutoff=0)  # at most three
     others = f", and {len(names) - len(near)} more" if len(names) > len(near) else ""
     fault = f"several cells end in {name}:" if several else f"{said} {name}; there are"
     return f"{fault} {', '.join(near) or 'none'}{others}"
