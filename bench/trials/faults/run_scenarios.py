@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Concatenate, ParamSpec, cast
 
 from bench.records import store
 from bench.trials.faults.observed_run import GOOD, RUN, Front, Lab, Outcome, UnavailableError
 
+P = ParamSpec("P")
 Trial = Callable[[Lab, Outcome], None]
 """Injects a fault into runs and records the outcome."""
 
@@ -26,37 +27,36 @@ ALL = (*GOOD, LATER)
 LAST_LINE = r".*\Z"
 
 
+def of_arguments(run: Callable[Concatenate[Lab, Outcome, P], None]) -> Callable[P, Trial]:
+    """Turn a trial that takes further arguments into a function of these that returns the trial."""
+    return lambda *args, **options: lambda lab, outcome: run(lab, outcome, *args, **options)
+
+
+@of_arguments
 def planted(
-    file: str, status: str, reason: str, *words: str, code: int = 1, beside: Sequence[str] = GOOD,
-    batch: int = 8,
-) -> Trial:  # fmt: skip
+    lab: Lab, outcome: Outcome, file: str, status: str, reason: str, *words: str, code: int = 1,
+    beside: Sequence[str] = GOOD, batch: int = 8,
+) -> None:  # fmt: skip
     """Measure the planted implementation `file` beside good ones, which must be ok.
 
     The run has this global batch and the options `words`, and must end with `code`. The planted
     cell must have this status, and a reason that matches this pattern.
     """
-
-    def trial(lab: Lab, outcome: Outcome) -> None:
-        ended = lab.measure(file, words=("--batch-sizes", str(batch), *words)).wait()
-        outcome.check_end(ended, code)
-        outcome.check_cell(lab.cells().get(f"{batch}/{file}"), status, reason)
-        outcome.check_run(lab, (batch,), beside)
-
-    return trial
+    ended = lab.measure(file, words=("--batch-sizes", str(batch), *words)).wait()
+    outcome.check_end(ended, code)
+    outcome.check_cell(lab.cells().get(f"{batch}/{file}"), status, reason)
+    outcome.check_run(lab, (batch,), beside)
 
 
-def refused(file: str, reason: str) -> Trial:
+@of_arguments
+def refused(lab: Lab, outcome: Outcome, file: str, reason: str) -> None:
     """Select a planted implementation that must be refused before anything is measured.
 
     The run's output must match the pattern `reason`.
     """
-
-    def trial(lab: Lab, outcome: Outcome) -> None:
-        outcome.check_end(lab.measure(file).wait(), 4, reason)
-        outcome.cell = outcome.others = "refused while planning"
-        outcome.expect(not lab.run.exists(), "a run was created")
-
-    return trial
+    outcome.check_end(lab.measure(file).wait(), 4, reason)
+    outcome.cell = outcome.others = "refused while planning"
+    outcome.expect(not lab.run.exists(), "a run was created")
 
 
 def of_two(file: str, status: str, reason: str) -> Trial:
@@ -66,17 +66,14 @@ def of_two(file: str, status: str, reason: str) -> Trial:
     return planted(file, status, reason, *words, beside=GOOD[1:])
 
 
-def bad_workload(file: str, reason: str) -> Trial:
+@of_arguments
+def bad_workload(lab: Lab, outcome: Outcome, file: str, reason: str) -> None:
     """Measure a planted workload, with which no cell can be right."""
-
-    def trial(lab: Lab, outcome: Outcome) -> None:
-        outcome.check_end(lab.measure(workload=file).wait(), 1)
-        for name in GOOD:
-            outcome.check_cell(lab.cells().get(f"8/{name}"), "wrong", reason)
-        outcome.check_run(lab, ())
-        outcome.others = "none can be ok"
-
-    return trial
+    outcome.check_end(lab.measure(workload=file).wait(), 1)
+    for name in GOOD:
+        outcome.check_cell(lab.cells().get(f"8/{name}"), "wrong", reason)
+    outcome.check_run(lab, ())
+    outcome.others = "none can be ok"
 
 
 def front_killed(lab: Lab, outcome: Outcome) -> None:
@@ -92,16 +89,13 @@ def front_killed(lab: Lab, outcome: Outcome) -> None:
     outcome.cell = f"killed, then resumed: {outcome.cell}"
 
 
-def interrupted(number: signal.Signals) -> Trial:
+@of_arguments
+def interrupted(lab: Lab, outcome: Outcome, number: signal.Signals) -> None:
     """Send the supervisor a signal in its second block; it must then end cleanly."""
-
-    def trial(lab: Lab, outcome: Outcome) -> None:
-        front = _second_block(lab)
-        os.kill(front.pid, number)
-        outcome.cell = outcome.check_end(front.wait(), 2, r"interrupted[^\n!]*")
-        outcome.check_run(lab, _first_block(lab, outcome), ALL)
-
-    return trial
+    front = _second_block(lab)
+    os.kill(front.pid, number)
+    outcome.cell = outcome.check_end(front.wait(), 2, r"interrupted[^\n!]*")
+    outcome.check_run(lab, _first_block(lab, outcome), ALL)
 
 
 def full_disk(lab: Lab, outcome: Outcome) -> None:
@@ -156,21 +150,18 @@ def resumed_while_measured(lab: Lab, outcome: Outcome) -> None:
     outcome.check_run(lab, BATCHES, ALL)
 
 
-def damaged(damage: Callable[[bytes], bytes]) -> Trial:
+@of_arguments
+def damaged(lab: Lab, outcome: Outcome, damage: Callable[[bytes], bytes]) -> None:
     """Damage the file of a run's first launch, then rebuild its report and resume the run."""
-
-    def trial(lab: Lab, outcome: Outcome) -> None:
-        outcome.check_end(lab.measure(words=TWO_BLOCKS).wait(), 0)
-        (path, *_) = sorted((lab.run / store.LAUNCHES).iterdir())
-        path.write_bytes(damage(path.read_bytes()))
-        file = f"{store.LAUNCHES}/{path.name}"
-        named = f".*{re.escape(file)}.*"
-        warning = outcome.check_end(Front(lab, ("report", RUN)).wait(), 0, named)
-        outcome.check_end(lab.measure(resume=True).wait(), 0, named)
-        outcome.cell = f"set aside and measured again: {warning}"
-        outcome.check_run(lab, BATCHES, except_for=file)  # the damaged bytes are kept
-
-    return trial
+    outcome.check_end(lab.measure(words=TWO_BLOCKS).wait(), 0)
+    (path, *_) = sorted((lab.run / store.LAUNCHES).iterdir())
+    path.write_bytes(damage(path.read_bytes()))
+    file = f"{store.LAUNCHES}/{path.name}"
+    named = f".*{re.escape(file)}.*"
+    warning = outcome.check_end(Front(lab, ("report", RUN)).wait(), 0, named)
+    outcome.check_end(lab.measure(resume=True).wait(), 0, named)
+    outcome.cell = f"set aside and measured again: {warning}"
+    outcome.check_run(lab, BATCHES, except_for=file)  # the damaged bytes are kept
 
 
 def change_a_byte(content: bytes) -> bytes:
