@@ -95,13 +95,6 @@ def test_stepping_keeps_a_number_of_cores_busy() -> None:
     assert all(one != next_one for one, next_one in itertools.pairwise(levels))
 
 
-def test_an_unknown_pattern_is_refused() -> None:
-    with pytest.raises(ValueError, match="no load pattern 'noisy'; there are: quiet, bursty"):
-        next(segments("noisy", 0, 1, 0))
-    with pytest.raises(ValueError, match="no load pattern 'noisy'"), load("noisy"):
-        pass
-
-
 def test_quiet_starts_nothing() -> None:
     with load("quiet") as pids:
         assert pids == ()
