@@ -24,7 +24,7 @@ def test_differences_are_taken_between_turns(tmp_path, monkeypatch):
         folder = tmp_path / f"cpu{core}" / "cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text(f"{khz}\n")
-    with HostWatch(str(tmp_path)) as watch:
+    with HostWatch(tmp_path) as watch:
         clock[0], own[0] = 100.5, 7.25
         times.update(user=10.5, steal=0.6, iowait=4.0)
         slot = watch.slot()
@@ -41,7 +41,7 @@ def test_differences_are_taken_between_turns(tmp_path, monkeypatch):
 
 def test_what_the_system_does_not_count_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=1.0, system=1.0))
-    with HostWatch(str(tmp_path)) as watch:
+    with HostWatch(tmp_path) as watch:
         slot = watch.slot()
     assert (slot["steal_s"], slot["mhz"]) == (0, None)
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from bench.records import nvml
-from bench.records.host import cores, host_id
+from bench.records.host import CPUS, cores, host_id
 from bench.records.nvml import UnknownError
 from bench.records.row_parts import Energy
 from bench.records.rows import EnergyMeter
@@ -27,7 +27,6 @@ from bench.worker import process_exchange
 from bench.worker.prove.failures import name_and_text
 
 POWERCAP = Path("/sys/class/powercap")
-TOPOLOGY = Path("/sys/devices/system/cpu")
 
 LOOK_S = 0.5
 """Time limit of measuring the counters' update interval."""
@@ -74,7 +73,7 @@ def package(folder: Path) -> Counter:
     return Counter(name, "CPU package", joules)
 
 
-def packages(powercap: Path = POWERCAP, topology: Path = TOPOLOGY) -> list[Counter]:
+def packages(powercap: Path = POWERCAP, topology: Path = CPUS) -> list[Counter]:
     """Find the counters of the packages that this process may run on; UnknownError without any."""
     folders: dict[str, Path] = {}
     # A package may appear twice, by registers and by memory-mapped I/O, but counts once.

@@ -18,10 +18,9 @@ import numpy as np
 import psutil
 
 from bench.records import nvml
+from bench.records.host import CPUS
 from bench.records.row_parts import BoardSlot
 from bench.records.rows import HostSlot
-
-FREQUENCIES = "/sys/devices/system/cpu"
 
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
@@ -72,17 +71,15 @@ def _reading(more_cpu_s: Callable[[], float]) -> np.ndarray:
 
 
 class HostWatch(ExitStack):
-    """Reads the system's counters, and the cores' frequencies in a folder, between turns.
+    """Reads the system's counters, and the frequencies of the cores in `cpus`, between turns.
 
     `more_cpu_s` returns the CPU seconds of further processes of the launch.
     """
 
-    def __init__(
-        self, frequencies: str = FREQUENCIES, more_cpu_s: Callable[[], float] = float
-    ) -> None:
+    def __init__(self, cpus: Path = CPUS, more_cpu_s: Callable[[], float] = float) -> None:
         super().__init__()
         self._more_cpu_s = more_cpu_s
-        cores = sorted(Path(frequencies).glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        cores = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
         # psutil.cpu_freq would read /proc/cpuinfo, which takes milliseconds on many cores.
         self._frequencies = [self.enter_context(core.open("rb", buffering=0)) for core in cores]
         self._cores = os.cpu_count() or 1
