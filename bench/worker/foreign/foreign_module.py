@@ -241,7 +241,7 @@ def _described(problem: Problem, mesh: Mesh) -> dict[str, Any]:
         "microbatches": problem.microbatches,
         "mesh": dict(mesh.shape),
         "platform": mesh.devices.flat[0].platform,
-        "timed": not is_proving(),
+        "timed": not is_proving.get(),
     }
 
 

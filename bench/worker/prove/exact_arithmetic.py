@@ -9,27 +9,21 @@ from typing import Any
 import jax
 import numpy as np
 
+from bench.contract.logical_axes import traced_with
 from bench.contract.model_state import is_float
 from bench.worker.prove.carried_state import is_key
 from bench.worker.read.compilation import jax_options, remembered_programs
 
-_is_proving: ContextVar[bool] = ContextVar("is_proving", default=False)
-
-
-def is_proving() -> bool:
-    """Whether programs are built for a proof, and never timed."""
-    return _is_proving.get()
+is_proving: ContextVar[bool] = ContextVar("is_proving", default=False)
+"""Whether programs are built for a proof, and never timed."""
 
 
 @contextmanager
 def cheap_programs(programs: Path) -> Iterator[None]:
     """Compile for a proof: on CPU with few optimizations, which would save no time on GPUs."""
-    token, little = _is_proving.set(True), jax.default_backend() == "cpu"
-    try:
-        with jax_options(jax_disable_most_optimizations=little), remembered_programs(programs):
-            yield
-    finally:
-        _is_proving.reset(token)
+    little = jax_options(jax_disable_most_optimizations=jax.default_backend() == "cpu")
+    with traced_with(is_proving, True), little, remembered_programs(programs):
+        yield
 
 
 @contextmanager
