@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from bench.worker.event_stream import answer_requests
 from bench.worker.prove.failures import name_and_text
 from bench.worker.read.device_memory import memory_count
 from bench.worker.time import energy_counters
+from bench.worker.trace import xspace
 
 SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
@@ -65,7 +65,7 @@ def _count_energy(_platform: str) -> str:
     return ""
 
 
-def trace(platform: str) -> str:
+def trace(_platform: str) -> str:
     """Trace a matrix product."""
     product = jax.jit(jnp.dot)
     x = jnp.ones((SIZE, SIZE))
@@ -74,11 +74,8 @@ def trace(platform: str) -> str:
         with jax.profiler.trace(folder):
             product(x, x).block_until_ready()
         (path,) = Path(folder).rglob("*.xplane.pb")
-        data: Any = jax.profiler.ProfileData.from_file(str(path))
-        wanted = "/host:CPU" if platform == "cpu" else "/device:"
-        planes = [plane for plane in data.planes if plane.name.startswith(wanted)]
-        shown = any(list(line.events) for plane in planes for line in plane.lines)
-    return "" if shown else "the profiler showed no operation of a device"
+        recording = xspace.read(path.read_bytes(), "")
+    return "" if recording.events else "the profiler showed no operation of a device"
 
 
 if __name__ == "__main__":
