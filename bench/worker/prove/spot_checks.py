@@ -330,13 +330,9 @@ class SpotChecks:
             if lost := why_lost(kept, reached.right):
                 return lost
             reached.kept, reached.check = kept, found.check
-        return self._passed(kept, reached.check)
-
-    def _passed(self, kept: SpanRecord, check: ProofCheck) -> str:
-        watched = self._watched[kept.arm.name]
         watched.suspected = max(0, watched.suspected - 1)
-        worst = self.checks.get(kept.arm.name, check)
-        self.checks[kept.arm.name] = max(worst, check, key=_share)
+        worst = self.checks.get(kept.arm.name, reached.check)
+        self.checks[kept.arm.name] = max(worst, reached.check, key=_share)
         return ""
 
     def _why_left_out(self, kept: SpanRecord, left: LastCheck) -> str:
