@@ -8,14 +8,12 @@ processes connect once, with only CPU devices, and disconnect.
 
 import json
 import os
-import sys
-from typing import TextIO
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bench.worker import event_stream
+from bench.worker.event_stream import answer_requests
 
 _LONGEST = 512
 """Bytes to which each process pads its address, because a broadcast needs equal shapes."""
@@ -27,14 +25,10 @@ def meet(own: dict[str, str | int]) -> dict[str, str | int]:
     jax.distributed.initialize(cluster_detection_method=os.environ.get("LOCKSTEP_DETECTION"))
     text = np.frombuffer(json.dumps(own).encode().ljust(_LONGEST), np.uint8)
     main: dict[str, str | int] = json.loads(bytes(multihost_utils.broadcast_one_to_all(text)))
-    return main | {"rank": jax.process_index(), "world_size": jax.process_count()}
-
-
-def main(answer: TextIO) -> None:
-    """Answer the request on stdin."""
-    print(json.dumps(meet(json.loads(sys.stdin.readline()))), file=answer)
+    main |= {"rank": jax.process_index(), "world_size": jax.process_count()}
     jax.distributed.shutdown()
+    return main
 
 
 if __name__ == "__main__":
-    event_stream.run(main)
+    answer_requests(meet)
