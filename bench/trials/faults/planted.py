@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +34,7 @@ from jax.sharding import PartitionSpec as P
 from bench.contract import Implementation, Problem, TrainStep
 from bench.contract.workloads import linear
 from bench.trials.faults import FOLDER
+from bench.trials.faults.planted_foreign import spin
 from bench.trials.faults.planted_steps import CHANGES, frame_with, timed
 
 SIZES = linear.SIZES
@@ -211,13 +211,6 @@ def _move_the_start() -> None:
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
 
 
-@cache  # once per process
-def _spin() -> None:
-    """Leave a thread running that works, without Python's lock, during other arms' turns."""
-    block = bytes(1 << 20)
-    threading.Thread(target=lambda: [sha256(block) for _ in iter(int, 1)], daemon=True).start()
-
-
 ACTIONS: dict[str, Action] = {
     "raise": _raise,
     "interrupt": partial(_raise, KeyboardInterrupt),
@@ -251,7 +244,7 @@ ACTIONS: dict[str, Action] = {
     "clear_caches": jax.clear_caches,
     "set_flags": _set_flags,
     "move_start": _move_the_start,
-    "spin": _spin,
+    "spin": spin,
     # Leave a daemon that works during other arms' turns.
     "spin_child": cache(partial(os.system, "(while :; do :; done) >/dev/null 2>&1 &")),
     # End the process from a thread, most likely in another arm's turn.

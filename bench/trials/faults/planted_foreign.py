@@ -61,7 +61,7 @@ def _timed() -> bool:
 
 
 @cache
-def _spin() -> None:
+def spin() -> None:
     """Leave a thread running that works while other arms are timed."""
     block = np.ones(1 << 16)  # summed without Python's lock
     threading.Thread(target=lambda: [block.sum() for _ in iter(int, 1)], daemon=True).start()
@@ -82,7 +82,7 @@ IN_ROUNDS: dict[str, Callable[[], object]] = {
     "foreign_sleep": threading.Event().wait,
     "foreign_lie": _report_false_times,
     "foreign_print": lambda: os.write(3, b"printed\n"),  # the channel, beneath the helper
-    "foreign_spin": _spin,
+    "foreign_spin": spin,
 }
 """Faults in the timed steps."""
 
