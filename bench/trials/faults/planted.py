@@ -111,10 +111,6 @@ def _raise(error: type[BaseException] = RuntimeError) -> NoReturn:
     raise error("planted")
 
 
-def _send(number: signal.Signals) -> Action:
-    return _noted(lambda: os.kill(os.getpid(), number))
-
-
 def _allocate_on_host() -> None:
     """Allocate 64 GiB under an address space limit that leaves 1 GiB, also to other arms."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -218,8 +214,8 @@ ACTIONS: dict[str, Action] = {
     "quit": partial(sys.exit, "planted"),
     "end": _noted(partial(os._exit, 0)),
     "end_with_7": partial(os._exit, 7),
-    "kill": _send(signal.SIGKILL),
-    "stop": _send(signal.SIGSTOP),
+    "kill": _noted(partial(signal.raise_signal, signal.SIGKILL)),
+    "stop": _noted(partial(signal.raise_signal, signal.SIGSTOP)),
     "crash": _noted(partial(ctypes.string_at, 0)),
     "sleep": _noted(_sleep),
     # Loop forever in C without releasing Python's global interpreter lock.
