@@ -52,13 +52,10 @@ def problem(config: Config, batch_size: int, precision: str, remat: str = "") ->
     """
     del remat
     dtypes = PRECISIONS[precision]
-    planted = np.random.default_rng(0).normal(size=(config.features_in, config.features_out))
-
-    def make_model() -> nnx.Linear:
-        return nnx.Linear(config.features_in, config.features_out, **dtypes.of_layer(nnx.Rngs(0)))
-
+    inputs, outputs = config.features_in, config.features_out
+    planted = np.random.default_rng(0).normal(size=(inputs, outputs))
     return Problem(
-        make_model=make_model,
+        make_model=lambda: nnx.Linear(inputs, outputs, **dtypes.of_layer(nnx.Rngs(0))),
         loss=squared_error,
         optimizer=optax.sgd(0.05),
         batch=batches_of(planted, batch_size, dtypes.params),
@@ -70,6 +67,6 @@ def problem(config: Config, batch_size: int, precision: str, remat: str = "") ->
             "compute": jnp.dtype(dtypes.compute).name,
         },
         # Two products of 2mnk FLOPs: forward, and the kernel's gradient. Inputs need no gradient.
-        model_flops=4.0 * batch_size * config.features_in * config.features_out,
+        model_flops=4.0 * batch_size * inputs * outputs,
         units_per_step=batch_size,
     )
