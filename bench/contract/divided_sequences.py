@@ -94,8 +94,7 @@ def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
         block_sizes=splash.BlockSizes(**sizes),
     )
     by_head = [x.swapaxes(1, 2) for x in (query * width**-0.5, key, value)]
-    attended: jax.Array = jax.vmap(attend)(*by_head).swapaxes(1, 2)
-    return attended
+    return jax.vmap(attend)(*by_head).swapaxes(1, 2)
 
 
 def scores_of(query: jax.Array, key: jax.Array) -> jax.Array:
@@ -121,8 +120,7 @@ def causal_attention(
         spec = jax.typeof(query).sharding.spec  # cuDNN's gradients have no sharding in their types
         # Nothing is communicated. Splash attention does not declare how its results vary.
         attention = jax.shard_map(attention, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
-    found: jax.Array = attention(query, key, value)
-    return found
+    return attention(query, key, value)
 
 
 def _attention_by_scores(

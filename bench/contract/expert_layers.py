@@ -27,8 +27,7 @@ def compute_experts(inputs: jax.Array, up: jax.Array, down: jax.Array) -> jax.Ar
     """Apply each expert, a network with one hidden layer, to its slots; see `Experts`."""
     hidden = jnp.einsum("besw,ewh->besh", inputs, up.astype(inputs.dtype))
     hidden = jax.nn.gelu(hidden, approximate=True)
-    outputs: jax.Array = jnp.einsum("besh,ehw->besw", hidden, down.astype(inputs.dtype))
-    return outputs
+    return jnp.einsum("besh,ehw->besw", hidden, down.astype(inputs.dtype))
 
 
 _experts: ContextVar[Experts] = ContextVar("experts", default=compute_experts)

@@ -17,8 +17,6 @@ from bench.contract import Params, Problem, TrainStep
 from bench.contract.logical_axes import path_of, shapes_of_params
 from bench.contract.varying import varying_axes
 
-ReduceType = Literal["mean", "sum"]
-
 
 def unknown_axes(mesh: Mesh, *known: str) -> str | None:
     """Return why an implementation that uses only the `known` axes cannot use this mesh.
@@ -126,8 +124,7 @@ def place_nnx_state_on_shards(
     rules = [(kind, nnx.filterlib.to_predicate(kind), spec) for kind, spec in filter_sharding]
     # Where an optimizer keeps nothing for a parameter, a variable holds no array.
     leaves = [variable for variable in nnx.to_flat_state(state) if jax.tree.leaves(variable[1])]
-    copied: nnx.State = _copy(state, mesh, leaves, rules)
-    return copied
+    return _copy(state, mesh, leaves, rules)
 
 
 def _copy(
@@ -308,7 +305,7 @@ def keep_no_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def reduce_gradients_across_devices(
-    gradients: Any, reduce_type: ReduceType = "mean", axis_name: str = "data"
+    gradients: Any, reduce_type: Literal["mean", "sum"] = "mean", axis_name: str = "data"
 ) -> Any:
     """Reduce the gradients of each device's own mean loss over an axis.
 

@@ -73,8 +73,7 @@ class Orbax:
     def restore(self, path: Path, shapes: saved_state.Shapes) -> saved_state.Tree:
         """Restore a tree, each array directly into its sharding."""
         args = self._args.StandardRestore(shapes)
-        restored: saved_state.Tree = self._sync.restore(path, args=args)
-        return jax.block_until_ready(restored)
+        return jax.block_until_ready(self._sync.restore(path, args=args))
 
     def close(self) -> None:
         """End Orbax's threads."""

@@ -126,8 +126,7 @@ class StateReader:
         if not self.is_plain:
             return self._read(state)
         leaves = jax.tree.leaves(state)
-        found: tuple[Params, ModelState] = self._parts.unflatten(leaves[at] for at in self._own)
-        return found
+        return self._parts.unflatten(leaves[at] for at in self._own)
 
     def read(
         self, state: Any, parts: tuple[Params, ModelState], *, moments: bool = True

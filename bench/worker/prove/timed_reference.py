@@ -90,8 +90,7 @@ class TimedReference:
     def _moved(self, leaf: Any) -> np.ndarray:
         """Move numbers by half a rounding, each up or down."""
         signs = np.random.default_rng(0).choice([-0.5, 0.5], np.shape(leaf))
-        moved: np.ndarray = np.asarray(leaf) * (1 + self.eps * signs)
-        return moved.astype(leaf.dtype)
+        return (np.asarray(leaf) * (1 + self.eps * signs)).astype(leaf.dtype)
 
     def run(self, batches: Sequence[Batch], start: HostState, **how: Any) -> ReferenceSteps:
         """Take a step on each batch from a placed state; `how` is passed to `gradients`."""
