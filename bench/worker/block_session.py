@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -74,8 +75,8 @@ class BlockSession:
         self.arms: list[Arm] = []
         """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
         self.chance = random.Random(job["seed"])
-        self._checkouts: dict[str, BaseModules] = {}
-        """Checkouts of the other revisions that arms come from, by folder."""
+        self._checkout = cache(BaseModules)
+        """Returns the checkout of another revision that arms come from, made once for all arms."""
         self.changed: defaultdict[str, set[str]] = defaultdict(set)
         """Settings of the process that each implementation's file has changed."""
         self.approximate: dict[str, str] = {}
@@ -208,5 +209,4 @@ class BlockSession:
         """Return a context in which an implementation imports its own revision's modules."""
         if (base := self.job["base_files"].get(name)) is None:
             return nullcontext()
-        modules = BaseModules(Path(base["worktree"]), Path(base["repository"]))
-        return self._checkouts.setdefault(base["worktree"], modules)
+        return self._checkout(Path(base["worktree"]), Path(base["repository"]))

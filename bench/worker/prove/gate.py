@@ -20,7 +20,7 @@ tolerance is eps^(1/4).
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ class Gate:
         self.rates = {SGD: LEARNING_RATE, TIMED_SGD: LEARNING_RATE * larger}
         """Learning rates under SGD."""
         self.optimizers = {TIMED_SGD: optax.sgd(self.rates[TIMED_SGD]), AS_TIMED: timed.optimizer}
-        self._expected: dict[tuple[str, bool], ExpectedTrajectory] = {}
+        self._expected = cache(self._expect)
 
     def _truth_of(self, rule: optax.GradientTransformation, batches: list[Batch]) -> Trajectory:
         own, gradients = self.problems[OWN], self.loss_and_gradients
@@ -191,11 +191,9 @@ class Gate:
 
     def expected(self, name: str, *, again: bool = False) -> ExpectedTrajectory:
         """Return the reference trajectory and its tolerances; with `again`, on other batches."""
-        if (name, again) not in self._expected:
-            self._expected[name, again] = self._expect(name, again=again)
-        return self._expected[name, again]
+        return self._expected(name, again)
 
-    def _expect(self, name: str, *, again: bool) -> ExpectedTrajectory:
+    def _expect(self, name: str, again: bool) -> ExpectedTrajectory:
         sgd, optimizer = name in (SGD, TIMED_SGD), self.optimizers.get(name)
         eps = self.exact_eps if optimizer is None else self.timed_eps
         mask = None if sgd else self.resolvable(eps)

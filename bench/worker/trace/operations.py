@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -73,7 +74,7 @@ class Operations:
         self._devices = devices
         self._own, self._every = own, [*own, *others]
         self._operations: dict[tuple[str, str, int], Operation] = {}
-        self._kernels: dict[hlo.Module, GraphKernels] = {}
+        self._kernels = cache(GraphKernels)
 
     def launched(self, events: Sequence[Event]) -> list[Event]:
         """Name kernels in CUDA graphs by their instructions where known; `events` are in order."""
@@ -89,9 +90,7 @@ class Operations:
         found = self._chosen(name, program)
         if len(found) != 1:
             return events
-        if found[0] not in self._kernels:
-            self._kernels[found[0]] = GraphKernels(found[0])
-        return self._kernels[found[0]].resolved(events)
+        return self._kernels(found[0]).resolved(events)
 
     def get(self, module: str, name: str, program: int = 0) -> Operation:
         """Return an operation, `unknown` if no program has it.
