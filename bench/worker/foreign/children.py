@@ -15,12 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.contract.foreign import read_arrays, write_arrays
+from bench.records.host import shown
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import ending, readable, shortened
 from bench.records.temporary_folders import temporary_folder
@@ -208,11 +208,9 @@ class Children:
 
     def waited_ns(self) -> int:
         """Nanoseconds that the main threads, also the worker's, waited for a core; 0 if unknown."""
-        total = 0
-        for name in ("self", *(str(process.pid) for process in self._processes)):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                total += int(Path("/proc", name, "schedstat").read_text().split()[1])
-        return total
+        names = ("self", *(process.pid for process in self._processes))
+        figures = (shown(f"/proc/{name}/schedstat").split() for name in names)
+        return sum(int(waited) for _, waited, *_ in filter(None, figures))
 
     def close(self) -> None:
         """End the processes and their process groups; later calls do nothing."""
