@@ -7,6 +7,8 @@ from json import JSONDecoder, JSONEncoder
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+import jax
+
 from bench.records.messages import GATE, Event, Job, TellEvent
 from bench.records.temporary_folders import temporary_folder
 from bench.worker import event_stream, process_exchange
@@ -47,7 +49,7 @@ def main(events: TextIO) -> None:
         folder = Path(programs)
         with remembered_programs(folder / GATE):  # all but the arms' own, which have other folders
             run_job(job, emit, receive, folder)
-    process_exchange.leave()
+    jax.distributed.shutdown()  # so that other processes do not treat the exit as a failure
 
 
 if __name__ == "__main__":

@@ -51,12 +51,6 @@ def join(place: Place, exchange: Callable[[Any], list[Any]]) -> None:
     )
 
 
-def leave() -> None:
-    """Disconnect, so that the others do not treat this process's exit as a failure."""
-    if jax.process_count() > 1:
-        jax.distributed.shutdown()
-
-
 def is_main() -> bool:
     """Whether this is the process of rank 0, which reports for all."""
     return jax.process_index() == 0
