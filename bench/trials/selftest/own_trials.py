@@ -86,16 +86,6 @@ def _measure(
     return turns, wall_s, inside_ns / 1e9
 
 
-def trial(arms: list[Arm], job: TrialJob, number: int) -> dict[str, Any]:
-    """Run one trial and return its row."""
-    # Every trial is calibrated anew, as in a newly started worker.
-    steps, seed = steps_per_span(arms, ROUNDS, job["seconds"]), 1000 * job["seed"] + number
-    turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, seed, job["seconds"])
-    return {
-        "kind": "own", "number": number, "wall_s": wall_s, "inside_s": inside_s, "turns": turns,
-    }  # fmt: skip
-
-
 def overhead() -> dict[str, Any]:
     """Return the row of the clock's cost, measured with steps that do nothing.
 
@@ -125,7 +115,11 @@ def rows(job: TrialJob) -> Iterator[dict[str, Any]]:
     block = Block.of(job["block"]) if job["block"] else None
     arms = real_arms(block, job["truths"]) if block else spin_arms(job)
     for number in range(job["trials"]):
-        yield trial(arms, job, number)
+        # Every trial is calibrated anew, as in a newly started worker.
+        steps, seed = steps_per_span(arms, ROUNDS, job["seconds"]), 1000 * job["seed"] + number
+        turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, seed, job["seconds"])
+        row = {"kind": "own", "number": number, "wall_s": wall_s, "inside_s": inside_s}
+        yield row | {"turns": turns}
     if job["trials"]:
         yield overhead()
     else:
