@@ -5,6 +5,7 @@ may be 0. The workload's own optimizer therefore runs on parameters of one eleme
 """
 
 from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,7 +41,7 @@ class DueUpdates:
 
     def __init__(self, optimizer: optax.GradientTransformation, params: Params) -> None:
         zeros = jax.tree.map(lambda leaf: np.zeros((1,) * np.ndim(leaf), leaf.dtype), params)
-        self._start = jax.tree.map(jnp.asarray, optimizer.init(zeros))
+        self._init = partial(optimizer.init, zeros)
 
         def step(params: Params, state: Any, gradient: float) -> Any:
             grads = jax.tree.map(lambda leaf: jnp.full_like(leaf, gradient), params)
@@ -74,6 +75,10 @@ class DueUpdates:
 
     def _moves(self, state: Any, steps: int) -> bool:
         return bool(self._advanced(state, steps, until_moved=True)[0])
+
+    @cached_property
+    def _start(self) -> Any:
+        return jax.tree.map(jnp.asarray, self._init())
 
     def why_miscounted(self, left: LastCheck, now: LastCheck) -> str:
         """Describe a counter whose change since the last check is not the one due; else empty."""
