@@ -29,8 +29,6 @@ class Rounds:
     latency: NDArray[np.float64]
     """Like `throughput`, but waiting for the devices after every step; identical to it where the
     throughput span is a single step."""
-    compared: NDArray[np.float64]
-    """Like `throughput`; of two spans of a single step, as in early runs, the geometric mean."""
     position: NDArray[np.float64]
     """(rounds, arms): place of the turn in its round, from 0."""
     predecessor: NDArray[np.float64]
@@ -56,7 +54,6 @@ class Rounds:
         throughput = samples["throughput_ns"].to_numpy(float) / 1e9 / steps
         latency = samples["latency_ns"].to_numpy(float) / 1e9
         latency = np.divide(latency, waited, out=throughput.copy(), where=waited > 0)
-        single = (steps == 1) & (waited <= 1)
         position = samples["position"].to_numpy(float)
         predecessor = pd.Index(arms).get_indexer(samples["predecessor"])
         return cls(
@@ -64,7 +61,6 @@ class Rounds:
             attempt=keys // longest,
             throughput=table(throughput),
             latency=table(latency),
-            compared=table(np.where(single, np.sqrt(throughput * latency), throughput)),
             position=table(position),
             predecessor=table(np.where((position == 0) | (predecessor < 0), np.nan, predecessor)),
         )
@@ -82,7 +78,7 @@ class Rounds:
         """
         place = {arm: column for column, arm in enumerate(self.arms)}
         arms, others = ([place[pair[end]] for pair in pairs] for end in (0, 1))
-        return np.log(self.compared[:, arms] / self.compared[:, others])
+        return np.log(self.throughput[:, arms] / self.throughput[:, others])
 
     def paired(self, opponents: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
         """Return the log ratios of each arm to its opponent, wherever both took turns.

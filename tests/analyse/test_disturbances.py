@@ -120,9 +120,8 @@ def test_chance_is_not_taken_for_an_effect() -> None:
 
 def test_too_little_shows_nothing() -> None:
     one = simulate(3, launches=1)
-    few = Rounds(one.arms, *(table[:2] for table in
-                             (one.attempt, one.throughput, one.latency, one.compared,
-                              one.position, one.predecessor)))  # fmt: skip
+    few = Rounds(one.arms, *(table[:2] for table in (one.attempt, one.throughput, one.latency,
+                                                     one.position, one.predecessor)))  # fmt: skip
     assert drift(few, "x", "base") is None
     assert drift(one, "x", "absent") is None
     assert drift(one, "x", "x") is None, "no ratio moves"

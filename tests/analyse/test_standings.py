@@ -26,7 +26,7 @@ def planted(
     nothing = np.full_like(times, math.nan)
     return Rounds(
         arms=tuple(truth), attempt=np.arange(count) // rounds, throughput=times, latency=times,
-        compared=times, position=np.zeros_like(times), predecessor=nothing,
+        position=np.zeros_like(times), predecessor=nothing,
     )  # fmt: skip
 
 

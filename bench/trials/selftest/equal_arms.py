@@ -257,7 +257,6 @@ def part(rounds: Rounds, rows: NDArray[np.intp], factors: dict[str, float]) -> R
         attempt=rounds.attempt[rows],
         throughput=rounds.throughput[chosen] * scale,
         latency=rounds.latency[chosen] * scale,
-        compared=rounds.compared[chosen] * scale,
         position=rounds.position[chosen],
         predecessor=rounds.predecessor[chosen],
     )
