@@ -52,33 +52,26 @@ class Ratio:
         """Return an interval that misses the true ratio with probability alpha.
 
         None without an error. Where alpha is 0, or too small for the number of rounds, the interval
-        excludes nothing.
+        excludes nothing. The part due to rounds is exact; that due to processes uses Student's t.
+        The two are independent, so at each end of the interval of log(value), the distances from it
+        are added in quadrature.
         """
         if self.error is None:
             return None
-        low, high = self._log_interval(alpha)
-        return math.exp(low), math.exp(high)
-
-    def half_width(self) -> float:
-        """Return half the length of the 95 % interval of log(value); infinite without an error."""
-        low, high = self._log_interval(1 - CONFIDENCE)
-        return (high - low) / 2
-
-    def _log_interval(self, alpha: float) -> tuple[float, float]:
-        """Return the interval of log(value).
-
-        The part due to rounds is exact; that due to processes uses Student's t. The two are
-        independent, so at each end the distances from the value are added in quadrature.
-        """
-        if self.error is None or alpha <= 0:
-            return -math.inf, math.inf
+        if alpha <= 0:
+            return 0.0, math.inf
         middle = math.log(self.value)
         if self.differences is None:
             width = student(self.freedom, alpha) * self.error
-            return middle - width, middle + width
+            return math.exp(middle - width), math.exp(middle + width)
         _, low, high = (float(end) for end in shift(self.differences, alpha))
         others = student(self.process.freedom, alpha) * self.process.sd
-        return middle - math.hypot(middle - low, others), middle + math.hypot(high - middle, others)
+        below, above = math.hypot(middle - low, others), math.hypot(high - middle, others)
+        return math.exp(middle - below), math.exp(middle + above)
+
+    def half_width(self) -> float:
+        """Return half the length of the 95 % interval of log(value); infinite without an error."""
+        return math.log(self.high / self.low) / 2 if self.high and self.low else math.inf
 
     @property
     def low(self) -> float | None:
