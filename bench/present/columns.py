@@ -1,7 +1,7 @@
 """Tables, each described once for all outputs: Markdown, HTML, the page's script, a terminal.
 
 A `Column` has a heading, a number format and a value; a `Table` has columns and rows of any type.
-Text renderers use `Table.headings` and `Table.body`. The report's page gets `Table.for_page`: raw
+Text renderers use `Table.shown` and `Table.body`. The report's page gets `Table.for_page`: raw
 values with the names of their formats, which bench/present/web/format.js also implements, so that
 generic code can sort, filter and search every table.
 """
@@ -129,6 +129,11 @@ class Column:
     """The only place that shows it, if not everywhere: the page, the description of a single cell
     there, or texts (Markdown, terminal)."""
 
+    @property
+    def left(self) -> bool:
+        """Whether its texts are left-aligned (words) or right-aligned (numbers)."""
+        return self.format in ("text", "command", "status")
+
     def of(self, row: Any) -> Any:
         """Return the value in a row; None where there is none."""
         value = self.value(row) if self.value else item(row, self.key)
@@ -151,13 +156,9 @@ class Column:
         return ""
 
     def for_page(self) -> dict[str, Any]:
-        """Return the column's description for the page's script."""
-        described = {
-            "key": self.key, "title": self.title, "note": self.note, "filter": self.filter,
-            "format": self.format if self.format != "text" else "",
-            "long": self.long, "only": self.only,
-        }  # fmt: skip
-        return {name: value for name, value in described.items() if value}
+        """Return the column's description for the page's script, without what is empty."""
+        names = "key", "title", "note", "format", "filter", "long", "only"
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 def item(row: Any, key: str) -> Any:
@@ -192,16 +193,6 @@ class Table:
             if column.only in ("", *places)
             and not (column.optional and all(column.of(row) is None for row in self.rows))
         ]
-
-    @property
-    def headings(self) -> list[Figure]:
-        """The headings of the columns that a text shows."""
-        return [Figure(column.title, column.note) for column in self.shown("text")]
-
-    @property
-    def left(self) -> list[bool]:
-        """Whether each column of a text is left-aligned (words) or right-aligned (numbers)."""
-        return [one.format in ("text", "command", "status") for one in self.shown("text")]
 
     @property
     def body(self) -> list[list[Figure]]:

@@ -92,10 +92,10 @@ def show(console: Console, content: columns.Table, *, changes: bool = False) -> 
     """
     headings = (
         Column(
-            each.main, justify="left" if left else "right", overflow="fold", min_width=6,
-            no_wrap=changes and not left,
+            each.title, justify="left" if each.left else "right", overflow="fold", min_width=6,
+            no_wrap=changes and not each.left,
         )
-        for each, left in zip(content.headings, content.left, strict=True)
+        for each in content.shown("text")
     )  # fmt: skip
     shown = table(*headings, gap=1)
     last = ""

@@ -374,8 +374,8 @@ def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) 
     found = trace_tables.breakdown(block, built.traces)
     assert known is not None
     assert found is not None
-    assert "Unknown" in {heading.main for heading in found.headings}
-    assert "Unknown" not in {heading.main for heading in known.headings}
+    assert "Unknown" in {column.title for column in found.shown("text")}
+    assert "Unknown" not in {column.title for column in known.shown("text")}
     figures = {row[0].main: row[1:] for row in found.body}
     assert figures["slow"][5].main.startswith("5.00")
     assert figures["jit_spmd"][5].main == numbers.MISSING
@@ -417,8 +417,8 @@ def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
         run_tables.comparison(block, cell_columns.rows(built, run.manifest), run.manifest)
         for block in built.comparisons
     )
-    assert "Sends" not in [heading.main for heading in one.headings], "one device sends nothing"
-    place = [heading.main for heading in two.headings].index("Sends")
+    assert "Sends" not in [column.title for column in one.shown("text")], "one device sends nothing"
+    place = [column.title for column in two.shown("text")].index("Sends")
     figures = {row[0].main: row[place] for row in two.body}
     shown = {
         name: (figure.main.replace(numbers.NARROW, " "), figure.note)

@@ -137,7 +137,7 @@ def test_rounds_without_some_arm_do_not_count() -> None:
 def test_tables_have_a_row_for_each_size(found: dict[tuple[int, str], Shares]) -> None:
     rows, keys = list(found.values()), {"size": "Measured", "arms": "Arms"}
     shown = verdicts("T", rows, keys)
-    headings = [figure.main for figure in shown.headings]
+    headings = [column.title for column in shown.shown("text")]
     assert headings[:2] == ["Measured", "Arms"]
     assert {"2 % slower", "5 % slower", "10 % slower"} <= set(headings)
     assert len(shown.body) == len(intervals("T", rows, keys).body) == len(found)

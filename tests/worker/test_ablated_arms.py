@@ -203,7 +203,7 @@ def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: P
     said = phase_tables.ablation_sentence(rows[0])
     assert said.startswith(f"Of a step of {rows[0]['cell']}, by ablation: communication 31")
     table = phase_tables.ablations(rows)
-    assert len(table.headings) == 7, "each share beside that of the trace"
+    assert len(table.shown("text")) == 7, "each share beside that of the trace"
     drawn = page_data.build(content, store.read_manifest(directory))
     assert column(drawn, "ablations", "update") == pytest.approx([0.12, 0.12], abs=0.01)
     assert set(drawn["blocks"]["samples"][0]) == {"0", "1", "twin"}
@@ -243,4 +243,4 @@ def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
     assert table.remarks == [
         "pmap has no share of communication: the compiler inserts its collectives."
     ]
-    assert len(table.headings) == 4, "no traces"
+    assert len(table.shown("text")) == 4, "no traces"
