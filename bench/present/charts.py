@@ -35,17 +35,17 @@ LOG_TICKS = [float(f"{step}e{power}") for power in range(-12, 19) for step in (1
 """Ticks of a logarithmic axis, which shows those within its domain."""
 
 PARTS = {
-    "dispatch": ("dispatch", "#7a7a7a"),
-    "matmul": ("matrix products", "#0b4f8a"),
-    "elementwise": ("elementwise", "#5fb4ea"),
-    "layout": ("layout", "#c06fb0"),
-    "unknown": ("unknown", "#3f3a63"),
-    "wait": ("waiting", "#f4d35e"),
-    "move": ("moving data", "#c4480a"),
-    "idle": ("idle", "var(--line)"),
+    "dispatch": ("dispatch", "#7a7a7a", "no launch or inputs yet"),
+    "matmul": ("matrix products", "#0b4f8a", ""),
+    "elementwise": ("elementwise", "#5fb4ea", "and reductions"),
+    "layout": ("layout", "#c06fb0", "copies"),
+    "unknown": ("unknown", "#3f3a63", "of other programs"),
+    "wait": ("waiting", "#f4d35e", "in collectives"),
+    "move": ("moving data", "#c4480a", "in collectives"),
+    "idle": ("idle", "var(--line)", ""),
 }
-"""Label and colour of each part of a traced step, in the order of the bars. The colours are
-distinguishable under colour blindness; a test computes their distances."""
+"""Label and colour of each part of a traced step, in the order of the bars, and a qualifier of the
+label. The colours are distinguishable under colour blindness; a test computes their distances."""
 
 _SHIPPED = {path.stem for path in (ROOT / "implementations").rglob("*.py")}
 
@@ -122,6 +122,7 @@ def for_page(implementations: Sequence[str]) -> dict[str, Any]:
         "looks": looks(implementations, implementations),
         "letters": SHAPES,
         "parts": [
-            {"key": key, "title": title, "colour": colour} for key, (title, colour) in PARTS.items()
+            {"key": key, "title": title, "colour": colour}
+            for key, (title, colour, _) in PARTS.items()
         ],
     }

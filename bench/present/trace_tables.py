@@ -150,16 +150,6 @@ def _places(sources: list[str]) -> str:
 TENSORBOARD = "http://localhost:6006"
 """Default address at which `nox -s tensorboard` serves traces."""
 
-NOTES = {
-    "dispatch": "no launch or inputs yet",
-    "elementwise": "and reductions",
-    "layout": "copies",
-    "unknown": "of other programs",
-    "wait": "in collectives",
-    "move": "in collectives",
-}
-"""Qualifiers of the labels of a traced step's parts."""
-
 
 def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
     """Return the breakdown of the steps of a block's cells, with reasons for differences below."""
@@ -168,9 +158,9 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         Column("implementation", "Implementation"),
         Column("total", "Traced step", "waited for", "s"),
         *(
-            Column(part, label.capitalize(), NOTES.get(part, ""), "s", detail=_share(part),
+            Column(part, label.capitalize(), note, "s", detail=_share(part),
                    optional=part == "unknown")
-            for part, (label, *_) in PARTS.items()
+            for part, (label, _, note) in PARTS.items()
         ),
         Column("overlap", "Overlap", "collective beside compute", "s", detail=_share("overlap")),
         Column("slowest", "Slowest device", "computing, over the mean", "count",

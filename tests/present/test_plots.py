@@ -175,7 +175,7 @@ def test_breakdown_stacks_the_parts_of_traces(found: Tables) -> None:
             assert totals[(block.place, cell["implementation"])] == pytest.approx(
                 sum(parts.values())
             )
-    assert set(shown["what"]) == {title for title, _ in charts.PARTS.values()}
+    assert set(shown["what"]) == {title for title, *_ in charts.PARTS.values()}
 
 
 MATRICES = {
@@ -200,7 +200,7 @@ def lab(colour: str, sight: Any) -> np.ndarray:
 @pytest.mark.parametrize("sight", MATRICES)
 def test_parts_are_told_apart_by_every_kind_of_sight(sight: str) -> None:
     used = [
-        c if c.startswith("#") else vega_plot.colours()["line"] for _, c in charts.PARTS.values()
+        c if c.startswith("#") else vega_plot.colours()["line"] for _, c, _ in charts.PARTS.values()
     ]
     for one, other in itertools.combinations(used, 2):
         apart = np.linalg.norm(lab(one, MATRICES[sight]) - lab(other, MATRICES[sight]))

@@ -121,7 +121,7 @@ def breakdown(subject: Subject) -> Iterator[Plan]:
         for number, part in enumerate(PARTS)
     ]
     known = {row["what"] for row in rows if row["seconds"] > 0}
-    shown = {title: colour for title, colour in PARTS.values() if title in known}
+    shown = {title: colour for title, colour, _ in PARTS.values() if title in known}
     colours = list(shown.values())
     yield from _faceted(
         subject, "breakdown", rows, 2, parts=list(shown), partColours=colours, stack="zero"
