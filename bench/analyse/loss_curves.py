@@ -5,7 +5,7 @@ amplifies rounding errors, so late differences say little. Those of the first EA
 reported separately, and the reference in other arithmetic serves as a yardstick.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.grouping import grouped
 from bench.records.rows import LossRow
 
 EARLY = 40
@@ -90,14 +91,12 @@ class Training:
 
 def find(found: Tables) -> list[Training]:
     """Return the curves of every block that has any, in the order of the report."""
-    rows: dict[str, dict[str, LossRow]] = {}
-    for row in found.losses:
-        rows.setdefault(row["block"], {})[row["arm"]] = row
+    rows = grouped((row["block"], row) for row in found.losses)
     return [_training(block, rows[block.name]) for block in found.comparisons if block.name in rows]
 
 
-def _training(block: Comparison, rows: dict[str, LossRow]) -> Training:
-    first = next(iter(rows.values()))
+def _training(block: Comparison, every: Sequence[LossRow]) -> Training:
+    rows = {row["arm"]: row for row in every}
     reference = np.array(rows[WHOLE_BATCH]["losses"] if WHOLE_BATCH in rows else [], float)
 
     def curve(arm: str) -> Curve:
@@ -107,7 +106,7 @@ def _training(block: Comparison, rows: dict[str, LossRow]) -> Training:
         steps = min(len(losses), len(reference))
         right = np.maximum(np.abs(reference[:steps]), 1e-30)
         differences = np.abs(losses[:steps] - reference[:steps]) / right
-        return Curve(arm, losses, differences, first["tolerance"], reason)
+        return Curve(arm, losses, differences, every[0]["tolerance"], reason)
 
     yardsticks = [curve(arm) for arm in YARDSTICKS if arm in rows]
     return Training(block, curve(WHOLE_BATCH), yardsticks, list(map(curve, sorted(block.arms))))

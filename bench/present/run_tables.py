@@ -177,19 +177,17 @@ def losses(trainings: Sequence[Training]) -> Table:
 def endings(cells: Sequence[Row]) -> Table:
     """Return the cells without a time, grouped by reason, worst first."""
     order = [*STATUSES]
-    without = grouped(
-        ((order.index(cell["status"]), cell["reason"]), cell)
-        for cell in cells
-        if cell["status"] != "ok"
-    )
+    without = [cell for cell in cells if cell["status"] != "ok"]
+    worst_first = sorted(without, key=lambda cell: (order.index(cell["status"]), cell["reason"]))
+    reasons = grouped(((cell["status"], cell["reason"]), cell) for cell in worst_first)
     rows = [
         {
-            "status": order[place],
+            "status": status,
             "reason": reason,
             "implementations": sorted({cell["implementation"] for cell in same}),
             "cells": [cell["cell"] for cell in same],
         }
-        for (place, reason), same in sorted(without.items(), key=itemgetter(0))
+        for (status, reason), same in reasons.items()
     ]
     columns = [
         Column("status", "Ended", "", "status"),

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Self
 
 from bench.analyse.causes import pair_of
@@ -235,21 +236,21 @@ def _places(places: Sequence[str]) -> str:
 
 def approximate(own: Sequence[Summary]) -> str:
     """Return the ratios of approximate steps to their baselines, smallest first; may be empty."""
-    found: dict[str, list[float]] = {}
-    sure: dict[str, list[float]] = {}
-    for block in (each.comparison for each in own):
-        for cell in block.ranked:
-            name = cell["implementation"]
-            if cell["approximate"] and name != block.baseline and not math.isnan(cell["ratio"]):
-                found.setdefault(name, []).append(cell["ratio"])
-                sure.setdefault(name, []).extend((cell["verdict_low"], cell["verdict_high"]))
+    cells = (cell for each in own for cell in each.comparison.ranked if cell["approximate"])
+    figures = itemgetter("ratio", "verdict_low", "verdict_high")
+    found = grouped(
+        (cell["implementation"], figures(cell))
+        for cell in cells
+        if cell["implementation"] != cell["baseline"] and not math.isnan(cell["ratio"])
+    )
     if not found:
         return ""
     baselines = listing(sorted({each.comparison.baseline for each in own} - {""}))
     times = [
-        f"{name} {ends(known)}" + (f" ({within})" if within else "")
+        f"{name} {ends(ratios)}" + (f" ({within})" if within else "")
         for name, known in sorted(found.items(), key=lambda item: min(item[1]))
-        for within in [between(min(sure[name]), max(sure[name]), "ratio")]
+        for ratios, lows, highs in [zip(*known, strict=True)]
+        for within in [between(min(lows), max(highs), "ratio")]
     ]
     said = "Approximate steps are ranked separately. Times relative to"
     return f"{said} {baselines}: {listing(times)}."
