@@ -1,6 +1,5 @@
 """A run in GitHub's Markdown: a summary that can be pasted elsewhere, then plots, then tables."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -17,6 +16,7 @@ from bench.present import (
     command_lines,
     phase_tables,
     placing_table,
+    rendering,
     run_environment,
     run_tables,
     sentences,
@@ -27,7 +27,6 @@ from bench.present.cell_columns import Row
 from bench.present.columns import Table
 from bench.present.predicted_curves import Projected
 from bench.present.print_plots import Figures, PrintedChart
-from bench.present.rendering import environment, reading_guide
 from bench.records import numbers, printable
 from bench.records.grouping import grouped
 from bench.records.rows import Manifest
@@ -59,15 +58,14 @@ def content(
         "endings": endings,
         "environment": run_environment.environment(manifest, found),
         "command": command_lines.of_run(manifest),
-        "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
+        "guide": rendering.reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,
     }
 
 
 def render(page: Mapping[str, Any]) -> str:
     """Return the whole page; plots are links into plots/."""
-    text = environment(markdown=True).get_template("report.md.j2").render(page=page)
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return rendering.render("report.md", markdown=True, page=page)
 
 
 def _summary(
@@ -188,4 +186,4 @@ def _of_block(
 @cache
 def macros() -> Any:
     """Return the macros of Markdown texts, which return Markup."""
-    return environment(markdown=True).get_template("macros.md.j2").module
+    return rendering.environment(markdown=True).get_template("macros.md.j2").module
