@@ -75,20 +75,15 @@ class Attribution:
         return self.traced_a / self.traced_b - 1
 
     @property
-    def named(self) -> float:
-        """Difference attributed to named causes, relative to B's step."""
-        named = (cause.difference for cause in self.causes if cause.key.category != "idle")
-        return sum(named) / self.traced_b
-
-    @property
     def whole(self) -> float:
         """The difference to explain: that of untraced steps, scaled to seconds of traced ones."""
         return (self.untraced - 1) * self.traced_b
 
     @property
     def explained(self) -> float:
-        """Sum of the named causes over the difference of untraced steps; 0 if there is none."""
-        return self.named * self.traced_b / self.whole if self.whole else 0.0
+        """Sum of all causes but idle time over the difference of untraced steps; 0 without one."""
+        named = (cause.difference for cause in self.causes if cause.key.category != "idle")
+        return sum(named) / self.whole if self.whole else 0.0
 
 
 def attribute(a: TraceRow, b: TraceRow) -> Attribution:

@@ -119,7 +119,7 @@ def test_the_share_explained() -> None:
     def explained(untraced: float) -> float:
         """Where A is traced to take twice as long as B, whose step is 10 ms."""
         found = attribute(trace(operation("x", 18), untraced=untraced), trace(operation("x", 8)))
-        assert [found.gap, found.named] == pytest.approx([1, 1])
+        assert found.gap == pytest.approx(1)
         return found.explained
 
     assert explained(20) == pytest.approx(1)
@@ -132,7 +132,7 @@ def test_the_share_explained() -> None:
 def test_idle_time_explains_nothing() -> None:
     found = attribute(trace(idle=11), trace(idle=1))
     assert found.gap == pytest.approx(5)
-    assert found.named == 0
+    assert found.explained == 0
     said = reason("a", "b", found, 6.0)
     assert said.main == ""
     assert plain(said.sentence).endswith(
