@@ -120,7 +120,6 @@ class _PageData:
             "serving": adapt_commands("nox -s tensorboard"),
             "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
             "causes": causes,
-            "layouts": packed(found.layouts.get(name) for name in self.cells),
             "programs": self._programs(),
             "losses": self._losses(),
             "timeline": _timeline(found.timeline),
@@ -132,6 +131,7 @@ class _PageData:
             "arm": [self.arms[cell["implementation"]] for cell in cells],
             "paired": [cell["paired"] for cell in cells],
             "unit": packed(cell["unit"] or "" for cell in cells),
+            "layout": packed(self.found.layouts.get(name) for name in self.cells),
             "reason": packed(printable.shortened(cell["reason"]) for cell in cells),
             **{name: shortened(cell[name] for cell in cells) for name in FIGURES},
         }
@@ -167,7 +167,6 @@ class _PageData:
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
     def _curves(self) -> list[dict[str, Any]]:
-        ends = {"": "", "_low": "_q1", "_high": "_q3"}
         return [
             {
                 "title": curve.title,
@@ -178,8 +177,8 @@ class _PageData:
                 "communication": curve.communication_bound.tolist(),
                 "over": curve.oversubscribed_from,
                 **{
-                    f"efficiency{end}": shortened(curve.points[f"efficiency{quartile}"].tolist())
-                    for end, quartile in ends.items()
+                    name: shortened(curve.points[name].tolist())
+                    for name in ("efficiency", "efficiency_q1", "efficiency_q3")
                 },
             }
             for curve in self.found.curves
@@ -192,13 +191,12 @@ class _PageData:
         `operations` has source, opcode, result and bytes of each distinct one; `cells` has, by cell
         number, the indices of its operations, each followed by its runs.
         """
-        stored = self.found.programs
-        sizes = {name: len(text) for name, text in stored.items() if name in self.of_cell}
+        stored = {name: text for name, text in self.found.programs.items() if name in self.of_cell}
         places: dict[tuple[str, str, str, int], int] = {}
         cells = {}
-        for name in _first(self.found, sizes, MOST_PACKED):
+        for name, text in _fitting(self.found, stored, MOST_PACKED).items():
             own = cells[self.of_cell[name]] = list[int]()
-            for one in unpacked(stored[name]):
+            for one in unpacked(text):
                 kind = (one.source, one.opcode, one.result, one.bytes)
                 own += [places.setdefault(kind, len(places)), one.runs]
         return compressed({"operations": list(places), "cells": cells}) if cells else ""
@@ -266,29 +264,27 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
-    """Return the compressed steps that the page draws, by cell.
+    """Return the compressed steps that the page draws, by cell: those for which `most` has room."""
+    stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
+    return _fitting(found, stored, most)
+
+
+def _fitting(found: Tables, stored: Mapping[str, str], most: int) -> dict[str, str]:
+    """Return the texts of cells that fit into `most` characters together.
 
     Of every block, the fastest implementation, the baseline and the slowest come first; the others
-    follow from the fastest to the slowest. A step that has no room among `most` characters is left
-    out.
+    follow from the fastest to the slowest. A text that has no room is left out.
     """
-    stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
-    sizes = {name: len(text) for name, text in stored.items()}
-    return {name: stored[name] for name in _first(found, sizes, most)}
-
-
-def _first(found: Tables, sizes: Mapping[str, int], most: int) -> list[str]:
-    """Return the cells whose `sizes` fit into `most`, chosen in the order of `drawn_steps`."""
     orders = []
     for block in found.comparisons:
-        own = [cell["cell"] for cell in block.ranked if cell["cell"] in sizes]
+        own = [cell["cell"] for cell in block.ranked if cell["cell"] in stored]
         first = [*own[:1], f"{block.name}/{block.baseline}", *own[-1:]]
-        orders.append([name for name in dict.fromkeys([*first, *own]) if name in sizes])
-    chosen = []
-    for name in dict.fromkeys([*filter(None, chain(*zip_longest(*orders))), *sizes]):
-        if sizes[name] <= most:
-            chosen.append(name)
-            most -= sizes[name]
+        orders.append([name for name in dict.fromkeys([*first, *own]) if name in stored])
+    chosen = {}
+    for name in dict.fromkeys([*filter(None, chain(*zip_longest(*orders))), *stored]):
+        if len(stored[name]) <= most:
+            chosen[name] = stored[name]
+            most -= len(stored[name])
     return chosen
 
 

@@ -8,8 +8,6 @@ const TABLES = DATA.tables.map((table) => ({ ...table, rows: tableRows(table) })
 const CELLS = tableRows(DATA.cells);
 const CELL_OF = new Map();
 
-const LAYOUTS = decoded(DATA.layouts); // The arrays of each cell, compressed.
-
 for (const block of BLOCKS) {
   block.place = `${block.mesh}, batch ${block.batch}`;
   block.subjectName = DATA.subjects[block.subject];

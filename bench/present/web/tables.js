@@ -22,7 +22,7 @@ function drawColumns() {
 
 /* Every value of every cell in the page's data, including the ends of intervals. */
 function downloadCells() {
-  const { block: _block, arm: _arm, ...figures } = DATA.cells.figures;
+  const { block: _block, arm: _arm, layout: _layout, ...figures } = DATA.cells.figures;
   const columns = Object.keys({ ...DATA.cells.values, ...figures }).map((key) => ({ key }));
   downloadCsv(DATA.cells.name, csvLines(columns, CELLS));
 }

@@ -121,7 +121,7 @@ GROUPS.scaling = (target) => {
   if (!own.length) return [nothing(CHARTS.scaling.remarks.nothing)];
   const curve = own.find((one) => one.slug === chosen("curve")) ?? own[0];
   const off = hidden();
-  const { cell, efficiency: value, efficiency_low: low, efficiency_high: high } = curve;
+  const { cell, efficiency: value, efficiency_q1: low, efficiency_q3: high } = curve;
   const points = rowsOf({ cell, value, low, high }).filter((one) => !off.has(CELLS[one.cell].name));
   if (!points.length) return [nothing("No implementation is chosen.")];
   const every = points.map((one) => CELLS[one.cell]);
