@@ -16,6 +16,7 @@ from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
 from bench.present.cell_columns import Row, framework, is_other_framework
+from bench.present.columns import formatted
 from bench.present.sentences import listing
 from bench.records import numbers
 from bench.records.grouping import grouped
@@ -151,26 +152,23 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
 
 
 def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
-    moving = [
-        (abs(effect.size), name, block)
-        for block in blocks
-        for name, effect in block.drifts.items()
-        if effect.sure and abs(effect.size) > block.margin
-    ]
-    if moving:
+    def beyond(effects: str) -> list[tuple[float, str, Comparison]]:
+        """Return the size, the name and the block of sure effects that exceed the margin."""
+        return [
+            (abs(effect.size), name, block)
+            for block in blocks
+            for name, effect in getattr(block, effects).items()
+            if effect.sure and abs(effect.size) > block.margin
+        ]
+
+    if moving := beyond("drifts"):
         size, name, where = max(moving, key=itemgetter(0))
         said["Not in a steady state"] = (
             f"{numbers.count(len(moving), 'ratio')} changed within the launches by more than the "
             f"margin; that of {name} in {where.name} changed most, by {numbers.percent(size)}. "
             "Such a ratio averages over a trend."
         )
-    effects = [
-        (effect.size, by, block)
-        for block in blocks
-        for by, effect in block.order.items()
-        if effect.sure and effect.size > block.margin
-    ]
-    if effects:
+    if effects := beyond("order"):
         size, by, where = max(effects, key=itemgetter(0))
         count = numbers.count(len({block.name for _, _, block in effects}), "block")
         said["The order of turns matters"] = (
@@ -250,14 +248,10 @@ def _isolated(cell: str, row: Mapping[str, Any]) -> str:
     said = f"{cell} was measured again{beside}, in a process of its own, because {row['why']}."
     if row["isolated_ratio"] is None:
         return f"{said} It yielded no times: {row['reason']}."
-    if not row["beside"]:
-        times = [numbers.si(row[name], "s") for name in ("isolated_ratio", "ratio")]
-        return f"{said} A step took {times[0]} there, and {times[1]} in the shared process."
-    ratios = [numbers.ratio(row[name]) for name in ("isolated_ratio", "ratio")]
-    return (
-        f"{said} Its step time over that of {row['beside']} was {ratios[0]} there, and {ratios[1]} "
-        "in the shared process."
-    )
+    what = f"Its step time over that of {row['beside']} was" if row["beside"] else "A step took"
+    form = "ratio" if row["beside"] else "s"
+    there, shared = (formatted(row[name], form) for name in ("isolated_ratio", "ratio"))
+    return f"{said} {what} {there} there, and {shared} in the shared process."
 
 
 def _approximate(cells: Sequence[Row]) -> str:
