@@ -207,9 +207,7 @@ def show(console: Console, compared: RunComparison) -> None:
     for title, text in caveats(compared).items():
         console.print(Prose(Text.assemble((f"\n{title}. ", "bold"), plain(text))))
     if compared.changes:
-        console.print()
-        console.print(answer)
-        console.print(Prose(basis(compared)))
+        console.print("", answer, Prose(basis(compared)))
 
 
 def _show_changes(console: Console, compared: RunComparison) -> None:

@@ -104,9 +104,7 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
         shown.add_row(others, "", *_figures(a, b, gap))
     whole = _figures(attribution.traced_a, attribution.traced_b, gap)
     shown.add_row("step, as traced", "", *whole, style="bold")
-    console.print(Prose(explanation.sentence), "")
-    console.print(shown)
-    console.print("", Prose(_caption(explanation), "dim"), sep="\n")
+    console.print(Prose(explanation.sentence), "", shown, "", Prose(_caption(explanation), "dim"))
 
 
 def show_programs(

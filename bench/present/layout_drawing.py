@@ -23,14 +23,11 @@ def show(console: Console, layout: Inspection) -> None:
     if layout["unsupported"]:
         console.print(f"\nunsupported: {layout['unsupported']}")
         return
-    console.print(Text("\nParameters", style="bold"))
-    console.print(_parameters(layout["parameters"]))
+    console.print(Text("\nParameters", style="bold"), _parameters(layout["parameters"]))
     for array in _examples(layout["parameters"]):
         title = f"\n{array['path']}, {_sizes(array['shape'])}: devices that hold each shard"
-        console.print(Text(title, style="bold"))
-        console.print(_drawing(array))
-    console.print(Text("\nBytes per device", style="bold"))
-    console.print(_totals(layout))
+        console.print(Text(title, style="bold"), _drawing(array))
+    console.print(Text("\nBytes per device", style="bold"), _totals(layout))
 
 
 def _grid(rows: Sequence[Sequence[object]]) -> Table:

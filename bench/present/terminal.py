@@ -108,8 +108,7 @@ def show(console: Console, content: columns.Table, *, changes: bool = False) -> 
             cells.append(Prose(noted, style))
         shown.add_row(*cells)
         last = name
-    console.print(Text(f"\n{content.title}", style="bold"))
-    console.print(shown)
+    console.print(Text(f"\n{content.title}", style="bold"), shown)
     for sentence in (*content.facts, *content.remarks):
         console.print(Prose(sentence, "dim"))
 
