@@ -74,19 +74,15 @@ class Remaining:
     def seconds(self, now: float) -> float:
         """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
         pace = self._took / self._estimated if self._estimated else 1.0
-        return pace * self._left + self._left_of_launch(now, pace)
-
-    def _left_of_launch(self, now: float, pace: float) -> float:
-        """Return the seconds left of the launch, corrected by the pace of its current stage."""
         if not self._stages:
-            return 0.0
+            return pace * self._left
         names = list(self._stages)
         later = sum(self._stages[name] for name in names[names.index(self._stage) + 1 :])
         own = pace * self._stages[self._stage]
         # The more of the stage is done, the more its own pace, its time over `done`, counts.
         whole = (1 - self._done) * own + (self._heard - self._entered)
         left = (1 - self._done) * whole - (now - self._heard)
-        return pace * later + max(left, 0.0)
+        return pace * (self._left + later) + max(left, 0.0)
 
     def words(self, now: float) -> str:
         """Return the time left in words, such as `about 7 min left`."""
