@@ -68,7 +68,10 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     share = found.explained
     agree = (found.untraced > 1) == (timed_ratio > 1) and 0 < share < 2  # noqa: PLR2004 - twice
     start = f"With a wait after every step, {a} takes {time_ratio(timed_ratio, b)}"
-    themes = sorted(_themes(found.causes), key=lambda theme: -abs(_sum(theme)))
+    # A theme is what operations do, and which side transposes.
+    busy = (cause for cause in found.causes if cause.key.category != "idle")
+    alike = grouped(((operation_name(c.key), c.key.phase, only_one_transposes(c)), c) for c in busy)
+    themes = sorted(alike.values(), key=lambda theme: -abs(_sum(theme)))
     parts = [(theme, _sum(theme) / found.whole if agree else 0.0) for theme in themes]
     along = [theme for theme, part in parts if part >= _WORTH_NAMING][:_MOST]
     against = [theme for theme, part in parts if part <= -2 * _WORTH_NAMING][:1]
@@ -102,14 +105,6 @@ def operation_name(key: Key) -> str:
     if key.category == "collective":
         return f"moving data in {key.sizes[0]}s"
     return _CATEGORIES[key.category] + _PHASES.get(key.phase, "")
-
-
-def _themes(causes: Iterable[Cause]) -> Iterable[list[Cause]]:
-    """Group causes, apart from idle time, by what operations do and which side transposes."""
-    busy = (cause for cause in causes if cause.key.category != "idle")
-    return grouped(
-        ((operation_name(one.key), one.key.phase, only_one_transposes(one)), one) for one in busy
-    ).values()
 
 
 def only_one_transposes(cause: Cause) -> str:
