@@ -71,13 +71,6 @@ def checkpoint_costs(
     return [row for cell in cells for row in _checkpoint_rows(cell, stored[cell["cell"]])]
 
 
-_FIGURES = (
-    *(f"{name}_{end}" for name in ("total", "blocking", "step_during") for end in _ENDS),
-    *("step_before_s", "state_bytes", "stored_bytes", "bytes_a_second"),
-    *("device_bytes", "seen_bytes"),
-)
-
-
 def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterator[dict[str, Any]]:
     common = {
         "cell": cell["cell"],
@@ -85,9 +78,13 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
         "what": "",
         "reason": checkpoint["reason"],
         "repetitions": 0,
-        **dict.fromkeys(_FIGURES, math.nan),
+        **_spread("total", ()),
+        **_spread("blocking", ()),
+        **_spread("step_during", ()),
+        "step_before_s": math.nan,
         "state_bytes": float(checkpoint["state_bytes"]),
         "stored_bytes": float(checkpoint["stored_bytes"]),
+        **dict.fromkeys(("bytes_a_second", "device_bytes", "seen_bytes"), math.nan),
         "file_system": checkpoint["file_system"],
     }
     if checkpoint["reason"]:
