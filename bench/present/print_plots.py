@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from bench.analyse.cell_table import Tables
@@ -64,20 +64,17 @@ def draw(found: Tables, *, every: bool = False, machine: str = "") -> Figures:
     approximate = {name for own in found.comparisons for name in own.approximate}
     chosen: dict[str, list[PrintedChart]] = {subject: [] for subject in planned}
     missing: dict[str, list[str]] = {}
-    for rank in zip_longest(*planned.values()):
-        for subject, offer in zip(planned, rank, strict=True):
-            if offer is None:
-                continue
-            kind, plan = offer
-            if plan.panels > room:
-                missing.setdefault(subject, []).append(kind)
-                continue
-            room -= plan.panels
-            title = plan.title or CHARTS[kind]["title"]
-            slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
-            spec = _marked(plan.spec(), approximate)
-            plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
-            chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table()))
+    ranked = ((rank, name, *one) for name, own in planned.items() for rank, one in enumerate(own))
+    for _, subject, kind, plan in sorted(ranked, key=itemgetter(0)):
+        if plan.panels > room:
+            missing.setdefault(subject, []).append(kind)
+            continue
+        room -= plan.panels
+        title = plan.title or CHARTS[kind]["title"]
+        slug = plan.slug or re.sub(r"[^\w-]", "-", f"{kind}-{subject.replace(', ', '-')}")
+        spec = _marked(plan.spec(), approximate)
+        plot = compose(slug, spec, title, _subtitle(blocks[subject], machine))
+        chosen[subject].append(PrintedChart(kind, title, plan.note, plot, plan.table()))
     return Figures(chosen, {subject: _left_out(left) for subject, left in missing.items()})
 
 
