@@ -160,10 +160,9 @@ def show_parts(console: Console, cells: tuple[str, str], found: Tables) -> None:
                 f"\nA step of {cell} takes {numbers.si(total, 's')} as traced, the mean over its "
                 "devices:"
             )
-            spent = [(PARTS[part][0], seconds) for part, seconds in parts(trace).items()]
             rows = [
-                (label, numbers.si(seconds, "s"), numbers.percent(seconds / total))
-                for label, seconds in sorted(spent, key=lambda pair: -pair[1])
+                (PARTS[part][0], numbers.si(seconds, "s"), numbers.percent(seconds / total))
+                for part, seconds in sorted(parts(trace).items(), key=lambda pair: -pair[1])
                 if seconds
             ]
             console.print(table("Part", ">Time", ">Share", rows=rows))
