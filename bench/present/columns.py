@@ -206,8 +206,7 @@ class Table:
         `cells` are the numbers of cells on the page, by name.
         """
         shown = self.shown("page", "cell")
-        detailed = (column for column in shown if column.detail or column.span)
-        details = {column.key: [*map(column.detail_of, self.rows)] for column in detailed}
+        details = {column.key: [*map(column.detail_of, self.rows)] for column in shown}
         return {
             "title": self.title,
             "name": self.name,
