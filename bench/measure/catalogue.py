@@ -82,11 +82,12 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
             same = path.samefile(seen[name])
             what = "are the same file; give it once" if same else "have the same name; rename one"
             faults.append(f"{text} and {seen[name]} {what}")
-        elif other is not None and not path.samefile(other):
-            faults.append(f"{text} has the name of {other.relative_to(ROOT)}; rename it")
         elif other is not None:
-            faults.append(f"{text} is a built-in file; select it by its name, {name}")
-        seen.setdefault(name, text)
+            taken = f"has the name of {other.relative_to(ROOT)}; rename it"
+            own = f"is a built-in file; select it by its name, {name}"
+            faults.append(f"{text} {own if path.samefile(other) else taken}")
+        if path.is_file():
+            seen.setdefault(name, text)
     return faults
 
 

@@ -422,6 +422,11 @@ def test_faults_of_paths(tmp_path) -> None:
     assert fault.endswith("a/../mine.py and " + good + " are the same file; give it once")
     (fault,) = file_faults([str(tmp_path / "a")], [])
     assert fault == f"--implementation-path: {tmp_path}/a is a folder; it has mine.py"
+    none, folder = str(tmp_path / "none" / "mine.py"), tmp_path / "b" / "mine.py"
+    folder.mkdir(parents=True)
+    told = [f"--implementation-path: {what}" for what in (f"there is no file {none}",
+            f"{folder} is a folder")]  # fmt: skip
+    assert file_faults([none, str(folder), good], []) == told
     (tmp_path / "exact.py").touch()
     (fault,) = file_faults([str(tmp_path / "exact.py")], [])
     assert "exact stands for several implementations; rename " in fault
