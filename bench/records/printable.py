@@ -57,7 +57,8 @@ def closest(word: str, known: Iterable[str]) -> str:
     """Suggest the known names that an unknown word may stand for, and list the others if few."""
     names, small = list(known), word.lower()
     longer = [name for name in names if word and name.lower().startswith(small)]
-    near = longer or difflib.get_close_matches(small, names, n=3, cutoff=0.5)
+    in_lower = {name.lower(): name for name in names}
+    near = longer or [in_lower[one] for one in difflib.get_close_matches(small, in_lower, 3, 0.5)]
     if near:
         others = [name for name in names if name not in near]
         more = f" (also: {', '.join(others)})" if 0 < len(others) <= FEW else ""

@@ -46,3 +46,4 @@ def test_a_name_in_another_case_is_recognized() -> None:
     assert closest("MLP-tiny", names).startswith("did you mean mlp-tiny?")
     assert closest("Jit_Smpd", names).startswith("did you mean jit_spmd?")
     assert closest("runa", names).startswith("did you mean RunA?")
+    assert closest("NIGHTLY_2", ["NIGHTLY_1", *names]).startswith("did you mean NIGHTLY_1?")
