@@ -414,6 +414,21 @@ def test_a_workload_with_other_batches_at_every_call_is_refused(mesh, programs):
         make_gate(mlp, mesh, programs, change=unseeded)
 
 
+def test_keys_in_a_batch_that_is_the_same_at_every_call_do_not_differ(mesh, programs):
+    """NumPy compares no keys."""
+
+    def keyed(problem):
+        def batch(index):
+            return *problem.batch(index), jax.random.split(jax.random.key(index), 8)
+
+        def loss(model, batch):
+            return squared_error(model, batch[:2])
+
+        return replace(problem, batch=batch, loss=loss)
+
+    make_gate(linear, mesh, programs, change=keyed)
+
+
 def test_a_workload_whose_loss_is_a_sum_is_refused(mesh, programs):
     """It is not the mean of its shards' losses, so right steps on many devices would be wrong."""
 

@@ -31,7 +31,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Batch, Implementation, Problem, TrainStep
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.carried_state import Flat, check_draws, whole_batch_loss
+from bench.worker.prove.carried_state import Flat, check_draws, whole_batch_loss, words
 from bench.worker.prove.divided_gradients import DividedGradients, Division, initial_params
 from bench.worker.prove.exact_arithmetic import cheap_programs, exact_arithmetic, rounding, widened
 from bench.worker.prove.failures import WrongStepError
@@ -112,8 +112,8 @@ class Gate:
         self.timed_eps = rounding(precision, platform)
         self.batches = [timed.batch(index) for index in range(2 * STEPS)]
         """Batches in the timed dtypes: the first STEPS for the proof, the rest to repeat it."""
-        same = partial(np.array_equal, equal_nan=True)
-        if not jax.tree.all(jax.tree.map(same, timed.batch(0), self.batches[0])):
+        twice = (jax.tree.map(words, batch) for batch in (self.batches[0], timed.batch(0)))
+        if not jax.tree.all(jax.tree.map(partial(np.array_equal, equal_nan=True), *twice)):
             raise WrongStepError(
                 "the workload's batch(0) differs from call to call: seed it by the batch's number"
             )
