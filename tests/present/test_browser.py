@@ -643,6 +643,7 @@ def test_a_row_of_all_cells_is_low_however_long_its_texts_are(browser: Browser, 
     opened.page.close()
 
 
+@pytest.mark.slow
 def test_columns_of_all_cells_are_chosen_and_kept_in_the_address(open_page) -> None:
     page = open_page("#cells").page
     headings, boxes = page.locator("#all thead"), page.locator("#columns")
