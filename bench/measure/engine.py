@@ -151,14 +151,10 @@ class Engine:
         files = [name for c in cells for name in changed(c, before.sources(c), now.sources(c))]
         if files:
             run = self.directory.name if self.directory else "it"
-            how = (
-                "Restore the files to continue it with --resume, or start"
-                if self.resumable
-                else "Start"
-            )
+            how = "Restore the files to continue it with --resume, or start"
             fault = (
                 f"{', '.join(dict.fromkeys(files))}: changed while {run} was measured; what was "
-                f"measured before is stored. {how} another run"
+                f"measured before is stored. {how if self.resumable else 'Start'} another run"
             )
             raise BadInput([fault])
 
