@@ -35,7 +35,8 @@ def make_problem(workload: Workload, block: Block, precision: str) -> Problem:
     if not isinstance(problem, Problem):
         raise WrongStepError(f"problem returns an object of type {type(problem).__name__}")
     for name in ("units_per_step", "model_flops"):
-        if not 0 < (value := getattr(problem, name)) < np.inf:
+        value = getattr(problem, name)
+        if not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
             raise WrongStepError(f"{name} is {value!r}; it must be a positive number")
     problem = with_options(problem, block.options)
     cell = {**block.fields, "workload_file": cast("Any", workload).__file__}

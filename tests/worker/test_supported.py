@@ -67,6 +67,8 @@ def test_an_answer_that_is_no_reason_is_a_fault_once(tmp_path, value):
         ("__import__('json').loads('no')", r"JSONDecodeError: Expecting value: .* \(own.py:4\)"),
         ("return {'loss': 0}", "problem returns an object of type dict"),
         (OWN.format("units_per_step=0"), "units_per_step is 0; it must be a positive number"),
+        (OWN.format("units_per_step='8'"), "units_per_step is '8'; it must be a positive number"),
+        (OWN.format("model_flops=None"), "model_flops is None; it must be a positive number"),
         (OWN.format("model_flops=-5.0"), "model_flops is -5.0; it must be a positive number"),
         (OWN.format("model_flops=float('nan')"), "model_flops is nan; it must be a positive .*"),
     ],
