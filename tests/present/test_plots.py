@@ -127,6 +127,15 @@ def test_every_ratio_is_on_its_axis_which_is_logarithmic_from_twice_on(
     assert not re.findall("[\u25ba\u25c4]<", drawn)
 
 
+def test_a_mark_without_an_interval_has_no_line_and_no_arrow(tmp_path: Path) -> None:
+    plan = synthetic.Plan(devices=(1,), alone=frozenset({"pmap"}))
+    found = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
+    spec = spec_of(kinds.ratios, found)
+    assert rows(spec).set_index("name").loc["pmap", "paired"] == False  # noqa: E712 (of NumPy)
+    drawn = vega_plot.compose("ratios", spec, "", "").svg
+    assert not re.findall("[\u25ba\u25c4]<", drawn)
+
+
 def test_an_axis_of_attempts_has_whole_numbers() -> None:
     attempts = [{"number": number, "record": 1.0, "kept": False} for number in range(3)]
     spec = vega_plot.spec_of("record", {"rows": attempts, "width": 600})
