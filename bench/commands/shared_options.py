@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +56,8 @@ def plain_console(*, stderr: bool = False) -> Console:
             with contextlib.suppress(SystemExit):
                 super().on_broken_pipe()
 
+    if not os.environ.get("COLUMNS", "80").strip("0"):  # unknown; Rich would print nothing
+        del os.environ["COLUMNS"]
     return _Console(stderr=stderr, highlight=False)
 
 

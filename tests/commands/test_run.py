@@ -17,6 +17,7 @@ from fronts import SMALL, Done, Front
 
 from bench.analyse.verdicts import ALPHA
 from bench.commands.run import run_pytest
+from bench.commands.shared_options import plain_console
 from bench.measure.run_folder import keep_own_files, own_files, resumed_options
 from bench.plan.options import Options
 from bench.plan.selection import keyword
@@ -394,6 +395,13 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path: Path) -> None:
     ) as told:
         told.stdout.close()
         assert (told.stderr.read(), told.wait()) == (b"", 7)
+
+
+@pytest.mark.parametrize("width", ["0", "00", ""])
+def test_a_terminal_of_unknown_width_shows_what_is_printed(width, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    plain_console().print("an answer")
+    assert capsys.readouterr().out == "an answer\n"
 
 
 @pytest.mark.slow
