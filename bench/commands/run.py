@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+import bench
 from bench.commands.exits import OptionParser
 from bench.plan.options import add_options, help_page
 
@@ -38,6 +39,9 @@ def run_pytest(arguments: list[str], *plugins: str) -> int:
     for gate in (False, True):
         add_options(parser.add_argument, gate=gate)
     parser.add_argument("-k")
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"lockstep {bench.__version__}"
+    )
     parser.parse_known_args(arguments)
 
     import pytest

@@ -164,8 +164,9 @@ def test_a_cell_without_a_trace_says_how_it_ended(tmp_path, monkeypatch) -> None
     assert "jit_spmd has no trace in reports/run; record it with --profile" in ended.output
 
 
-def test_the_version_is_the_packages() -> None:
-    ended = CliRunner().invoke(command_line.app, ["--version"])
+@pytest.mark.parametrize("words", [("--version",), ("run", "--version"), ("run", "-V")])
+def test_the_version_is_the_packages(words) -> None:
+    ended = CliRunner().invoke(command_line.app, words)
     assert (ended.exit_code, ended.output) == (0, f"lockstep {lockstep.__version__}\n")
 
 
