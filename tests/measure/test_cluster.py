@@ -460,8 +460,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         file.unlink(missing_ok=True)
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(ClusterError, match=f"--distributed: cannot read {file}: {fault}"):
+        what = f"'{file}' is neither auto nor env, and no file that can be read: {fault}"
+        with pytest.raises(ClusterError, match=f"--distributed: {what}"):
             membership.membership(str(file))
+    with pytest.raises(ClusterError, match="'' is neither auto nor env"):
+        membership.membership("")
     file.write_text("rank 0")
     with pytest.raises(BadInput, match=f"--distributed {file}: this is not TOML: "):
         membership.membership(str(file))

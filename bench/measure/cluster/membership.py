@@ -52,7 +52,7 @@ def membership(how: str) -> Membership:
     unset = [name for name in ("WORLD_SIZE", "RANK") if how == "env" and name not in os.environ]
     if not unset:
         from_variables = how in ("auto", "env")
-        config = DistributedConfig.from_environment() if from_variables else _read(Path(how))
+        config = DistributedConfig.from_environment() if from_variables else _read(how)
         if config.enabled:
             return Membership(config, os.environ.get(TOKEN, "lockstep").encode())
     which = f" (not set: {', '.join(unset)})" if unset else ""
@@ -62,14 +62,15 @@ def membership(how: str) -> Membership:
     )
 
 
-def _read(path: Path) -> DistributedConfig:
+def _read(path: str) -> DistributedConfig:
     try:
-        config = DistributedConfig.from_toml(path.read_text(encoding="utf-8"))
+        config = DistributedConfig.from_toml(Path(path).read_text(encoding="utf-8"))
     except BadInput as error:
         raise BadInput([f"--distributed {path}: {fault}" for fault in error.faults]) from error
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", "it is not UTF-8")
-        raise ClusterError(f"--distributed: cannot read {path}: {why}") from error
+        what = f"{path!r} is neither auto nor env, and no file that can be read: {why}"
+        raise ClusterError(f"--distributed: {what}") from error
     ranks = {name: os.environ[name] for name in ("RANK", "LOCAL_RANK") if name in os.environ}
     others = config.model_dump(exclude={"rank", "local_rank"} if ranks else None)
     return DistributedConfig.from_environment(ranks, **others)
