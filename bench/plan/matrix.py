@@ -355,7 +355,8 @@ class _Planner:
         meshes: list[MeshShape] = self.read("meshes")
         for mesh in meshes:
             if mesh.size > limit:
-                remedy = f"; --devices {mesh.size} allows it" if self.virtual else ""
+                more = self.virtual and mesh.size <= presets.MOST_CPU_DEVICES
+                remedy = f"; --devices {mesh.size} allows it" if more else ""
                 self.fault("meshes", f"{mesh} needs {mesh.size} devices, there are {limit}{remedy}")
         return meshes
 

@@ -356,6 +356,8 @@ def test_virtual_devices_of_a_process_have_a_limit() -> None:
     many = {"workloads": ("mlp",), "meshes": ("data=4096",), "batch_sizes": ("4096",)}
     (fault,) = faults(devices="4096", **many)
     assert fault == "--meshes: data=4096 has more than 2,048 virtual devices in a process"
+    needs, _ = faults(**many)
+    assert needs == "--meshes: data=4096 needs 4096 devices, there are 8", "--devices is no remedy"
     # So many are no fault on accelerators, where only another one is reported.
     (fault,) = faults("gpu", 4096, devices="5000", **many)
     assert fault == "--devices: 5000 requested, only 4096 available"
