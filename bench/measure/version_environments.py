@@ -33,6 +33,7 @@ from bench.records.messages import JAX_CHILD, BaseFile, Catalogue, Implementatio
 from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import readable
 from bench.records.temporary_folders import temporary_folder
+from bench.records.variants import required_file
 
 TIMEOUT_S = 1200.0
 SHOWN = ("jax", "jaxlib", "flax", "optax")
@@ -62,11 +63,10 @@ def make_environment(requirement: str, *, install: bool = True) -> Environment:
     if shutil.which("uv") is None:
         raise BadInput([f"{requirement} needs an environment, which uv makes: `pip install uv`"])
     line, content = requirement, b""
-    if Path(requirement).suffix in (".txt", ".whl"):
-        file = Path(requirement).resolve()
+    if file := required_file(requirement):
         if not file.is_file():
             raise BadInput([f"there is no file {requirement}"])
-        line = f"-r {file}" if file.suffix == ".txt" else str(file)
+        line = f"-r {file.resolve()}" if file.suffix == ".txt" else str(file.resolve())
         content = file.read_bytes()
         if file.suffix == ".txt" and not re.search(rb"^\s*[^#\s]", content, re.MULTILINE):
             raise BadInput([f"{requirement} names no package"])

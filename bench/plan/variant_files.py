@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.plan.option_values import collected
 from bench.plan.options import Options
-from bench.records.variants import Variant
+from bench.records.variants import Variant, required_file
 
 SHIPPED = {path.stem: path for path in sorted((Path(__file__).parent / "flags").glob("*.toml"))}
 """Files of flags, by the platform that they are for."""
@@ -30,7 +30,8 @@ def read_variants(text: str) -> list[str]:
         entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
         shipped = ", ".join(f"@{platform}" for platform in SHIPPED)
-        raise ValueError(f"there is no file {name}; shipped ones are {shipped}") from None
+        what = f"there is no file {name or repr(name)}; shipped ones are {shipped}"
+        raise ValueError(what) from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise ValueError(f"{path}: {error}") from error
     wrong = [key for key, change in entries.items() if not isinstance(change, str)]
@@ -61,6 +62,8 @@ def chosen(
             faults.append(f"the name {variant.name!r} is used twice")
         if gate and (variant.requirement or variant.raced):
             faults.append("a gate already has a second version: its base")
+        if (file := required_file(variant.requirement)) and not file.is_file():
+            faults.append(f"there is no file {file}")
         found[variant.name] = replace(variant, raced=variant.raced and platform != "tpu")
     others = {name: one.platforms - {platform} for name, one in found.items()}
     if names := [name for name in others if others[name]]:

@@ -25,7 +25,12 @@ _VARIABLE = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=")
 def is_requirement(text: str) -> bool:
     """Whether a text names packages, as `jax==0.10.2`, a requirements file or a wheel does."""
     named = re.match(r"[A-Za-z][\w.-]*(\[[\w,-]*\])?(==|~=|[<>]=?)", text)
-    return bool(named) or (Path(text).suffix in (".txt", ".whl") and not _VARIABLE.match(text))
+    return bool(named or (required_file(text) and not _VARIABLE.match(text)))
+
+
+def required_file(requirement: str) -> Path | None:
+    """Return the requirements file or wheel that a requirement names; None if it names packages."""
+    return Path(requirement) if Path(requirement).suffix in (".txt", ".whl") else None
 
 
 @dataclass(frozen=True)

@@ -344,6 +344,10 @@ def test_variants_measure_every_block_again() -> None:
     found = faults(variant=("x", "one=A=1", "one=A=2", "two=NPROC=3"))
     assert [fault.partition(":")[0] for fault in found] == ["--variant"] * 3
     assert "the name 'one' is used twice" in found[-1]
+    found = faults(variant=("old=no.txt", "new=no.whl"), workloads=("no",))
+    for name in ("no.txt", "no.whl"):
+        assert f"--variant: there is no file {name}" in found
+    assert len(found) == 3
 
 
 def test_a_batch_that_does_not_divide_names_near_ones() -> None:

@@ -36,6 +36,12 @@ def test_a_file_of_ones_own_stands_for_its_variants(tmp_path):
     assert with_variant_files(options, faults) == options, "a resumed run has them already"
 
 
+def test_a_file_without_a_name_is_a_fault_that_shows_it():
+    faults: list[str] = []
+    with_variant_files(Options(variant=("@",)), faults)
+    assert faults == ["--variant: there is no file ''; shipped ones are @cpu, @gpu, @tpu"]
+
+
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
