@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from bench.commands.shared_options import add_help
 from bench.measure.processes.guarded import ChildError
 from bench.plan.option_values import BadInput
+from bench.records.files import DISK_FULL, NotStoredError
 from bench.records.store import StoreError
 
 FAILED, BAD_INPUT, INTERRUPTED = 3, 4, 130
@@ -35,8 +36,9 @@ def exit_codes(own: Mapping[int, str] | None = None) -> str:
 
 def message(error: Exception) -> str:
     """Return the text of one fault, or a list of several."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename2 or error.filename}: {error.strerror.lower()}"
+    if isinstance(error, OSError) and error.strerror:
+        place = error.filename2 or error.filename  # of a write, Python knows none
+        return f"{place}: {error.strerror.lower()}" if place else error.strerror.lower()
     if isinstance(error, BadInput) and len(error.faults) > 1:
         return "\n  - ".join([f"{len(error.faults)} things are wrong:", *error.faults])
     return str(error)
@@ -56,11 +58,12 @@ def refuse(text: str, code: int = BAD_INPUT) -> NoReturn:
 
 @contextmanager
 def refusing(*errors: type[Exception]) -> Iterator[None]:
-    """Treat these errors as invalid input as well."""
+    """Treat these errors as invalid input as well, except that of a full disk."""
     try:
         yield
     except errors as error:
-        refuse(message(error))
+        full = isinstance(error, NotStoredError) or getattr(error, "errno", None) in DISK_FULL
+        refuse(message(error), FAILED if full else BAD_INPUT)
 
 
 @contextmanager

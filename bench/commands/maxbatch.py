@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from bench.commands.exits import refuse, refusing
+from bench.commands.exits import refusing
 from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run, refuse_race
@@ -64,10 +64,8 @@ def maxbatch(
     try:
         console = plain_console(stderr=True)
         for row in largest_fit.search_here(left, limit, catalogue, console):
-            try:
+            with refusing(OSError):
                 largest_batches.write(folder, [row])
-            except OSError as error:
-                refuse(f"{(folder / largest_batches.FILE).as_posix()} cannot be written: {error}")
             typer.echo(run_tables.largest_line(row))
             rows.append(row)
     except KeyboardInterrupt:

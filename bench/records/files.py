@@ -17,7 +17,7 @@ from bench.records.paths import as_typed
 CHANGED = "differs from what was stored (CRC-32)"
 """The reason given for a file whose checksum does not match."""
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class NotStoredError(Exception):
@@ -106,7 +106,7 @@ def storing(folder: Path, resume: str = "") -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not folder.exists():
             raise NotStoredError(f"{folder} was deleted while it was written to") from error
-        if error.errno not in _DISK_FULL:
+        if error.errno not in DISK_FULL:
             raise
         advice = "free space there"
         if resume:

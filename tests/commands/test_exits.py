@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
+import typer
 from typer.testing import CliRunner
 
 import lockstep
@@ -218,3 +219,20 @@ def test_every_option_says_what_it_is_for() -> None:
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         for option in command.params:
             assert option.help, f"{name} {option.name}"
+
+
+def test_a_full_disk_is_no_bad_input(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def build(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")  # as of a write: it names no file
+
+    synthetic.write(Path("reports"), synthetic.Plan(devices=(1,)), "run")
+    monkeypatch.setattr("bench.present.report_files.build", build)
+    ended = CliRunner().invoke(command_line.app, ["report", "run"])
+    assert ended.output.startswith("error: cannot write into reports/run: No space left on device;")
+    assert ended.exit_code == exits.FAILED
+    with pytest.raises(typer.Exit) as refused, exits.refusing(OSError):
+        build()
+    assert refused.value.exit_code == exits.FAILED
+    assert exits.message(OSError(28, "No space left on device")) == "no space left on device"
