@@ -435,23 +435,13 @@ def names_on_axis(page: Page, group: str) -> list[str]:
 def test_the_axis_of_ratios_is_bounded_and_holds_the_margin(mlp: Page, open_page) -> None:
     subject = "#ratios?subject=mlp-base%2C+fp32"
     low, high = ends_of_axis(mlp, logarithmic=True)
-    assert 1 / 4 > low > 1 / 5.5, "what was not measured in the same rounds may lie anywhere"
+    assert 0.8 < low < 1, "what was not measured in the same rounds has no interval"
     assert 4 < high < 5.5, "python_loop takes four times as long"
     off = "/".join(set(PLAN.ratios) - {"jit_spmd", "nnx_jit_cached"})
     few = open_page(f"{subject}&off={quote(off, safe='/')}").page
     low, high = ends_of_axis(few, logarithmic=False)
     assert 0.96 < low < 1 / 1.02, "the margin"
     assert 1.03 < high < 1.1
-
-
-def test_intervals_that_go_on_beyond_the_axis_end_in_arrows(mlp: Page) -> None:
-    items = mlp.evaluate(ITEMS, "ratios")
-    shown = {(item["type"], item.get("name")) for item in items}
-    assert ("symbol", "python_loop") in shown
-    arrows = {item["text"] for item in items if item.get("name") == "nnx_jit" and "text" in item}
-    assert arrows == {"\N{BLACK LEFT-POINTING POINTER}",
-                      "\N{BLACK RIGHT-POINTING POINTER}"}  # fmt: skip
-    assert ("symbol", "nnx_jit") in shown
 
 
 def test_implementations_are_ordered_by_a_typical_panel(mlp: Page, found: Tables) -> None:

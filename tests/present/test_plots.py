@@ -136,6 +136,16 @@ def test_a_mark_without_an_interval_has_no_line_and_no_arrow(tmp_path: Path) -> 
     assert not re.findall("[\u25ba\u25c4]<", drawn)
 
 
+def test_intervals_that_go_on_beyond_the_axis_end_in_arrows(tmp_path: Path) -> None:
+    plan = synthetic.Plan(devices=(1,), rounds=3)  # too few to exclude anything
+    found = cell_table.build(store.load(synthetic.write(tmp_path, plan)))
+    spec = spec_of(kinds.ratios, found)
+    assert rows(spec)["paired"].all()
+    drawn = vega_plot.compose("ratios", spec, "", "").svg
+    others = len(synthetic.RATIOS) - 1
+    assert [drawn.count(arrow + "<") for arrow in "\u25c4\u25ba"] == [others, others]
+
+
 def test_an_axis_of_attempts_has_whole_numbers() -> None:
     attempts = [{"number": number, "record": 1.0, "kept": False} for number in range(3)]
     spec = vega_plot.spec_of("record", {"rows": attempts, "width": 600})
