@@ -73,8 +73,9 @@ def sure(low: float, high: float) -> str:
         return "too few rounds"
     if low <= 1 <= high:
         return within(bound_of(low, high))
-    if high >= TWICE:
-        return f"a factor of {digits_of(low, math.floor)} to {digits_of(high)}"
+    least, most = (low, high) if low > 1 else (1 / high, 1 / low)
+    if most >= TWICE:
+        return f"a factor of {digits_of(least, math.floor)} to {digits_of(most)}"
     near, far = sorted(abs(end - 1) for end in (low, high))
     return f"{outward(near, math.floor)} to {outward(far)}"
 

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -18,8 +19,15 @@ LIBRARY = "lockstep.compare(...)"
 
 
 def of_run(manifest: Manifest) -> str:
-    """Return the command line that made the run."""
-    return LIBRARY if is_race(manifest) else f"{PROGRAM} {shlex.join(manifest['argv'])}"
+    """Return the command line that made the run, without its name, which the run has taken."""
+    return LIBRARY if is_race(manifest) else of_words(manifest["argv"])
+
+
+def of_words(words: Sequence[str]) -> str:
+    """Return a command line of these words, without `--run NAME`."""
+    both = pairwise(("", *words))
+    named = [word for before, word in both if "--run" not in (before, word.partition("=")[0])]
+    return f"{PROGRAM} {shlex.join(named)}"
 
 
 def of_cells(comparison: Comparison, manifest: Manifest, names: Collection[str]) -> str:

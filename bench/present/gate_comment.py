@@ -5,7 +5,6 @@ code spans, in which GitHub renders no links, mentions or markup.
 """
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from markupsafe import Markup
@@ -14,12 +13,11 @@ from rich.text import Text
 
 from bench.analyse.outcomes import NOT_MEASURED, WORDS, Case, Outcome, Word
 from bench.analyse.verdicts import ALPHA, margin_of
-from bench.present import bounds, program_sentences, sentences, terminal
+from bench.present import bounds, command_lines, program_sentences, sentences, terminal
 from bench.present.columns import Column, Figure, Table, ratio_figure
 from bench.present.markdown import macros
 from bench.present.run_environment import chips
 from bench.records import numbers, printable
-from bench.records.paths import PROGRAM
 
 FILE = "regress.md"
 LONGEST = 65_536
@@ -97,7 +95,7 @@ def command(outcome: Outcome) -> str:
     repositories = outcome.gate["repositories"]
     if len(repositories) == 1:
         revision = repositories[0]["base"]
-    return f"{PROGRAM} {shlex.join([name, revision, *rest])}"
+    return command_lines.of_words((name, revision, *rest))
 
 
 def code(text: str) -> Markup:

@@ -117,3 +117,11 @@ def test_no_command_of_an_installed_package_needs_nox(tmp_path, monkeypatch) -> 
     text = markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
     assert "`lockstep tensorboard` serves them" in text
     assert "nox -s" not in html + text
+
+
+def test_the_command_of_a_run_leaves_out_its_name_which_is_taken(tmp_path) -> None:
+    manifest = store.load(synthetic.write(tmp_path, synthetic.Plan())).manifest
+    for name in (("--run", "mine"), ("--run=mine",)):
+        manifest["argv"] = ["run", *name, "--rounds", "8", "-k", "a or b"]
+        told = command_lines.of_run(manifest)
+        assert told == f"{paths.PROGRAM} run --rounds 8 -k 'a or b'", name

@@ -243,6 +243,7 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
         bounds.outward(0.2506), bounds.longer(1.00039, 1.131, " it"),
         bounds.sure(0.0, math.inf), bounds.sure(16.6, 173.0), bounds.sure(1.098, 3.71),
         bounds.longer(1.0986, 3.71), bounds.longer(1.0003, 3.71),
+        bounds.sure(0.014, 0.058), bounds.sure(0.45, 0.95), bounds.sure(0.51, 0.6),
     )]  # fmt: skip
     assert shown == [
         "4.2 %", "4.1 %", "5.0 %", "124 %", "0 %", "\N{INFINITY} %",
@@ -251,6 +252,7 @@ def test_bounds_are_rounded_to_where_they_stay_true() -> None:
         "5.0 % to 10 %", "41.1 % to 50.0 %", "25.1 %",
         "up to 13.1 % longer than it", "too few rounds", "a factor of 16 to 180",
         "a factor of 1.09 to 3.8", "1.09 to 3.8 times as long", "up to 3.8 times as long",
+        "a factor of 17 to 72", "a factor of 1.05 to 2.3", "40.0 % to 49.0 %",
     ]  # fmt: skip
 
 
