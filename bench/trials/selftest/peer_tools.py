@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import scipy  # which loads scipy.stats, for a second, only where it is used
-
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Answer, ChildError, ask
 from bench.trials.selftest import planted_kernel
@@ -178,7 +176,9 @@ def _spin_google(kernel: Kernel) -> Path:
 
 def u_test_slower(base: Sequence[float], other: Sequence[float]) -> bool | None:
     """Return whether the other is slower, by the U test; None if it is not significant."""
-    p = scipy.stats.mannwhitneyu(base, other, alternative="two-sided").pvalue
+    from scipy import stats  # noqa: PLC0415 (takes a second to load)
+
+    p = stats.mannwhitneyu(base, other, alternative="two-sided").pvalue
     return statistics.median(other) > statistics.median(base) if p < ALPHA else None
 
 
@@ -218,7 +218,9 @@ def _hyperfine(base: Program, other: Program, seconds: float, directory: Path) -
 
 def welch_slower(base: Sequence[float], other: Sequence[float]) -> bool | None:
     """Return whether the other is slower, by Welch's t-test; None if it is not significant."""
-    p = scipy.stats.ttest_ind(base, other, equal_var=False).pvalue  # NaN if no time differs
+    from scipy import stats  # noqa: PLC0415 (takes a second to load)
+
+    p = stats.ttest_ind(base, other, equal_var=False).pvalue  # NaN if no time differs
     return statistics.fmean(other) > statistics.fmean(base) if p < ALPHA else None
 
 
