@@ -43,7 +43,8 @@ takes less than NEAR times what the ceilings allow."""
 ODDS, ODDS_ALONE, DISPATCH_S = 1.5, 2.0, 20e-6
 """Its times are at odds if, in processes of their own, the ratio is surely larger by a factor ODDS
 (without another arm, the step time by ODDS_ALONE, because the host's speed may have changed), and a
-step by DISPATCH_S, because another thread may run a step of microseconds there."""
+step by DISPATCH_S, because another thread may run a step of microseconds there. So must be the
+ratio of the quickest rounds, because a busy host may delay most spans of a short step."""
 ERROR, FEWEST, ROUNDS = 0.01, 7, 24
 """Largest probability, by the sign test, that chance alone makes a finding sure; the fewest rounds
 in which one can be; and the most rounds of the second measurement, of which twelve are often too
@@ -203,8 +204,8 @@ def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolati
     name, found = suspicion.name, suspicion.finding.copy()
     beside = found["beside"]
     ended = [cells[one] for one in (name, beside) if one in cells and cells[one]["status"] != "ok"]
-    others = step_times(samples, beside) if beside else None
-    ratios = _ratios(step_times(samples, name), others)
+    own, others = step_times(samples, name), step_times(samples, beside) if beside else None
+    ratios = _ratios(own, others)
     if ended or not ratios:
         row = ended[0] if ended else None
         said = f"{row['implementation']} is {row['status']}: {row['reason']}" if row else ""
@@ -214,7 +215,8 @@ def compared(suspicion: Suspicion, cells: Cells, samples: Rows) -> tuple[Isolati
     found["isolated_ratio"] = now = median(ratios)
     least = suspicion.high * (ODDS if others else ODDS_ALONE)
     least += DISPATCH_S / (median(others.values()) if others else 1.0)
-    if not _is_significant([each > least for each in ratios]):
+    quickest = min(own.values()) / (min(others.values()) if others else 1.0)
+    if quickest <= least or not _is_significant([each > least for each in ratios]):
         return found, ""
     took = [
         f"{100 * each:.3g} % of the time of {beside}" if beside else numbers.si(each, "s")

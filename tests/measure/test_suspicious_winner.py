@@ -134,3 +134,15 @@ def test_no_times_in_isolation(cells, reason: str, wrong: bool) -> None:
     assert finding["reason"] == reason
     assert finding["isolated_ratio"] is None
     assert why == ("in a process of its own, mine is wrong: why" if wrong else "")
+
+
+@pytest.mark.parametrize(("step_s", "wrong"), [(50e-6, False), (3e-3, True)])
+def test_a_host_that_delays_most_spans_of_a_short_step_does_not_make_it_wrong(step_s, wrong):
+    """Its other spans show the step's time, unless that depends on the process."""
+    rows = samples({SHIPPED: 3e-3, USER: step_s}, rounds=24, noise=0.0)
+    for row in rows:
+        if row["arm"] == USER and row["round"] % 8:
+            row["throughput_ns"] += 4e6 * row["steps"]
+    cells = {SHIPPED: ok(), USER: ok()}
+    _, why = compared(found({SHIPPED: 3e-3, USER: 50e-6}, noise=0.0), cells, rows)
+    assert bool(why) == wrong
