@@ -339,6 +339,7 @@ def test_predicted_curves_are_charts_of_the_page(browser: Browser, tmp_path: Pat
     assert opened.faults == []
 
 
+@pytest.mark.slow
 def test_choices_of_every_chart(open_page) -> None:
     opened = open_page()
     logarithmic = opened.text("scaling")
@@ -552,6 +553,7 @@ def test_curves_that_agree_are_folded_until_they_are_opened(
     assert opened.faults == []
 
 
+@pytest.mark.slow
 def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415 - only where there is a browser
 
@@ -661,6 +663,7 @@ def test_a_choice_does_not_move_the_page(open_page) -> None:
     assert abs(opened.page.evaluate(top) - before) < 2
 
 
+@pytest.mark.slow
 def test_a_table_behind_a_chart_stays_open_when_the_chart_is_drawn_again(open_page) -> None:
     opened = open_page()
     tables = opened.page.locator("#ratios figure > details, #scaling figure > details")
@@ -676,6 +679,7 @@ def test_a_table_behind_a_chart_stays_open_when_the_chart_is_drawn_again(open_pa
     assert not tables.first.evaluate("one => one.open")
 
 
+@pytest.mark.slow
 def test_the_reader_may_scroll_before_a_choice_is_drawn(open_page) -> None:
     opened = open_page()
     opened.page.locator("#heatmap").scroll_into_view_if_needed()
@@ -694,6 +698,7 @@ def test_the_reader_may_scroll_before_a_choice_is_drawn(open_page) -> None:
     assert abs(opened.page.evaluate("scrollY") - went) < 100
 
 
+@pytest.mark.slow
 def test_the_description_of_a_cell_stays_as_the_reader_left_it(open_page) -> None:
     opened = open_page()
     details = opened.page.locator("#one details").first
@@ -1375,6 +1380,7 @@ def test_names_of_operations_in_one_row_of_a_step_do_not_overlap(blank: Page) ->
     assert run_script(blank, script, starts) == ["copy.0", "copy.5000", "copy.12000"]
 
 
+@pytest.mark.slow
 def test_who_waits_for_whom_is_told(open_page, found: Tables) -> None:
     above, below = PAIR
     step = expanded(found.traces[above]["drawn"])

@@ -432,6 +432,7 @@ def test_a_child_that_a_step_has_forked_is_no_second_worker(tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(importlib.util.find_spec("grain") is None, reason="the extra `input`")
+@pytest.mark.slow
 def test_what_grain_sets_for_the_process_is_no_files_doing():
     alone = {"implementations": ["jit_spmd"], "implementation_paths": []}
     done = run_worker(JOB | alone | {"inputs": ["loaded"]})
