@@ -13,6 +13,20 @@ from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 
 
+def plan_of(*blocks: Block, **goal: float) -> SimpleNamespace:
+    """One launch of these blocks, with the arm `a` as the baseline."""
+    return SimpleNamespace(
+        worker={"inputs": [], "ablations": [], "phases": {}, "seconds": 10.0, "rounds": 48},
+        modes=(),
+        margin_reason="",
+        launches=1,
+        baseline="a",
+        baseline_of=lambda arms: arms[0],
+        blocks=blocks,
+        **{"budget_s": None, "target_ci": None, **goal},
+    )
+
+
 def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     monkeypatch.setattr(run_estimates, "REPORTS", tmp_path)
     some, none = (
@@ -20,18 +34,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         for mesh in ("data=2", "pipe=2")
     )
     why = {some.name: {"a": "", "b": "no", "c": ""}, none.name: dict.fromkeys("abc", "no")}
-    worker = {"inputs": [], "ablations": [], "phases": {}, "seconds": 10.0, "rounds": 48}
-    plan = SimpleNamespace(
-        worker=worker,
-        modes=(),
-        margin_reason="",
-        launches=1,
-        budget_s=None,
-        target_ci=None,
-        baseline="a",
-        baseline_of=lambda arms: arms[0],
-        blocks=(some, none),
-    )
+    plan = plan_of(some, none)
     engine = SimpleNamespace(
         plan=plan,
         catalogue={"platform": "cpu", "implementations": []},
@@ -66,21 +69,9 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
         ({}, None, "1 launch of up to 48 rounds, # about 16 s"),
     ],
 )
-def test_a_dry_run_tells_the_time_that_is_left_and_whether_it_may_take_longer(
-    monkeypatch, goal, left_s, shown
-):
+def test_a_dry_run_tells_the_time_that_is_left_and_whether_it_may_take_longer(goal, left_s, shown):
     block = Block("mlp", "base", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
-    worker = {"inputs": [], "ablations": [], "phases": {}, "seconds": 10.0, "rounds": 48}
-    plan = SimpleNamespace(
-        worker=worker,
-        modes=(),
-        margin_reason="",
-        launches=1,
-        baseline="a",
-        baseline_of=lambda arms: arms[0],
-        blocks=(block,),
-        **{"budget_s": None, "target_ci": None, **goal},
-    )
+    plan = plan_of(block, **goal)
     estimates = SimpleNamespace(
         missing=lambda _: {block: [10.0]}, running=lambda _, arms: arms, budget_left_s=left_s
     )
