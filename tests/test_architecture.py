@@ -34,7 +34,7 @@ RUNS_JAX_TOO = ("bench/trials/selftest/real_step.py", "bench/trials/selftest/own
                 "bench/trials/faults/planted")  # fmt: skip
 """The only parts outside of these rooms that run in a process with jax."""
 
-MOST_LINES = 46_670
+MOST_LINES = 46_671
 """Lower this with every change that shrinks bench/, and raise it only with a feature; the goal is
 35,000."""
 MOST_LINES_OF_A_FILE = 400

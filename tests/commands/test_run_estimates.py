@@ -91,19 +91,24 @@ def test_a_resumed_run_is_estimated_by_the_launches_that_are_missing(monkeypatch
     assert estimates.missing({block: ["a"]}) == {block: [11.0, 13.0]}
 
 
-def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it():
+def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(run_estimates, "REPORTS", tmp_path)
     block = Block("mlp", "base", MeshShape.parse("pipe=2"), 8, StepOptions.parse("fp32"))
     why = {"a": "needs the axis model", "b": "knows only data", "c": "knows only data"}
+    engine = SimpleNamespace(
+        unsupported={block.name: why},
+        directory=None,
+        plan=None,
+        catalogue={"platform": "cpu"},
+        schedule=SimpleNamespace(missing_launches=lambda *_: [0], budget_left_s=None),
+    )
     front = SimpleNamespace(
         _selected={block: ["a", "b", "b@fast-math", "c"]},
-        _estimates=SimpleNamespace(running=lambda *_: []),
+        _estimates=run_estimates.RunEstimates(engine),
         _say=(said := []).append,
-        engine=SimpleNamespace(
-            unsupported={block.name: why},
-            directory=None,
-            plan=None,
-            schedule=SimpleNamespace(missing_launches=lambda *_: [0]),
-        ),
+        engine=engine,
     )
     run_plugin.Front._report_impossible_blocks(front)
     each = "knows only data (3 cells); needs the axis model (1 cell)"

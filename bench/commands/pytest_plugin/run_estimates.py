@@ -36,10 +36,13 @@ class RunEstimates:
         apart = sum(arm.removesuffix("@base") in foreign for arm in (*running, *twin))
         return launch_stages(block, len(running), plan, history, launch, kept, apart)
 
+    def why_unsupported(self, block: Block, arm: str) -> str | None:
+        """Say why an arm cannot run the block, as far as is known; `NAME@base` as NAME does."""
+        return self._engine.unsupported.get(block.name, {}).get(arm.partition("@")[0])
+
     def running(self, block: Block, arms: Sequence[str]) -> list[str]:
-        """Return the arms that can run the block, as far as is known; `NAME@base` as NAME does."""
-        reasons = self._engine.unsupported.get(block.name, {})
-        return [arm for arm in arms if not reasons.get(arm.partition("@")[0])]
+        """Return the arms that can run the block, as far as is known."""
+        return [arm for arm in arms if not self.why_unsupported(block, arm)]
 
     def missing(self, selected: Mapping[Block, Sequence[str]]) -> dict[Block, list[float]]:
         """Estimate the launches of every block that are not stored yet."""

@@ -201,8 +201,7 @@ class Front:
         """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
         for block, arms in self._selected.items():
             if not self._estimates.running(block, arms):
-                own = self.engine.unsupported[block.name]
-                reasons = Counter(own[arm.partition("@")[0]] for arm in arms)
+                reasons = Counter(self._estimates.why_unsupported(block, arm) for arm in arms)
                 each = (f"{why} ({count(cells, 'cell')})" for why, cells in reasons.most_common())
                 self._say(f"{block.name}: no selected cell runs: {shortened('; '.join(each))}")
         run, plan, schedule = self.engine.directory, self.engine.plan, self.engine.schedule

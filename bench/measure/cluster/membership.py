@@ -51,8 +51,7 @@ def membership(how: str) -> Membership:
         return _detected()
     unset = [name for name in ("WORLD_SIZE", "RANK") if how == "env" and name not in os.environ]
     if not unset:
-        from_variables = how in ("auto", "env")
-        config = DistributedConfig.from_environment() if from_variables else _read(how)
+        config = DistributedConfig.from_environment() if how in ("auto", "env") else _read(how)
         if config.enabled:
             return Membership(config, os.environ.get(TOKEN, "lockstep").encode())
     which = f" (not set: {', '.join(unset)})" if unset else ""
