@@ -73,6 +73,7 @@ def test_what_is_faster_is_kept_and_becomes_an_incumbent(referee: Referee) -> No
     assert tests[-2]["level"] == alpha_spending.level([True, False])
 
 
+@pytest.mark.slow
 def test_a_workloads_file_given_alone_is_the_block(referee: Referee) -> None:
     (referee.front.folder / "own.py").touch()
     own = "--workload-path", str(referee.front.folder / "own.py")

@@ -433,6 +433,7 @@ def names_on_axis(page: Page, group: str) -> list[str]:
     return list(dict.fromkeys(item["label"] for item in sorted(labels, key=lambda item: item["y"])))
 
 
+@pytest.mark.slow
 def test_the_axis_of_ratios_is_bounded_and_holds_the_margin(mlp: Page, open_page) -> None:
     subject = "#ratios?subject=mlp-base%2C+fp32"
     low, high = ends_of_axis(mlp, logarithmic=True)
@@ -654,6 +655,7 @@ def test_columns_of_all_cells_are_chosen_and_kept_in_the_address(open_page) -> N
     assert cells == headings.locator("th").count()
 
 
+@pytest.mark.slow
 def test_a_choice_does_not_move_the_page(open_page) -> None:
     opened = open_page("#breakdown")
     top = "document.querySelector('#breakdown').getBoundingClientRect().top"
@@ -875,6 +877,7 @@ def test_a_race_of_functions_has_no_empty_charts(browser: Browser, tmp_path: Pat
     assert opened.faults == []
 
 
+@pytest.mark.slow
 def test_charts_follow_the_width_of_the_window(open_page) -> None:
     opened = open_page()
     chart = opened.page.locator("#scaling svg").first
@@ -1171,6 +1174,7 @@ def test_long_names_of_other_pages_fold(browser: Browser, width: int) -> None:
     page.close()
 
 
+@pytest.mark.slow
 def test_any_two_cells_are_compared(open_page, found: Tables) -> None:
     block = "mlp-base/data=2/b64/fp32"
     a, b, other, apart = (f"{block}/{name}" for name in (
@@ -1469,6 +1473,7 @@ def test_prints_what_was_not_scrolled_to(open_page, tmp_path: Path) -> None:
     assert len(opened.page.pdf()) > 50_000
 
 
+@pytest.mark.slow
 def test_nothing_is_cut_on_paper(open_page) -> None:
     """Charts that were drawn for a wide window shrink to the paper, and tables wrap."""
     page = open_page(viewport={"width": 1440, "height": 900}).page

@@ -90,8 +90,9 @@ def gates(mesh, problem, programs):
 KINDS = ("accumulates", "descends")
 """Optimizers of which every run of the tests tries pmap, whose state cannot be read."""
 
-LIKE_OTHERS = ("accumulates for sgd", "skips the large")
-"""They update as `accumulates` and `applies what is finite` do; `slow` tries them too."""
+LIKE_OTHERS = ("accumulates for sgd", "skips the large", "looks ahead", "ends")
+"""The first two update as `accumulates` and `applies what is finite` do, and planted faults are
+found in the others; `slow` tries them too."""
 
 
 @pytest.mark.parametrize(

@@ -472,7 +472,7 @@ def test_sgd_workload_catches_a_factor_in_its_own_optimizer_as_well(mesh, progra
         gate.prove_exact(wrong)
 
 
-@pytest.mark.parametrize(("precision", "holds"), [("bf16", True), ("fp16", False)])
+@pytest.mark.parametrize(("precision", "holds"), [*slow(("bf16", True)), ("fp16", False)])
 def test_gradients_that_underflow_are_refused(mesh, programs, precision, holds):
     """Only in float16: bfloat16 reaches as far down as float32."""
 
