@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from itertools import takewhile
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from markupsafe import Markup
@@ -34,9 +34,6 @@ from bench.records.statuses import STATUSES
 
 BYTES = 450_000
 """Limit on the size of all tables: GitHub displays no file over 512 KB."""
-
-SECTION = BYTES // 6
-"""Limit on one section, so that it leaves room for the others."""
 
 NAMED = 3
 """Limit on the reasons in the summary for each status."""
@@ -97,53 +94,35 @@ def _failure(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[str, Any]]:
-    """Render tables of whole subjects first, then those of single blocks, which share what is left.
-
-    The blocks of a subject are rendered until one does not fit.
-    """
+    """Render the tables of each subject and its blocks until its share of the room is used up."""
     cells = cell_columns.rows(found, manifest)
     blocks = grouped((block.subject, block) for block in found.comparisons)
-    room = BYTES
-
-    def fits(text: Markup, most: int = BYTES, left: int = 0) -> bool:
-        """Reserve room for a text if it has at most `most` bytes and `left` bytes remain."""
-        nonlocal room
-        size = len(text.encode())
-        fitting = size <= min(room - left, most)
-        room -= size * fitting
-        return fitting
-
-    general = {
-        name: _general(own, found, cells, drawn.subjects[name], manifest)
-        for name, own in blocks.items()
-    }
-    kept = {
-        name: [text for text in texts if fits(text, SECTION)] for name, texts in general.items()
-    }
-    subjects = []
+    subjects, room = [], BYTES
     for number, (name, own) in enumerate(blocks.items()):
-        left = room - room // (len(blocks) - number)
+        general = _general(own, found, cells, drawn.subjects[name], manifest)
         timed = [block for block in own if block.ranked]
-        texts = (
+        of_blocks = (
             Markup("").join(map(macros().section, _of_block(block, found, cells, manifest)))
             for block in timed
         )
-        shown = list(takewhile(partial(fits, left=left), texts))
+        shown = [*_fitting(chain(general, of_blocks), room // (len(blocks) - number))]
+        room -= sum(len(text.encode()) for text in shown)
         subjects.append({
             "name": name,
             "charts": drawn.subjects[name],
             "undrawn": drawn.left_out.get(name, ""),
-            "sections": [*kept[name], *shown],
-            "left_out": _left_out(len(timed) - len(shown), len(general[name]) - len(kept[name])),
+            "sections": shown,
+            "left_out": len(general) + len(timed) - len(shown),
         })  # fmt: skip
     return subjects
 
 
-def _left_out(blocks: int, others: int) -> str:
-    counts = (others, "table of all blocks", "tables of all blocks"), (blocks, "block")
-    parts = [numbers.count(*each) for each in counts if each[0]]
-    why = "Left out here, but in cells.csv, to keep this page short"
-    return f"{why}: {sentences.listing(parts)}." if parts else ""
+def _fitting(texts: Iterable[Markup], room: int) -> Iterator[Markup]:
+    for text in texts:
+        room -= len(text.encode())
+        if room < 0:
+            return
+        yield text
 
 
 def _general(
