@@ -120,10 +120,7 @@ def test_a_projection_goes_with_its_run(checkout):
     shutil.rmtree(reports / NAME)
     done = lockstep("publish", "mine")
     assert done.exit_code == exits.BAD_INPUT
-    assert (
-        "projection/projection.html, line 1: '/home/somebody' identifies this machine"
-        in done.output
-    )
+    assert "projection/projection.html: '/home/somebody' identifies this machine" in done.output
 
 
 def test_a_host_s_name_within_packed_data_is_chance(checkout, monkeypatch):
@@ -188,7 +185,7 @@ def test_what_tells_of_the_machine_is_not_published(
     synthetic.write(checkout / "reports", plan, "mine")
     done = lockstep("publish", "mine")
     assert done.exit_code == exits.BAD_INPUT
-    assert "launch1.jsonl, line 1: " in done.output
+    assert "launch1.jsonl: " in done.output
     assert told in done.output
     assert [path.name for path in (checkout / "reports").iterdir()] == ["mine"]
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.records import derived_files, files, store
@@ -60,7 +60,7 @@ def publish(run: store.Run, reports: Path) -> Path:
             path.unlink()
         if (folder / derived_files.PROJECTION / derived_files.SEALS).exists():
             derived_files.seal(folder / derived_files.PROJECTION)
-        if reasons := [*_too_large(folder), *_private(folder)]:
+        if reasons := [*_too_large(folder), *itertools.islice(_private(folder), _SHOWN)]:
             raise store.StoreError("\n".join(reasons))
         if target.exists():
             target.rename(Path(draft, "replaced"))
@@ -123,40 +123,34 @@ def _too_large(folder: Path) -> Iterator[str]:
         )
 
 
-def _private(folder: Path) -> Sequence[str]:
-    """Return the first private details of this machine or its user, and the number of others."""
-    details = [
-        f"{path.relative_to(folder).as_posix()}, line {number}: {detail!r} identifies this machine "
-        "or its user"
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix not in {".pdf", ".png"}
-        for number, line in enumerate(_without_code(path.read_text("utf-8")).splitlines(), start=1)
-        for detail in _private_words(line)
-    ]
-    more = len(details) - _SHOWN
-    return [*details[:_SHOWN], f"and {more} more"] if more > 0 else details
+def _private(folder: Path) -> Iterator[str]:
+    """Yield the details of this machine or its user in each file, once for each."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix not in {".pdf", ".png"}:
+            for detail in _private_words(_without_code(path.read_text("utf-8"))):
+                where = path.relative_to(folder).as_posix()
+                yield f"{where}: {detail!r} identifies this machine or its user"
 
 
 def _without_code(text: str) -> str:
-    """Blank out a page's script, which is the same in every report, but keep its line breaks.
+    """Remove a page's script, which is the same in every report.
 
-    Long quoted texts without spaces are removed: compressed data may contain a name by chance.
+    Long quoted texts without spaces are removed too: compressed data may contain a name by chance.
     """
-    text = _PACKED.sub("", text)
-    return _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
+    return _CODE.sub("", _PACKED.sub("", text))
 
 
-def _private_words(line: str) -> list[str]:
-    """Return folders of this machine, home folders, and names of the user or host in a line."""
+def _private_words(text: str) -> list[str]:
+    """Return folders of this machine, a home folder, or names of the user or host in a text."""
     folders = {str(Path.cwd()), str(Path.home()), tempfile.gettempdir()}
     if sys.prefix != sys.base_prefix:  # a virtual environment
         folders.add(sys.prefix)
     names = {_user(), platform.node(), platform.node().partition(".")[0]} - _COMMON
-    words = [f"{path}/" for path in sorted(folders - {"/"}) if f"{path}/" in line]
+    words = [f"{path}/" for path in sorted(folders - {"/"}) if f"{path}/" in text]
     words += [
-        name for name in sorted(names) if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", line)
+        name for name in sorted(names) if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)
     ]
-    return words or [match[0] for match in [_HOMES.search(line)] if match]
+    return words or [match[0] for match in [_HOMES.search(text)] if match]
 
 
 def _user() -> str:
