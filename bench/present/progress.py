@@ -100,9 +100,6 @@ STYLES = {name: status.style for name, status in STATUSES.items()}
 REFRESHES_PER_S = 1
 """Low, because each refresh occupies a core and so disturbs the measurement."""
 
-_BAR_COLUMNS = 60
-"""A narrower terminal has no room for a bar."""
-
 _NAME_COLUMNS = 12
 """The minimum width of a block's name on a short line."""
 
@@ -195,15 +192,12 @@ class Progress:
         now = time.monotonic()
         of = max(self._to_do, self._done)  # A budget may add launches that were not planned.
         times = f"{timedelta(seconds=int(now - self._started))}, {self._remaining.words(now)}"
+        columns = Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True)
+        overall = Table.grid(*columns, expand=True, padding=(0, 2, 0, 0), pad_edge=False)
+        bar = ProgressBar(total=of or 1, completed=self._done)
+        overall.add_row(f"{self._done} of {of} launches", bar, times)
+        yield overall
         lines = [Text(self._block, "bold"), Text(self._launch + self._phase), self._decided()]
-        if options.max_width < _BAR_COLUMNS:
-            lines = [Text(f"{self._done}/{of}  {times}"), *lines]
-        else:
-            columns = Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True)
-            overall = Table.grid(*columns, expand=True, padding=(0, 2, 0, 0), pad_edge=False)
-            bar = ProgressBar(total=of or 1, completed=self._done)
-            overall.add_row(f"{self._done} of {of} launches", bar, times)
-            yield overall
         yield Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
 
     def _decided(self) -> Text:

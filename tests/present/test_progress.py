@@ -224,7 +224,7 @@ def test_a_real_run_on_a_terminal(columns, no_color, tmp_path):
     assert code == 1
     assert bool(COLOUR.search(text)) == (not no_color)
     assert CONTROL.search(text), "it is live"
-    assert ("0 of 2 launches" if columns == 80 else "0/2  0:00:0") in text
+    assert "0 of 2 launches" in text
     assert "reports/" in text
     lines = [ANY_CODE.sub("", line) for line in re.split(r"[\r\n]+", text)]
     whole = ("reports/", "python -m bench")  # paths and commands must not be broken
