@@ -13,7 +13,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
 from bench.present import phase_tables, run_tables, sentences
 from bench.present.bounds import bound_of, percentage, within
-from bench.present.caveats import BUSY_SHARE
+from bench.present.caveats import busy
 from bench.present.cell_columns import Row
 from bench.present.sentences import Summary
 from bench.present.terminal import Prose, table
@@ -120,8 +120,9 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
     bound, unbounded = max(bounds), sum(map(math.isinf, bounds))
     sure = f"but {within(bound)}" if not unbounded else f"{unbounded} without any bound"
     count = numbers.count(len(bounds), "comparison is", "comparisons are")
-    why = _why([block for block, _ in left])
-    why = "there are too few rounds" if unbounded == len(bounds) else why
+    few = "there are too few rounds" if unbounded == len(bounds) else ""
+    small = "the differences are small for so few rounds"
+    why = few or "; ".join(busy([block for block, _ in left])) or small
     yield f"{count} undecided, {sure}: {why}."
     seconds = _needed(left, run)
     if seconds <= LONGEST_S:
@@ -134,19 +135,6 @@ def next_steps(found: Tables, run: Run) -> Iterator[str]:
         percent = math.ceil(round(1000 * (bound - 1), 6)) / 10
         yield f"To decide now, treating differences below {percent:g} % as equal:"
         yield f"{resume} --margin {percent:g}"
-
-
-def _why(blocks: list[Comparison]) -> str:
-    """Return why comparisons are undecided: the largest disturbance, or else small differences."""
-    known = [block.conditions for block in blocks if block.conditions]
-    shares = {
-        "other processes": max((one.foreign for one in known), default=0.0),
-        "other guests of the host": max((one.steal for one in known), default=0.0),
-    }
-    worst = max(shares, key=lambda name: shares[name])
-    if shares[worst] > BUSY_SHARE:
-        return f"{worst} took up to {numbers.percent(shares[worst])} of the cores' time"
-    return "the differences are small for so few rounds"
 
 
 def _needed(left: list[tuple[Comparison, list[Claim]]], run: Run) -> float:

@@ -51,7 +51,7 @@ def test_the_bound_the_reason_and_the_command_are_named():
     assert more.endswith("run --resume r --budget 200")
     assert "2 %" in offer
     assert margin.endswith("run --resume r --margin 2")
-    assert "took up to 30" in told(foreign=0.3)[0]
+    assert "while b was timed, other processes used 30" in told(foreign=0.3)[0]
     assert "small" in told(foreign=0.04)[0]
 
 
