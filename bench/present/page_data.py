@@ -43,12 +43,8 @@ MOST_ROUNDS = 200
 MOST_MOMENTS = 1000
 """Limit on the moments of the run's timeline, each a median over rounds."""
 
-MOST_LOSSES = 40_000
-"""Limit on the points of all loss curves together; losses.csv has every step."""
-
 MOST_STEPS = 200
-FEWEST_STEPS = 20
-"""Bounds on the points of a loss curve, evenly spaced; between them, MOST_LOSSES decides."""
+"""Limit on the points of a loss curve, evenly spaced; losses.csv has every step."""
 
 MOST_DRAWN = 6_000_000
 """Limit on the characters of all drawn steps together; the stored rows of traces have every one."""
@@ -224,8 +220,6 @@ class _PageData:
 
     def _losses(self) -> list[dict[str, Any]]:
         """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
-        curves = sum(1 + len(each.yardsticks) + len(each.curves) for each in self.trainings)
-        most = max(FEWEST_STEPS, min(MOST_STEPS, MOST_LOSSES // max(1, 2 * curves)))
         return [
             {
                 "block": self.of_block[training.block.name],
@@ -244,7 +238,7 @@ class _PageData:
                 ],
             }
             for training in self.trainings
-            for steps in [sample(range(training.steps), most)]
+            for steps in [sample(range(training.steps), MOST_STEPS)]
         ]
 
 

@@ -189,7 +189,7 @@ def test_a_page_has_only_so_many_steps(
     assert whole[1]["curves"][3]["name"] == "drifts"
     cell = whole[1]["curves"][3]["cell"]
     assert found.cells["cell"][cell] == "mlp-base/data=2/b64/fp32/drifts"
-    monkeypatch.setattr(page_data, "MOST_LOSSES", 1)
+    monkeypatch.setattr(page_data, "MOST_STEPS", 20)
     few = json.loads(page_data.encode(page_data.build(found, run.manifest)))["losses"]
     assert (len(few[0]["steps"]), few[0]["steps"][0], few[0]["steps"][-1]) == (20, 1, 100)
     curve = few[0]["curves"][3]
