@@ -212,10 +212,6 @@ def _of_cells(said: dict[str, str], cells: Sequence[Row]) -> None:
             f"{max(drifts.values()):.0e} of a step's loss or update: no more than right "
             "steps differ from one another."
         )
-    if refused := sum(cell["status"] == "implausible" for cell in cells):
-        said["Implausible times"] = (
-            f"Physically impossible times of {numbers.count(refused, 'cell')} are withheld."
-        )
 
 
 def _foreign(cells: Sequence[Row]) -> str:
