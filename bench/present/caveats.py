@@ -10,8 +10,6 @@ from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS
-from bench.analyse.ratio_intervals import CONFIDENCE
-from bench.analyse.signed_rank import fewest
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
@@ -142,12 +140,6 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
             f"{numbers.count(len(single), 'block')} had only one launch. A standard deviation of "
             f"{numbers.percent(spread.sd)} between processes {source}. More launches (--launches "
             "3) would show it."
-        )
-    if short := [block for block in blocks if block.floor and block.floor_width is None]:
-        few = numbers.count(len(short), "block")
-        said["Too few rounds"] = (
-            f"{few} had under {fewest(1 - CONFIDENCE)} rounds, too few for a 95{numbers.NARROW}% "
-            "interval."
         )
 
 

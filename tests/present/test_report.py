@@ -583,9 +583,11 @@ def test_what_was_set_aside_is_a_caveat(tmp_path: Path) -> None:
 
 
 def test_few_rounds_resolve_nothing(tmp_path: Path) -> None:
-    built, run = small(tmp_path, rounds=5)
+    built, _ = small(tmp_path, rounds=5)
     assert len(built.comparisons[0].standings.leaders) == len(SMALL.ratios)
-    assert "Too few rounds" in caveats.caveats(built, run.manifest)
+    (said,) = sentences.answers(sentences.summaries(built))[built.comparisons[0].subject]
+    assert "too few rounds to tell them apart" in said
+    assert "6 with too few rounds" in sentences.decisions(built.rows)
 
 
 def test_caveats_are_read_from_the_rows(found: Tables, directory: Path, tmp_path: Path) -> None:
