@@ -30,9 +30,6 @@ So are others within this factor of the worst."""
 WIDE = 1.25
 """A larger bound means that too little was measured, unless the margin is larger still."""
 
-Advice = tuple[str, str, float, str, str]
-"""The best implementation, where it leads, its largest bound, where that is, and what to avoid."""
-
 
 @dataclass(frozen=True, eq=False)
 class Summary:
@@ -181,7 +178,7 @@ def advice(own: Sequence[Summary]) -> list[str]:
         return [*dict.fromkeys(each.text() for each in compared or own), *_other_frameworks(own)]
     telling = [each for each in compared if not each.comparison.oversubscribed] or compared
     worst = max(telling, key=lambda each: max(each.comparison.standings.behind.values()))
-    said: list[Advice] = []
+    said = []
     while left:
         cells = (cell for each in left for cell in each.comparison.ranked)
         times = grouped((cell["implementation"], cell["step_s"]) for cell in cells)
@@ -195,21 +192,8 @@ def advice(own: Sequence[Summary]) -> list[str]:
         widest = max(where, key=lambda each: each.comparison.standings.behind[best][1])
         at, there = (f" with {e.among(own)}" * (len(where) > 1) for e in (worst, widest))
         avoid = _avoid(best, worst, at) if worst in where else ""
-        said.append((best, places, max(reach[best]), there, avoid))
-    sentences = *_advice_sentences(said, own[0].wide), *_other_frameworks(own), approximate(own)
-    return [*filter(None, sentences)]
-
-
-def _advice_sentences(said: Sequence[Advice], wide: float) -> Iterator[str]:
-    """Yield a sentence for each best implementation; those that need no remark share one."""
-    plain = [one for one in said if one[2] <= wide and not one[-1]]
-    for best, places, bound, there, avoid in said:
-        if len(plain) == 1 or bound > wide or avoid:
-            yield f"{_use(best, places, bound, there, wide)}{avoid}."
-    if len(plain) > 1:
-        names = listing(f"{best}{places}" for best, places, *_ in plain)
-        bound = max(bound for _, _, bound, *_ in plain)
-        yield f"{_use(names, '', bound, '', wide)}." if bound > 1 else f"Fastest are {names}."
+        said.append(f"{_use(best, places, max(reach[best]), there, own[0].wide)}{avoid}.")
+    return [*filter(None, [*said, *_other_frameworks(own), approximate(own)])]
 
 
 def _other_frameworks(own: Sequence[Summary]) -> Iterator[str]:
