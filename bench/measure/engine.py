@@ -14,7 +14,7 @@ from bench.measure.catalogue import Reasons
 from bench.measure.launch_looks import LaunchLooks
 from bench.measure.processes.group import Hosts
 from bench.measure.schedule import Schedule
-from bench.measure.supervisor import Settings, run_block
+from bench.measure.supervisor import Launch
 from bench.plan.base_revisions import Bases
 from bench.plan.content_keys import Contents, changed
 from bench.plan.matrix import Plan
@@ -213,7 +213,8 @@ class Engine:
         cached = {name: entry["figures"] for name, entry in known.items() if name in own}
         proved = {**cached, **state.proved(number)}
         try:
-            settings = Settings(
+            launch = Launch(
+                block,
                 platform=self.catalogue["platform"],
                 baseline=self.plan.baseline,
                 worker=self._worker_settings(directory),
@@ -221,15 +222,16 @@ class Engine:
                 silence_s=self.plan.silence_s,
                 variants=self._contents.variants,
                 hosts=self.hosts,
-                unsupported=self.unsupported,
+                unsupported=self.unsupported.get(block.name, {}),
                 program_cache=str(programs) if alone else None,
                 number=number,
                 proved=proved,
                 arms_to_continue=looks.arms_to_continue,
                 ceilings=state.ceilings,
                 repeated=state.isolated,
+                progress=monitor.phase,
             )
-            attempts = run_block(block, arms, settings, monitor.phase)
+            attempts = launch.run(arms)
         finally:
             if "checkpoint" in self.plan.worker["phases"]:
                 shutil.rmtree(self._checkpoint_folder(directory), ignore_errors=True)

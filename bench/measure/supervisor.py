@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from bench.measure.catalogue import Reasons
 from bench.measure.processes.group import FORGED, Group, Hosts, Order
 from bench.measure.suspicious_times import ROUNDS, compared, reasons_against, suspicious_winner
 from bench.measure.worker_report import WorkerReport
@@ -37,9 +36,21 @@ _BEFORE_ARMS = ("", "start", "truth")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The settings of one launch of a block."""
+class Attempt:
+    """The rows of one worker, which are stored together."""
 
+    samples: Sequence[SampleRow]
+    cells: Sequence[CellRow]
+    block: BlockRow
+    traces: Sequence[TraceRow] = ()
+    losses: Sequence[LossRow] = ()
+
+
+@dataclass
+class Launch:
+    """One launch of a block, in as many workers as it takes."""
+
+    block: Block
     platform: str
     baseline: str
     worker: WorkerSettings
@@ -48,7 +59,8 @@ class Settings:
     silence_s: float = SILENCE_S
     variants: Mapping[str, Variant] = field(default_factory=dict)
     hosts: Hosts = field(default_factory=Hosts)
-    unsupported: Reasons = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """Known reasons, by implementation, why it cannot run the block; empty if it can."""
     program_cache: str | None = None
     """Compilation cache that the launches of a block share. Blocks do not share one, because that
     would shorten later blocks' compile times."""
@@ -63,41 +75,7 @@ class Settings:
     """The ceilings that an earlier launch of the block has measured."""
     repeated: frozenset[str] = frozenset()
     """Suspicious winners that an earlier launch has measured again in isolation."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """The rows of one worker, which are stored together."""
-
-    samples: Sequence[SampleRow]
-    cells: Sequence[CellRow]
-    block: BlockRow
-    traces: Sequence[TraceRow] = ()
-    losses: Sequence[LossRow] = ()
-
-
-def run_block(
-    block: Block,
-    implementations: Sequence[str],
-    settings: Settings,
-    progress: Callable[[PhaseEvent], None] = lambda _: None,
-) -> list[Attempt]:
-    """Prove and measure one block, once; the attempts together hold one row for each cell."""
-    run = _BlockRun(block, settings, progress)
-    reasons = settings.unsupported.get(block.name, {})
-    if all(map(reasons.get, implementations)):
-        rows = [run.cell_row(name, "unsupported", reasons[name]) for name in implementations]
-        return [run.attempt(WorkerReport(None, settings.silence_s, 1), rows)]
-    return run.run(list(implementations))
-
-
-@dataclass
-class _BlockRun:
-    """One launch of a block, in as many workers as it takes."""
-
-    block: Block
-    settings: Settings
-    progress: Callable[[PhaseEvent], None]
+    progress: Callable[[PhaseEvent], None] = lambda _: None
     without_ceilings: bool = False
     """Set once a worker has died while it measured the ceilings, for which no cell is to blame."""
 
@@ -105,7 +83,7 @@ class _BlockRun:
         """Make the row of a cell without figures; `attempt` fills in the attempt."""
         return {
             "cell": Cell(self.block, name).name,
-            **block_fields(self.block, "", self.settings.number),
+            **block_fields(self.block, "", self.number),
             "implementation": name,
             "status": status,
             "reason": reason,
@@ -113,14 +91,14 @@ class _BlockRun:
 
     def users_among(self, names: Iterable[str]) -> set[str]:
         """Return the implementations whose files were not shipped with Lockstep."""
-        given = {Path(path).stem for path in self.settings.worker["implementation_paths"]}
+        given = {Path(path).stem for path in self.worker["implementation_paths"]}
         return {*names} & given | {*names} - shipped_implementations()
 
     def attempt(self, report: WorkerReport, cells: Iterable[CellRow]) -> Attempt:
         """Make an attempt of a worker's rows and of cell rows, some perhaps from failed workers."""
         nothing = {"baseline": "", "rounds": 0, "steps": 0, "looks": [], "seconds": {}}
         block = {
-            **block_fields(self.block, report.attempt, self.settings.number),
+            **block_fields(self.block, report.attempt, self.number),
             "started_at": report.started_at,
             "ceilings": None,
             **nothing,
@@ -136,30 +114,29 @@ class _BlockRun:
         self, names: list[str], *, alone: bool = False, isolated: bool = False
     ) -> WorkerReport:
         """Run a worker for some implementations, from its start to its end."""
-        block, settings, processes = self.block, self.settings, self.block.options.processes
-        report = WorkerReport(settings.timeout_s, settings.silence_s, processes)
-        coordinator = settings.hosts.coordinator() if processes > 1 else ""
-        variant = settings.variants.get(block.options.variant)
+        block, processes = self.block, self.block.options.processes
+        report = WorkerReport(self.timeout_s, self.silence_s, processes)
+        coordinator = self.hosts.coordinator() if processes > 1 else ""
+        variant = self.variants.get(block.options.variant)
         order = Order(
             job=self._job(report.attempt, names, alone=alone or isolated, isolated=isolated),
-            platform=settings.platform,
+            platform=self.platform,
             devices=block.mesh.size // processes,
             variables={} if variant is None else dict(variant.variables),
             place=Place(rank=0, processes=processes, coordinator=coordinator),
             ranks=[*range(processes)],
         )
-        with Group(partial(settings.hosts.start, order), processes, report.attempt) as group:
+        with Group(partial(self.hosts.start, order), processes, report.attempt) as group:
             end = group.follow(partial(self._on_event, report, group), report.overdue)
-        report.finish(end, group, settings.worker["seconds"])
+        report.finish(end, group, self.worker["seconds"])
         if report.status == "ok":
             self._complete(report, names)
         return report
 
     def _job(self, attempt: str, implementations: list[str], *, alone: bool, isolated: bool) -> Job:
-        settings, baseline = self.settings, self.settings.baseline
-        number, proved = settings.number, settings.proved
+        baseline, number, proved = self.baseline, self.number, self.proved
         job: Job = {
-            **settings.worker,
+            **self.worker,
             **self.block.fields,
             "attempt": attempt,
             "launch": number,
@@ -180,8 +157,8 @@ class _BlockRun:
             job |= {"rounds": rounds, "seconds": job["seconds"] * (rounds / job["rounds"])}
         if number or isolated:
             job["phases"] = {}
-        if settings.program_cache is not None:
-            job["program_cache"] = settings.program_cache
+        if self.program_cache is not None:
+            job["program_cache"] = self.program_cache
         return job
 
     def _on_event(
@@ -189,7 +166,7 @@ class _BlockRun:
     ) -> None:
         report.on_event(rank, event)
         if rank == 0 and event["event"] == "look":
-            more = self.settings.arms_to_continue(cast("LookEvent", event))
+            more = self.arms_to_continue(cast("LookEvent", event))
             group.processes[0].send_line(json.dumps(more))
         elif rank == 0 and event["event"] == "phase":
             self.progress(cast("PhaseEvent", event))
@@ -213,7 +190,7 @@ class _BlockRun:
         block = report.block
         assert block is not None, "a worker that finished has sent it"  # noqa: S101
         right = {name: row for name, row in report.cells.items() if row["status"] == "ok"}
-        return block, right, report.samples, block["ceilings"] or self.settings.ceilings
+        return block, right, report.samples, block["ceilings"] or self.ceilings
 
     def _withdraw(self, report: WorkerReport, refused: Mapping[str, str], status: Status) -> None:
         """End ok cells whose times do not count, for the given reasons."""
@@ -230,11 +207,11 @@ class _BlockRun:
         timed = self._timed(report)
         # A gate compares revisions in the worker, a TPU belongs to one process, and an isolated
         # process cannot join a mesh that several processes share.
-        apart = self.settings.worker["base_files"] or self.settings.platform == "tpu"
+        apart = self.worker["base_files"] or self.platform == "tpu"
         if apart or self.block.options.processes > 1:
             return ""
         found = suspicious_winner(*timed, self.users_among(timed[1]))
-        if found is None or found.name in self.settings.repeated:
+        if found is None or found.name in self.repeated:
             return ""
         names = list(filter(None, (found.finding["beside"], found.name)))
         again = self._work(names, isolated=True)
@@ -248,13 +225,18 @@ class _BlockRun:
         report.cells[found.name]["isolation"] = isolation
         return found.name if wrong else ""
 
-    def run(self, implementations: list[str]) -> list[Attempt]:
+    def run(self, implementations: Sequence[str]) -> list[Attempt]:
+        """Prove and measure the block; the attempts together hold one row for each cell."""
+        if all(map(self.unsupported.get, implementations)):
+            known = self.unsupported
+            rows = [self.cell_row(name, "unsupported", known[name]) for name in implementations]
+            return [self.attempt(WorkerReport(None, self.silence_s, 1), rows)]
         ended: dict[str, CellRow] = {}
         """Rows of cells that will not run again."""
         doubtful: set[str] = set()
         """Cells that will run alone: others may be to blame for how they ended, or a shipped
         implementation failed beside a file that was not shipped, which may have spoiled it."""
-        pending = implementations
+        pending = list(implementations)
         while pending:
             report = self._work(pending)
             if report.status != "ok" and report.phase == "ceilings" and not self.without_ceilings:
@@ -326,7 +308,7 @@ class _BlockRun:
         }
         nobody = not failed and report.status == "crashed"  # between two turns
         # In a gate, the base's files are no strangers.
-        apart = report.phase in _BEFORE_ARMS or self.settings.worker["base_files"]
+        apart = report.phase in _BEFORE_ARMS or self.worker["base_files"]
         if apart or not (suspect or nobody):
             return set()
         users = self.users_among(pending)

@@ -27,7 +27,7 @@ from bench.measure.cluster.leader import Hello, Leader, RemoteProcess, follow, h
 from bench.measure.cluster.membership import ClusterError, Membership
 from bench.measure.processes import group
 from bench.measure.processes.group import Order, free_port
-from bench.measure.supervisor import Settings, run_block
+from bench.measure.supervisor import Launch
 from bench.measure.worker_report import WorkerReport
 from bench.plan.distributed_config import DistributedConfig
 from bench.plan.option_values import BadInput
@@ -276,8 +276,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]
     return behave
 
 
-def settings(found: Leader) -> Settings:
-    return Settings("cpu", "A", worker_settings(), hosts=found)
+def launch_on(found: Leader) -> Launch:
+    return Launch(BLOCK, "cpu", "A", worker_settings(), hosts=found)
 
 
 def test_a_launch_has_a_process_on_each_host(cluster: Cluster, fake: Callable[..., Path]) -> None:
@@ -285,7 +285,7 @@ def test_a_launch_has_a_process_on_each_host(cluster: Cluster, fake: Callable[..
     led, followed = cluster.lead(), cluster.follow()
     found = led.result()
     for _ in range(2):
-        [attempt] = run_block(BLOCK, ["A", "B"], settings(found))
+        [attempt] = launch_on(found).run(["A", "B"])
         assert {row["implementation"]: row["status"] for row in attempt.cells} == {
             "A": "ok",
             "B": "wrong",
@@ -303,7 +303,7 @@ def test_what_ends_a_followers_worker_is_told(cluster: Cluster, fake: Callable[.
     fake(ranks=[{"A": "babble"}, {"A": "segv"}])
     led, followed = cluster.lead(), cluster.follow()
     found = led.result()
-    [attempt] = run_block(BLOCK, ["A"], settings(found))
+    [attempt] = launch_on(found).run(["A"])
     found.close()
     assert followed.result() == 0
     [row] = attempt.cells
@@ -326,7 +326,7 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
         if event["phase"] == "gate":
             proving.set()
 
-    launch = cluster.pool.submit(run_block, BLOCK, ["A"], settings(found), watch)
+    launch = cluster.pool.submit(replace(launch_on(found), progress=watch).run, ["A"])
     assert proving.wait(60)  # a launch that ends in an earlier phase may be started again
     patiently(pids.read_text, FileNotFoundError)
     with socket.socket(fileno=os.dup(found._links[1]._connection.fileno())) as line:
@@ -335,7 +335,7 @@ def test_a_connection_that_breaks_ends_a_worker_there_and_is_a_reason_here(
     assert "error: rank 1 has lost its connection to rank 0\n" in capsys.readouterr().err
     assert not [pid for pid in pids.read_text().split() if running(pid)]
     first = launch.result()  # launches run one after the other, as in a run
-    later = run_block(BLOCK, ["A"], settings(found))
+    later = launch_on(found).run(["A"])
     for [attempt], when in ((first, "was lost"), (later, "was lost before")):
         [row] = attempt.cells
         assert row["status"] == "crashed"
@@ -351,7 +351,7 @@ def test_a_host_that_does_not_answer_is_named(
     fake(A="babble")
     led, connection = cluster.lead(), cluster.says(hello(config_of(1)))
     found = led.result()
-    [attempt] = run_block(BLOCK, ["A"], replace(settings(found), timeout_s=1.0))
+    [attempt] = replace(launch_on(found), timeout_s=1.0).run(["A"])
     [row] = attempt.cells
     assert row["status"] == "timeout"
     assert "; process 1 is on a host that does not answer" in row["reason"]
@@ -372,7 +372,7 @@ def test_a_stopped_worker_of_a_follower_is_named(
     fake(ranks=[{"A": "babble"}, {"A": "hang"}])
     led, followed = cluster.lead(), cluster.follow()
     found, pids = led.result(), tmp_path / "pids"
-    launch = cluster.pool.submit(run_block, BLOCK, ["A"], settings(found))
+    launch = cluster.pool.submit(launch_on(found).run, ["A"])
     patiently(pids.read_text, FileNotFoundError)
     worker = psutil.Process(int(pids.read_text().split()[0]))
     worker.suspend()

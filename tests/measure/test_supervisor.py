@@ -13,7 +13,7 @@ import pytest
 from bench.measure import supervisor
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes import group
-from bench.measure.supervisor import Attempt, Settings, run_block
+from bench.measure.supervisor import Attempt, Launch
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import WorkerSettings
@@ -39,8 +39,8 @@ class Bench:
         self.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
         keys = settings.keys() & WorkerSettings.__annotations__
         worker = worker_settings(**{key: settings.pop(key) for key in keys})
-        made = Settings("cpu", settings.pop("baseline", "A"), worker, **settings)
-        self.attempts = run_block(BLOCK, ARMS, made)
+        launch = Launch(BLOCK, "cpu", settings.pop("baseline", "A"), worker, **settings)
+        self.attempts = launch.run(ARMS)
         return self.attempts
 
     @property
@@ -279,7 +279,7 @@ def test_an_interruption_leaves_no_process(bench: Bench, tmp_path: Path) -> None
     told = {"B": "hang", "pids": str(tmp_path / "pids")}
     bench.monkeypatch.setenv("FAKE_WORKER", json.dumps(told))
     with pytest.raises(KeyboardInterrupt):
-        run_block(BLOCK, ARMS, Settings("cpu", "A", worker_settings()), interrupt)
+        Launch(BLOCK, "cpu", "A", worker_settings(), progress=interrupt).run(ARMS)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)

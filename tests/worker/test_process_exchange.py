@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.measure import worker_report
-from bench.measure.supervisor import Settings, run_block
+from bench.measure.supervisor import Launch
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import ROOT
@@ -64,8 +64,7 @@ def measured(mesh: str, names: list[str], paths: list[Path], workload: str) -> d
     # Approximate steps train as well only where each device has more than a few samples.
     block = Block(name, size, shape, 64 if name == "mlp" else 8, options)
     worker = worker_settings(rounds=2, implementation_paths=[str(path) for path in paths])
-    settings = Settings("cpu", "jit_spmd", worker, silence_s=200)
-    attempts = run_block(block, names, settings)
+    attempts = Launch(block, "cpu", "jit_spmd", worker, silence_s=200).run(names)
     cells = {row["implementation"]: row for one in attempts for row in one.cells}
     return {"cells": cells, "samples": [row for one in attempts for row in one.samples]}
 
@@ -129,10 +128,9 @@ def test_ceilings_are_measured_in_all_processes_or_in_none(
     path = tmp_path / "planted.py"
     path.write_text(CEILINGS.format(end=end))
     worker = worker_settings(rounds=2, workload_paths=[str(path)])
-    settings = Settings("cpu", "jit_spmd", worker, silence_s=200)
     options = StepOptions(processes=2)
     block = Block("planted", "tiny", MeshShape.parse("data=2"), 8, options)
-    (attempt,) = run_block(block, ["jit_spmd"], settings)
+    (attempt,) = Launch(block, "cpu", "jit_spmd", worker, silence_s=200).run(["jit_spmd"])
     assert [(row["status"], row["reason"]) for row in attempt.cells] == [("ok", "")]
     found = attempt.block["ceilings"]
     assert (found is not None) == measured
