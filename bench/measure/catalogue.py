@@ -56,12 +56,16 @@ def file_faults(implementation_paths: Sequence[str], workload_paths: Sequence[st
 
 def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
     """Find the faults of files given in addition to those of a built-in folder."""
-    built_in = {path.stem: path for path in (ROOT / folder).rglob("*.py")}
+    taken = {
+        path.stem: f"the built-in {path.relative_to(ROOT)}, which is selected by its name"
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    if folder == "implementations":
+        taken |= dict.fromkeys(CLASSES, "a class of implementations")
+        taken[TWIN] = "the copy of the baseline"
     faults = []
-    seen: dict[str, str] = {}
     for text in paths:
         path = Path(text)
-        name, other = path.stem, built_in.get(path.stem)
         if not path.is_file():
             is_folder = text and path.is_dir()
             what = f"{text} is a folder" if is_folder else f"there is no file {text or repr(text)}"
@@ -69,25 +73,16 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
             names = (file.name for file in inside if file.is_file())
             near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
             known = f"{'it' if is_folder else 'its folder'} has {', '.join(near)}" if near else ""
-            if text in built_in:
-                known = f"the built-in {text} is {built_in[text].relative_to(ROOT)}"
+            if text in taken:
+                known = f"{text} names {taken[text]}"
             faults.append("; ".join(filter(None, (what, known))))
-        elif path.suffix != ".py" or not name.isidentifier():
+        elif path.suffix != ".py" or not path.stem.isidentifier():
             faults.append(f"{text} is not named like a Python module, NAME.py")
-        elif name in CLASSES and folder == "implementations":
-            faults.append(f"{name} stands for several implementations; rename {text}")
-        elif name == TWIN:
-            faults.append(f"{TWIN} is the name of the baseline's copy; rename {text}")
-        elif name in seen:
-            same = path.samefile(seen[name])
-            what = "are the same file; give it once" if same else "have the same name; rename one"
-            faults.append(f"{text} and {seen[name]} {what}")
-        elif other is not None:
-            taken = f"has the name of {other.relative_to(ROOT)}; rename it"
-            own = f"is a built-in file; select it by its name, {name}"
-            faults.append(f"{text} {own if path.samefile(other) else taken}")
-        if path.is_file():
-            seen.setdefault(name, text)
+        elif path.stem in taken:
+            same = f"has the same name as {taken[path.stem]}"
+            faults.append(f"{text} {same}; rename it, or leave it out")
+        else:
+            taken[path.stem] = text
     return faults
 
 

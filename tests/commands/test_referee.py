@@ -119,9 +119,9 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
     ("words", "behaviour", "error"),
     [
         (("none.py", "mine.py"), {}, "there is no file none.py"),
-        (("jit_spmd", "mine.py"), {}, "the built-in jit_spmd is implementations/jit_spmd.py"),
+        (("jit_spmd", "mine.py"), {}, "names the built-in implementations/jit_spmd.py"),
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
-        (("best.py", "./best.py"), {}, "./best.py and best.py are the same file; give it once"),
+        (("best.py", "./best.py"), {}, "./best.py has the same name as best.py; rename it"),
         (
             (f"{ROOT}/implementations/pmap.py", f"{ROOT}/implementations/pmap.py"),
             {},

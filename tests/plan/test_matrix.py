@@ -421,11 +421,13 @@ def test_faults_of_paths(tmp_path) -> None:
     (fault,) = file_faults([str(tmp_path / "mien.py")], [])
     assert "there is no file" in fault
     assert "mine.py" in fault
-    assert "has the name of implementations/python_loop.py" in file_faults([taken], [])[0]
+    built_in = "has the same name as the built-in implementations/"
+    assert f"{built_in}python_loop.py, which is" in file_faults([taken], [])[0]
     assert "not named like a Python module" in file_faults([odd], [])[0]
-    assert "have the same name" in file_faults([good, double], [])[0]
-    (fault,) = file_faults([good, f"{tmp_path}/a/../mine.py"], [])
-    assert fault.endswith("a/../mine.py and " + good + " are the same file; give it once")
+    assert f"has the same name as {good}; rename it" in file_faults([good, double], [])[0]
+    assert (
+        f"has the same name as {good}; " in file_faults([good, f"{tmp_path}/a/../mine.py"], [])[0]
+    )
     (fault,) = file_faults([str(tmp_path / "a")], [])
     assert fault == f"--implementation-path: {tmp_path}/a is a folder; it has mine.py"
     none, folder = str(tmp_path / "none" / "mine.py"), tmp_path / "b" / "mine.py"
@@ -435,13 +437,15 @@ def test_faults_of_paths(tmp_path) -> None:
     assert file_faults([none, str(folder), good], []) == told
     (tmp_path / "exact.py").touch()
     (fault,) = file_faults([str(tmp_path / "exact.py")], [])
-    assert "exact stands for several implementations; rename " in fault
+    assert "exact.py has the same name as a class of implementations; rename it" in fault
     assert file_faults([], [str(tmp_path / "exact.py")]) == []
     (tmp_path / "torch_eager.py").touch()
     (fault,) = file_faults([str(tmp_path / "torch_eager.py")], [])
-    assert "has the name of implementations/foreign/torch_eager.py" in fault
+    assert f"{built_in}foreign/torch_eager.py" in fault
     inside = str(ROOT / "implementations" / "python_loop.py")
-    assert "select it by its name" in file_faults([inside], [])[0]
+    assert (
+        "which is selected by its name; rename it, or leave it out" in file_faults([inside], [])[0]
+    )
 
 
 @pytest.mark.parametrize(("command", "preset"), [("regress", REGRESS), ("upgrade", UPGRADE)])
