@@ -22,7 +22,7 @@ from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
 from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Checkpoint, EnergyMeter, LossRow
-from bench.records.store import Damage, Run
+from bench.records.store import Run
 from bench.records.trace_rows import TraceRow
 
 BLOCK_ORDER = ["workload", "size", "options", "devices", "mesh", "batch"]
@@ -46,7 +46,7 @@ class Tables:
     """Operations of its programs, by cell: see bench.records.step_programs."""
     timeline: pd.DataFrame
     """See bench.analyse.turn_details.timeline."""
-    damaged: Sequence[Damage] = ()
+    damaged: Sequence[str] = ()
     losses: Sequence[LossRow] = ()
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)

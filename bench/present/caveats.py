@@ -19,7 +19,6 @@ from bench.present.sentences import listing
 from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.rows import Manifest, is_resumable
-from bench.records.store import Damage
 
 NAMED = 8
 """Limit on the damaged parts of files, or throttled arms, that are listed by name."""
@@ -55,7 +54,7 @@ def _of_run(said: dict[str, str], blocks: Sequence[Comparison], manifest: Manife
         )
 
 
-def damage(found: Sequence[Damage]) -> str:
+def damage(found: Sequence[str]) -> str:
     """Describe the parts of stored files that were ignored; empty if none were."""
     parts = numbers.count(len(found), "part")
     return f"{parts} of the stored files could not be used. {_named(found)}." if found else ""

@@ -29,7 +29,7 @@ class Projected:
 def find(run_dir: Path) -> Projected | None:
     """Return a run's projection, without damaged charts; None if its page is missing or damaged."""
     folder = run_dir / PAGE.parent
-    damaged = {folder / one.place for one in derived_files.broken(folder)}
+    damaged = {folder / name for name in derived_files.broken(folder)}
     if not (run_dir / PAGE).is_file() or damaged & {run_dir / PAGE, folder / derived_files.SEALS}:
         return None
     plots = [

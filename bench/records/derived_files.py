@@ -1,11 +1,10 @@
 """Files that commands add to a run's folder besides its launches, and checks for damage to them."""
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bench.records import files, largest_batches
-from bench.records.store import Damage
 
 PROJECTION = "projection"
 """Folder of the predictions for other hardware."""
@@ -18,13 +17,15 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:
     return {name: zlib.crc32((folder / name).read_bytes()) for name in names}
 
 
-def differing(folder: Path, stored: Mapping[str, int]) -> Iterator[Damage]:
-    """Yield the files of a folder that are missing or differ from their stored CRC-32."""
+def differing(folder: Path, stored: Mapping[str, int]) -> dict[str, str]:
+    """Return the files that are missing or differ from their stored CRC-32, and which it is."""
+    found = {}
     for name, checksum in stored.items():
         if not (folder / name).is_file():
-            yield Damage(name, "the file is missing")
+            found[name] = "the file is missing"
         elif zlib.crc32((folder / name).read_bytes()) != checksum:
-            yield Damage(name, files.CHANGED)
+            found[name] = files.CHANGED
+    return found
 
 
 def seal(folder: Path) -> None:
@@ -34,16 +35,16 @@ def seal(folder: Path) -> None:
     files.write_sealed(folder / SEALS, sums)
 
 
-def broken(folder: Path) -> list[Damage]:
-    """List the changes in a folder since it was sealed; none if it never was."""
+def broken(folder: Path) -> dict[str, str]:
+    """Return what has changed in a folder since it was sealed; nothing if it never was."""
     if not (folder / SEALS).is_file():
-        return []
+        return {}
     sums = files.unsealed((folder / SEALS).read_bytes())
-    return [Damage(SEALS, files.CHANGED)] if sums is None else list(differing(folder, sums))
+    return {SEALS: files.CHANGED} if sums is None else differing(folder, sums)
 
 
-def damage(folder: Path) -> list[Damage]:
+def damage(folder: Path) -> list[str]:
     """List the changes to the derived files in a run's folder since they were stored."""
-    projected = broken(folder / PROJECTION)
-    again = [Damage(f"{PROJECTION}/{one.place}", one.reason) for one in projected]
+    projected = broken(folder / PROJECTION).items()
+    again = [f"{PROJECTION}/{name}: {reason}" for name, reason in projected]
     return [*largest_batches.damage(folder), *again]

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypedDict, cast
 from bench.records import files
 from bench.records.cells import Cell
 from bench.records.statuses import Status
-from bench.records.store import Damage
 
 FILE = "max_batch.jsonl"
 
@@ -54,10 +53,10 @@ def read(folder: Path) -> list[MaxBatchRow]:
     return [cast("MaxBatchRow", row) for row in _unsealed(folder) if row is not None]
 
 
-def damage(folder: Path) -> list[Damage]:
-    """List the rows that have changed since they were stored."""
+def damage(folder: Path) -> list[str]:
+    """List the rows that have changed since they were stored, each with the reason."""
     numbered = enumerate(_unsealed(folder), start=1)
-    return [Damage(f"{FILE}, line {n}", files.CHANGED) for n, row in numbered if row is None]
+    return [f"{FILE}, line {n}: {files.CHANGED}" for n, row in numbered if row is None]
 
 
 def _unsealed(folder: Path) -> list[dict[str, Any] | None]:

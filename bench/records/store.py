@@ -41,18 +41,6 @@ class StoreError(Exception):
     """A run's folder cannot be created or read; the message says which and why."""
 
 
-@dataclass(frozen=True)
-class Damage:
-    """A damaged part of a run's folder, which is skipped."""
-
-    place: str
-    """A file, or `FILE, line 3`."""
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
-
-
 class _Launch:
     """The file of one launch; all but its first line are parsed only when needed."""
 
@@ -74,7 +62,8 @@ class Run:
     directory: Path
     manifest: Manifest
     launches: Sequence[_Launch]
-    damaged: list[Damage]
+    damaged: list[str]
+    """The damaged parts, each with the reason: `launches/0002: the file is missing`."""
 
     @cached_property
     def samples(self) -> pd.DataFrame:
@@ -237,9 +226,9 @@ def load(directory: Path) -> Run:
     for path, reason in damaged.items():
         if reason == files.CHANGED and _place(path) in again:
             damaged[path] += "; measured again since"
-    damage = [Damage(f"{LAUNCHES}/{path.name}", reason) for path, reason in damaged.items()]
+    damage = [f"{LAUNCHES}/{path.name}: {reason}" for path, reason in damaged.items()]
     missing = sorted({*range(1, max(paths, default=0))} - paths.keys())
-    damage += [Damage(f"{LAUNCHES}/{number:04}", "the file is missing") for number in missing]
+    damage += [f"{LAUNCHES}/{number:04}: the file is missing" for number in missing]
     return Run(directory, manifest, list(launches.values()), damage)
 
 

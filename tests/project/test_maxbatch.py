@@ -262,7 +262,7 @@ def test_rows_are_kept_and_replaced(tmp_path):
     path = tmp_path / largest_batches.FILE
     path.write_bytes(path.read_bytes().replace(b'"batch": 8', b'"batch": 9'))
     assert largest_batches.read(tmp_path) == [other], "what was changed is not read"
-    assert [str(one) for one in largest_batches.damage(tmp_path)] == [
+    assert largest_batches.damage(tmp_path) == [
         "max_batch.jsonl, line 1: differs from what was stored (CRC-32)"
     ]
 

@@ -151,9 +151,7 @@ def test_damage_is_named_and_never_read_as_data(
                 store.load(tmp_path / "r")
             continue
         run = store.load(tmp_path / "r")
-        assert [str(damage) for damage in run.damaged] == [
-            f"launches/{path.name}: {files.CHANGED}"
-        ], place
+        assert run.damaged == [f"launches/{path.name}: {files.CHANGED}"], place
         # What is read is what was stored, launch by launch.
         kept = {row["block"] for row in run.block_rows}
         assert kept < {row["block"] for row in stored.block_rows}
@@ -178,17 +176,17 @@ def test_damage_says_where_it_is(stored: store.Run, tmp_path: Path) -> None:
     first, second = synthetic.launch_files(directory)
     first.write_bytes(flipped(first.read_bytes(), 1))
     shutil.copy(second, second.with_name(second.name.replace("0002", "0004")))
-    assert [str(damage) for damage in store.load(directory).damaged] == [
+    assert store.load(directory).damaged == [
         f"launches/{first.name}: {files.CHANGED}",
         f"launches/{second.name.replace('0002', '0004')}: repeats a launch",
         "launches/0003: the file is missing",
     ]
     append(directory, next(PLAN.blocks()))
     again = store.load(directory)
-    assert again.damaged[0].reason == f"{files.CHANGED}; measured again since"
+    assert again.damaged[0] == f"launches/{first.name}: {files.CHANGED}; measured again since"
     assert len(again.block_rows) == 2
     first.unlink()
-    assert "launches/0001: the file is missing" in map(str, store.load(directory).damaged)
+    assert "launches/0001: the file is missing" in store.load(directory).damaged
 
 
 def test_what_is_stored_while_it_is_read_is_no_damage(

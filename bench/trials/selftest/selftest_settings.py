@@ -122,7 +122,7 @@ def read(folder: Path) -> tuple[Manifest, list[Row]]:
     manifest = trial_results.read(folder / SELFTEST_MANIFEST)
     if "checksums" not in manifest:
         raise StoreError(f"{folder} is by an earlier version of Lockstep, which builds its pages")
-    for damage in derived_files.differing(folder, manifest["checksums"]):
-        raise StoreError(f"{folder / damage.place} is damaged: {damage.reason}")
+    for name, reason in derived_files.differing(folder, manifest["checksums"]).items():
+        raise StoreError(f"{folder / name} is damaged: {reason}")
     rows = [json.loads(line) for line in (folder / TRIALS).read_bytes().splitlines()]
     return cast("Manifest", manifest), rows
