@@ -1,7 +1,6 @@
 """Devices, files, support and shardings, as reported by child processes that import jax."""
 
 import contextlib
-import difflib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -68,14 +67,8 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
         path = Path(text)
         if not path.is_file():
             is_folder = text and path.is_dir()
-            what = f"{text} is a folder" if is_folder else f"there is no file {text or repr(text)}"
-            inside = (path if is_folder else path.parent).glob("*.py")
-            names = (file.name for file in inside if file.is_file())
-            near = difflib.get_close_matches(path.name, names, n=5, cutoff=0.0)
-            known = f"{'it' if is_folder else 'its folder'} has {', '.join(near)}" if near else ""
-            if text in taken:
-                known = f"{text} names {taken[text]}"
-            faults.append("; ".join(filter(None, (what, known))))
+            no_file = f"there is no file {text or repr(text)}"
+            faults.append(f"{text} is a folder" if is_folder else no_file)
         elif path.suffix != ".py" or not path.stem.isidentifier():
             faults.append(f"{text} is not named like a Python module, NAME.py")
         elif path.stem in taken:

@@ -119,7 +119,7 @@ def test_a_copy_of_the_incumbent_is_not_measured(referee: Referee) -> None:
     ("words", "behaviour", "error"),
     [
         (("none.py", "mine.py"), {}, "there is no file none.py"),
-        (("jit_spmd", "mine.py"), {}, "names the built-in implementations/jit_spmd.py"),
+        (("jit_spmd", "mine.py"), {}, "there is no file jit_spmd"),
         (("best.py", "log.txt"), {}, "there is no file log.txt"),
         (("best.py", "./best.py"), {}, "./best.py has the same name as best.py; rename it"),
         (

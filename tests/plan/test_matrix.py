@@ -419,8 +419,7 @@ def test_faults_of_paths(tmp_path) -> None:
     )
     assert file_faults([good], []) == []
     (fault,) = file_faults([str(tmp_path / "mien.py")], [])
-    assert "there is no file" in fault
-    assert "mine.py" in fault
+    assert fault == f"--implementation-path: there is no file {tmp_path}/mien.py"
     built_in = "has the same name as the built-in implementations/"
     assert f"{built_in}python_loop.py, which is" in file_faults([taken], [])[0]
     assert "not named like a Python module" in file_faults([odd], [])[0]
@@ -429,7 +428,7 @@ def test_faults_of_paths(tmp_path) -> None:
         f"has the same name as {good}; " in file_faults([good, f"{tmp_path}/a/../mine.py"], [])[0]
     )
     (fault,) = file_faults([str(tmp_path / "a")], [])
-    assert fault == f"--implementation-path: {tmp_path}/a is a folder; it has mine.py"
+    assert fault == f"--implementation-path: {tmp_path}/a is a folder"
     none, folder = str(tmp_path / "none" / "mine.py"), tmp_path / "b" / "mine.py"
     folder.mkdir(parents=True)
     told = [f"--implementation-path: {what}" for what in (f"there is no file {none}",
