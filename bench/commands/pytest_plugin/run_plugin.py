@@ -179,7 +179,6 @@ class Front:
         if not self._measures:
             return (yield)
         left = [s for seconds in self._estimates.missing(self._selected).values() for s in seconds]
-        self._warn_of_import_errors()
         self._report_impossible_blocks()
         more = self.engine.plan.target_ci is not None
         remaining = Remaining(sum(left), self.engine.schedule.budget_left_s, more=more)
@@ -188,14 +187,6 @@ class Front:
         self._progress = Progress(self.console, len(left), remaining, estimate, most)
         with termination_as_interrupt(), self._progress:
             return (yield)
-
-    def _warn_of_import_errors(self) -> None:
-        """List implementations that will fail; the others can be measured."""
-        named = {name for arms in self._selected.values() for name in arms}
-        for entry in self.engine.catalogue["implementations"]:
-            if entry["error"] and entry["name"] in named:
-                name, path, error = entry["name"], entry["path"], shortened(entry["error"])
-                self._say(f"{name} ({path}) cannot be imported; its cells end as crashed: {error}")
 
     def _report_impossible_blocks(self) -> None:
         """Report blocks that nothing can run, and whether a resumed run has anything left to do."""
