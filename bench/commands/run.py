@@ -7,8 +7,7 @@ from pathlib import Path
 import typer
 
 import bench
-from bench.commands.exits import OptionParser
-from bench.plan.options import add_options, help_page
+from bench.plan.options import help_page
 
 PLUGINS = "bench.commands.pytest_plugin"
 
@@ -34,15 +33,9 @@ def answer_help(context: typer.Context) -> None:
 
 def run_pytest(arguments: list[str], *plugins: str) -> int:
     """Run the cells as pytest items, with further plugins; returns pytest's exit code."""
-    # pytest would answer an option without its value by its own usage.
-    parser = OptionParser(add_help=False, allow_abbrev=False)
-    for gate in (False, True):
-        add_options(parser.add_argument, gate=gate)
-    parser.add_argument("-k")
-    parser.add_argument(
-        "-V", "--version", action="version", version=f"lockstep {bench.__version__}"
-    )
-    parser.parse_known_args(arguments)
+    if {"-V", "--version"} & set(arguments):  # pytest would print its own
+        typer.echo(f"lockstep {bench.__version__}")
+        return 0
 
     import pytest
     from pytest_benchmark.logger import PytestBenchmarkWarning
