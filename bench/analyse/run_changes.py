@@ -3,7 +3,6 @@
 Every ratio is B over A: below 1, B is faster.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,9 +41,6 @@ OPTIONS = {
 }
 """Resolved options that affect how a cell is measured or judged. Workloads, meshes, batches,
 precisions and implementations are part of a cell's name instead."""
-
-SHARE = 0.01
-"""Relative difference of memory sizes that is ignored: a few pages, which vary by boot."""
 
 UNKNOWN = "unknown"
 ABSENT = {"environment": "not set", "options": "not set", "sources": "not used"}
@@ -239,17 +235,24 @@ def _table(
 def differences(a: Manifest, b: Manifest) -> list[Difference]:
     """Return the differences between two runs, machines first."""
     one, other = _recorded(a), _recorded(b)
-    found = {kind: _differing(kind, one[kind], other[kind]) for kind in one}
-    found["machine"] += _memory(a, b)
-    return list(chain.from_iterable(found.values()))
+    found = (_differing(kind, one[kind], other[kind]) for kind in one)
+    return list(chain.from_iterable(found))
 
 
 def _recorded(manifest: Manifest) -> dict[Kind, Mapping[str, Any]]:
     """Return the settings of a run by kind and name; None where unknown."""
-    git, shares = manifest["git"], {"margin", "target_ci"}
+    git, host, shares = manifest["git"], manifest["host"], {"margin", "target_ci"}
     changes = " with uncommitted changes" if git.get("dirty") else ""
+    memory = manifest["device_memory_bytes"], host.get("memory_bytes")
+    # Rounded, because it varies by a few pages from boot to boot.
+    device, own = (numbers.bytes_(size) if size else None for size in memory)
     return {
-        "machine": hardware(manifest) | {"Operating system": manifest["host"].get("os")},
+        "machine": {
+            **hardware(manifest),
+            "Operating system": host.get("os"),
+            "Device memory": device,
+            "Host memory": own,
+        },
         "versions": manifest["versions"],
         "environment": manifest["environment"],
         "code": {"Commit": f"{git.get('commit') or UNKNOWN}{changes}"},
@@ -305,18 +308,6 @@ def _differing(kind: Kind, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[D
 
     both = [Difference(kind, key, text(a.get(key)), text(b.get(key))) for key in {**a, **b}]
     return [each for each in both if each.a != each.b]
-
-
-def _memory(a: Manifest, b: Manifest) -> list[Difference]:
-    sizes = {
-        "Device memory": (a["device_memory_bytes"], b["device_memory_bytes"]),
-        "Host memory": (a["host"].get("memory_bytes"), b["host"].get("memory_bytes")),
-    }
-    return [
-        Difference("machine", name, *(numbers.bytes_(size) if size else UNKNOWN for size in both))
-        for name, both in sizes.items()
-        if not math.isclose(*(size or 0 for size in both), rel_tol=SHARE)
-    ]
 
 
 def hardware(manifest: Manifest) -> dict[str, Any]:
