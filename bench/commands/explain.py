@@ -118,28 +118,19 @@ def newest_run(a: str, b: str) -> store.Run:
     BadInput if there is no such run.
     """
     published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
-    known = set[str]()
     compiled = None
     for run in store.newest(REPORTS, most=None, without=published):
         traced = {row["cell"] for row in run.traces}
         if {whole_name(a, traced), whole_name(b, traced)} <= traced:
             return run
-        known |= traced
         names = {*run.programs, *cells_apart(run), *traced}
-        both = {whole_name(a, names), whole_name(b, names)}
-        if compiled is None and len(both) > 1 and both <= names:
+        if compiled is None and {whole_name(a, names), whole_name(b, names)} <= names:
             compiled = run
-    if compiled is not None:
-        return compiled
-    if not known:
-        hint = " (--run NAME explains a published run)" if published else ""
+    if compiled is None:
         record = f"record some: {as_typed('run')} --profile"
-        raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
-    missing = [name for name in (a, b) if whole_name(name, known) not in known]
-    raise BadInput(
-        [_unknown(name, known, f"no run in {REPORTS}/ has a trace of") for name in missing]
-        or [f"no run in {REPORTS}/ has traces of both; only cells of one run compare"]
-    )
+        fault = f"no run in {REPORTS}/ has traces of both {a} and {b}; {record}"
+        raise BadInput([f"{fault} (--run NAME explains a published run)" if published else fault])
+    return compiled
 
 
 def _unknown(name: str, known: Collection[str], said: str) -> str:
