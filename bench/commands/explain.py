@@ -118,19 +118,28 @@ def newest_run(a: str, b: str) -> store.Run:
     BadInput if there is no such run.
     """
     published = (REPORTS.is_dir() and tracked_folders(REPORTS)) or set()
+    known = set[str]()
     compiled = None
     for run in store.newest(REPORTS, most=None, without=published):
         traced = {row["cell"] for row in run.traces}
         if {whole_name(a, traced), whole_name(b, traced)} <= traced:
             return run
+        known |= traced
         names = {*run.programs, *cells_apart(run), *traced}
-        if compiled is None and {whole_name(a, names), whole_name(b, names)} <= names:
+        both = {whole_name(a, names), whole_name(b, names)}
+        if compiled is None and len(both) > 1 and both <= names:
             compiled = run
-    if compiled is None:
+    if compiled is not None:
+        return compiled
+    if not known:
+        hint = " (--run NAME explains a published run)" if published else ""
         record = f"record some: {as_typed('run')} --profile"
-        fault = f"no run in {REPORTS}/ has traces of both {a} and {b}; {record}"
-        raise BadInput([f"{fault} (--run NAME explains a published run)" if published else fault])
-    return compiled
+        raise BadInput([f"no run in {REPORTS}/ has traces; {record}{hint}"])
+    missing = [name for name in (a, b) if whole_name(name, known) not in known]
+    raise BadInput(
+        [_unknown(name, known, f"no run in {REPORTS}/ has a trace of") for name in missing]
+        or [f"no run in {REPORTS}/ has traces of both; only cells of one run compare"]
+    )
 
 
 def _unknown(name: str, known: Collection[str], said: str) -> str:
