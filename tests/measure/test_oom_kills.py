@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from bench.measure.processes import host_memory
-from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
+from bench.measure.processes.host_memory import killed_by_kernel, read_counters
 
 
 @pytest.mark.parametrize(
@@ -43,23 +40,3 @@ def test_counters_of_the_system_and_of_the_group(tmp_path, cgroup: str, file: st
 
 def test_no_counter_is_no_fault(tmp_path) -> None:
     assert read_counters(tmp_path) == {}
-
-
-@pytest.mark.parametrize(
-    ("available", "stalled", "shortage"),
-    [
-        (51, "9.4", ""),
-        (49, "0.0", "memory was short: 49.0 B of 1.00 kB were available, 7.00 B were swapped out"),
-        (51, "10.0", "waited for it 10 % of the last minute"),
-    ],
-)
-def test_a_shortage_is_little_memory_or_much_waiting(
-    tmp_path, monkeypatch, available: int, stalled: str, shortage: str
-) -> None:
-    memory, swap = SimpleNamespace(available=available, total=1000), SimpleNamespace(used=7)
-    known = SimpleNamespace(virtual_memory=lambda: memory, swap_memory=lambda: swap)
-    monkeypatch.setattr(host_memory, "psutil", known)
-    (tmp_path / "memory").write_text(f"some avg10=0.00 avg60={stalled} avg300=0.00 total=0\n")
-    said = describe_shortage(tmp_path / "memory").replace("\N{NARROW NO-BREAK SPACE}", " ")
-    assert said.endswith(shortage)
-    assert bool(said) == bool(shortage)

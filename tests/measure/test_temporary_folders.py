@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.processes.host_memory import describe_shortage
 from bench.plan.base_revisions import checkouts, find_repository
 from bench.records import temporary_folders
 from bench.records.paths import ROOT
@@ -115,11 +114,3 @@ def test_folders_in_shared_memory_are_removed_too(folder, monkeypatch):
         assert made.parent == memory
     remove_left()
     assert not list(memory.iterdir())
-
-
-@pytest.mark.parametrize(("stalled", "short"), [("0.00", False), ("35.20", True)])
-def test_waiting_for_memory_is_a_shortage(tmp_path, stalled, short):
-    file = tmp_path / "memory"
-    file.write_text(f"some avg10=0.00 avg60={stalled} avg300=0.00 total=0\nfull avg60=0.00\n")
-    assert ("35 % of the last minute" in describe_shortage(file)) == short
-    assert describe_shortage(tmp_path / "none") == describe_shortage(tmp_path / "none either")

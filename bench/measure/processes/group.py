@@ -17,7 +17,7 @@ import psutil
 
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.guarded import Guarded, OnLine
-from bench.measure.processes.host_memory import describe_shortage, killed_by_kernel, read_counters
+from bench.measure.processes.host_memory import killed_by_kernel, read_counters
 from bench.records.current_arm import Turns
 from bench.records.messages import Catalogue, Job, Place, is_event
 from bench.records.printable import readable
@@ -92,7 +92,7 @@ class End:
     late: str = ""
     """The deadline that passed; empty if none did."""
     notes: tuple[str, ...] = ()
-    """Processes that were stopped, or whose hosts do not answer; a shortage of memory."""
+    """Processes that were stopped, or whose hosts do not answer."""
     turn: tuple[str, float] = ("", 0.0)
     """The arm whose turn it was when the end was noticed, and the seconds of that turn."""
 
@@ -181,12 +181,10 @@ class Group(contextlib.ExitStack):
 
     def _abort(self, rank: int, late: str) -> End:
         turn = self.processes[0].turn()  # first: a running worker goes on to its next turn
-        shortage = describe_shortage()
         self.close()
         found = ((number, one.ended()["note"]) for number, one in enumerate(self.processes))
-        notes = [*(f"process {number} {note}" for number, note in found if note), shortage]
-        code = self.processes[rank].code(_LEAVE_S) or 0
-        return End(code, rank, late, tuple(filter(None, notes)), turn)
+        notes = tuple(f"process {number} {note}" for number, note in found if note)
+        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, notes, turn)
 
     def _next_line(self) -> tuple[int, str | None]:
         """Wait for a line and return it with its rank; an empty line after a silent interval."""
