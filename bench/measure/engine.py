@@ -95,9 +95,7 @@ class Engine:
                 self._write_margin(run)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
-        elif options.run is not None and (
-            fault := run_folder.name_fault(options.run, resumes=bases is None)
-        ):
+        elif options.run is not None and (fault := run_folder.name_fault(options.run)):
             raise BadInput([f"--run: {fault}"])
 
     def kept(self, block: Block, arms: Sequence[str]) -> int:
