@@ -270,7 +270,7 @@ def _key(cell: Cell, contents: Contents) -> str | None:
 
 def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
     """Run some steps of a cell with one process and no variant on its mesh, on this machine."""
-    before = host_memory.read_counters()
+    before = host_memory.count_kills()
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
     if answer.code == 0:
@@ -278,8 +278,7 @@ def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
     if answer.code is None:
         return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
     killed = answer.ending == "was killed by SIGKILL"
-    if "bad_alloc" in "\n".join(answer.tail) or (
-        killed and host_memory.killed_by_kernel(before, host_memory.read_counters()) is not False
-    ):
+    by_kernel = killed and host_memory.killed_by_kernel(before) is not False
+    if by_kernel or "bad_alloc" in "\n".join(answer.tail):
         return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
     return Fit(status="crashed", reason=f"its process {answer.blame}", peak_bytes=None)

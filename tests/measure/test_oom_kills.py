@@ -1,42 +1,31 @@
-"""Who sent SIGKILL, as far as the kernel's counters tell."""
+"""Who sent SIGKILL, as far as the kernel's counter tells."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from bench.measure.processes.host_memory import killed_by_kernel, read_counters
+from bench.measure.processes import host_memory
+from bench.measure.processes.host_memory import count_kills, killed_by_kernel
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "found"),
-    [
-        ({"a": 1, "b": 0}, {"a": 1, "b": 0}, False),
-        ({"a": 1, "b": 0}, {"a": 1, "b": 1}, True),
-        ({"a": 1}, {"b": 1}, None),  # none of them was there both times
-        ({}, {}, None),
-    ],
-)
-def test_a_counter_that_rises_is_the_kernels_word(before, after, found) -> None:
-    assert killed_by_kernel(before, after) is found
+@pytest.fixture
+def vmstat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(host_memory, "VMSTAT", tmp_path / "vmstat")
+    (tmp_path / "vmstat").write_text("nr_free_pages 17\noom_kill 5\nthp_fault_alloc 1\n")
+    return tmp_path / "vmstat"
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "file"),
-    [
-        ("0::/user/me\n", "sys/fs/cgroup/user/me/memory.events"),
-        ("0::/outside/of/the/container\n", "sys/fs/cgroup/memory.events"),
-        ("4:cpu:/x\n7:hugetlb,memory:/me\n", "sys/fs/cgroup/memory/me/memory.oom_control"),
-    ],
-)
-def test_counters_of_the_system_and_of_the_group(tmp_path, cgroup: str, file: str) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(cgroup)
-    (tmp_path / "proc/vmstat").write_text("nr_free_pages 17\noom_kill 5\nthp_fault_alloc 1\n")
-    group = tmp_path / file
-    group.parent.mkdir(parents=True)
-    group.write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
-    assert read_counters(tmp_path) == {str(tmp_path / "proc/vmstat"): 5, str(group): 2}
+@pytest.mark.usefixtures("vmstat")
+@pytest.mark.parametrize(("before", "found"), [(5, False), (4, True), (None, None)])
+def test_a_counter_that_rises_is_the_kernels_word(before: int | None, found: bool | None) -> None:
+    assert killed_by_kernel(before) is found
 
 
-def test_no_counter_is_no_fault(tmp_path) -> None:
-    assert read_counters(tmp_path) == {}
+@pytest.mark.parametrize("text", [None, "nr_free_pages 17\n"])
+def test_no_counter_is_no_fault(vmstat: Path, text: str | None) -> None:
+    assert count_kills() == 5
+    vmstat.unlink() if text is None else vmstat.write_text(text)
+    assert count_kills() is None
+    assert killed_by_kernel(5) is None

@@ -17,7 +17,7 @@ import psutil
 
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.guarded import Guarded, OnLine
-from bench.measure.processes.host_memory import killed_by_kernel, read_counters
+from bench.measure.processes.host_memory import count_kills, killed_by_kernel
 from bench.records.current_arm import Turns
 from bench.records.messages import Catalogue, Job, Place, is_event
 from bench.records.printable import readable
@@ -210,7 +210,7 @@ class LocalProcess(Guarded):
         job, processes, neighbours = order["job"], place["processes"], len(order["ranks"])
         index = order["ranks"].index(place["rank"])
         self._turns, self._note = Turns(), ""
-        self._oom_kills = read_counters()
+        self._oom_kills = count_kills()
         environment = worker_environment(platform, devices, processes) | self._turns.environment
         if programs := job.get("program_cache"):  # removed even if it is killed
             environment["TMPDIR"] = str(Path(programs).parent)
@@ -235,7 +235,7 @@ class LocalProcess(Guarded):
 
     def ended(self) -> Ended:
         """Describe the end of a process that has ended."""
-        by_kernel = killed_by_kernel(self._oom_kills, read_counters())
+        by_kernel = killed_by_kernel(self._oom_kills)
         code, tail = self.code(0) or 0, [*self.tail]
         return Ended(ended=code, tail=tail, killed_by_kernel=by_kernel, note=self._note)
 
