@@ -1,18 +1,15 @@
 """Devices of a mesh, by a hardware sheet or measured ceilings: capabilities, places and links.
 
-Axes are laid out as jax.make_mesh does, with the last one innermost. On GPUs, devices are taken in
-order: an axis lies inside a domain if its members and those of all inner axes fit there, and
-strides across domains otherwise; for TPUs, see `lay`. With several slices, the outermost mesh axes
-span as many as divide them, a layout that jax's create_hybrid_device_mesh can produce.
+Axes are laid out as jax.make_mesh does, with the last one innermost, and the outermost axes span
+the domains or slices. On GPUs, devices are taken in order, so a mesh has to divide into domains
+that way; several slices of a torus can have such a layout by jax's create_hybrid_device_mesh. See
+`lay` for the axes within a slice.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
-
-import numpy as np
 
 from bench.analyse import peaks
 from bench.project.collective_costs import ALONE, Ring, Route, Switch
@@ -29,60 +26,32 @@ class Placement:
     mesh: MeshShape
     shape: tuple[int, ...]
     """Shape of one slice of a torus, or the number of chips used in a domain."""
-    domains: int
-    """Number of slices or domains."""
-    parts: list[list[tuple[str, int]]]
-    """For each axis of a torus, the mesh axes with parts of it and their members, innermost first:
-    the chips of a part are as far apart as the parts before it have members."""
     outer: dict[str, int]
-    """Number of slices that each mesh axis spans; empty without a torus."""
+    """Number of slices or domains that each mesh axis spans."""
+    parts: list[list[tuple[str, int]]]
+    """For each axis of the shape, the mesh axes with parts of it and their members, innermost
+    first: the chips of a part are as far apart as the parts before it have members."""
 
-    def __post_init__(self) -> None:
-        if self.domains > 1 and self.hardware.network is None:
-            raise HardwareError(
-                f"{self.hardware.name}: more chips are requested than its links reach, "
-                "and its sheet has no figures for a network"
-            )
+    @property
+    def domains(self) -> int:
+        """Number of slices or domains."""
+        return math.prod(self.outer.values())
 
     def route(self, axes: Sequence[str]) -> Route:
-        """Return links along axes, all groups communicating at once; may raise HardwareError."""
-        if math.prod(map(self.mesh.axis, axes)) == 1:
-            return Route()
-        hardware, links = self.hardware, self.hardware.domain
-        overhead = hardware.overhead_s.value if hardware.overhead_s else 0.0
-        if hardware.torus is not None:
-            slices = math.prod(self.outer[name] for name in axes)
-            return Route(tuple(self._rings(hardware.torus, axes)), self._between(slices), overhead)
-        assert links is not None  # noqa: S101 (without any, there is only one chip)
-        inside, domains = self._counts(axes)
-        switch = Switch(inside, links.bandwidth.value, links.latency_s.value)
-        return Route(switch, self._between(domains), overhead)
-
-    def _between(self, domains: int) -> Switch:
-        network = self.hardware.network
-        if domains == 1 or network is None:
-            return ALONE
-        return Switch(domains, network.bandwidth.value, network.latency_s.value)
-
-    def _counts(self, axes: Sequence[str]) -> tuple[int, int]:
-        """Return a group's members in one domain, and the number of domains that it spans.
-
-        Raises HardwareError if a group has different numbers of members in its domains.
-        """
-        names, sizes = zip(*self.mesh.axes, strict=True)
-        order = np.argsort([name in axes for name in names], kind="stable")
+        """Return links along axes, all groups communicating at once."""
         members = math.prod(map(self.mesh.axis, axes))
-        ids = np.arange(self.mesh.size).reshape(sizes).transpose(order)
-        homes = ids.reshape(-1, members) // self.shape[0]
-        patterns = np.unique(homes - homes[:, :1], axis=0)
-        counts = {tuple(np.unique(row, return_counts=True)[1].tolist()) for row in patterns}
-        if len(counts) > 1 or len(set(next(iter(counts)))) > 1:
-            raise HardwareError(
-                f"{self.hardware.name}: groups along {', '.join(axes)} of the mesh {self.mesh} "
-                f"have unequal numbers of members in domains of {self.shape[0]} chips"
-            )
-        (by_domain,) = counts
-        return by_domain[0], len(by_domain)
+        if members == 1:
+            return Route()
+        hardware, domains = self.hardware, math.prod(self.outer[name] for name in axes)
+        inside: Switch | tuple[Ring, ...] = ALONE
+        if hardware.torus is not None:
+            inside = tuple(self._rings(hardware.torus, axes))
+        elif (own := hardware.domain) is not None:
+            inside = Switch(members // domains, own.bandwidth.value, own.latency_s.value)
+        between = ALONE
+        if domains > 1 and (network := hardware.network) is not None:
+            between = Switch(domains, network.bandwidth.value, network.latency_s.value)
+        return Route(inside, between, hardware.overhead_s.value if hardware.overhead_s else 0.0)
 
     def _rings(self, torus: Torus, axes: Sequence[str]) -> Iterator[Ring]:
         """Yield the rings of mesh axes, one per part of a torus axis, adjoining parts joined."""
@@ -103,23 +72,46 @@ class Placement:
 def place(hardware: Hardware, mesh: MeshShape) -> Placement:
     """Place a mesh on as many chips as it has devices.
 
-    A job uses an equal number of chips in each domain: 64 of 72 for a mesh of 128. On a torus it
-    uses the slice with as many chips as the mesh, or else several of the largest slices whose size
-    divides the mesh's. Raises HardwareError if there is no such slice, or if the sheet has no
-    figures for the links.
+    Raises HardwareError if there is no such slice, if the sheet has no figures for the links, or if
+    an axis of the mesh would have different numbers of members in its domains.
     """
-    if hardware.torus is None:
-        limit = hardware.domain.chips.value if hardware.domain else 1
-        used = max(n for n in range(1, limit + 1) if mesh.size % n == 0)
-        return Placement(hardware, mesh, (used,), mesh.size // used, [], {})
-    shape = _slice(hardware.name, hardware.torus, mesh.size)
-    slices = mesh.size // math.prod(shape)
-    outer, left = {}, slices
+    shape = _shape(hardware, mesh.size)
+    outer, left = {}, mesh.size // math.prod(shape)
+    if left > 1 and hardware.network is None:
+        raise HardwareError(
+            f"{hardware.name}: more chips are requested than its links reach, "
+            "and its sheet has no figures for a network"
+        )
     for name, size in mesh.axes:
         outer[name] = math.gcd(size, left)
         left //= outer[name]
+        if left > 1 and outer[name] < size and hardware.torus is None:
+            raise HardwareError(
+                f"{hardware.name}: groups along {name} of the mesh {mesh} have unequal numbers of "
+                f"members in domains of {shape[0]} chips"
+            )
     inner = [(name, size // outer[name]) for name, size in mesh.axes]
-    return Placement(hardware, mesh, shape, slices, lay(inner, shape), outer)
+    return Placement(hardware, mesh, shape, outer, lay(inner, shape))
+
+
+def _shape(hardware: Hardware, chips: int) -> tuple[int, ...]:
+    """Return the shape of the slices for this many chips, or the chips used of each domain.
+
+    A job uses an equal number of chips in each domain: 64 of 72 for a mesh of 128. On a torus it
+    uses the slice of this size, or else several of the largest slices whose size divides it.
+    """
+    if hardware.torus is None:
+        limit = hardware.domain.chips.value if hardware.domain else 1
+        return (max(n for n in range(1, limit + 1) if chips % n == 0),)
+    shapes = {math.prod(shape): shape for shape in hardware.torus.shapes.value}
+    dividing = [size for size in shapes if chips % size == 0]
+    if chips in shapes or (dividing and chips > max(shapes)):
+        return shapes[dividing[-1]]
+    sizes = ", ".join(map(str, shapes))
+    raise HardwareError(
+        f"{hardware.name}: there is no slice of {chips} chips; there are {sizes}, and multiples of "
+        f"these beyond {max(shapes)}"
+    )
 
 
 def lay(axes: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[list[tuple[str, int]]]:
@@ -161,19 +153,6 @@ def _split(size: int, left: Sequence[int]) -> list[int]:
     return taken
 
 
-def _slice(name: str, torus: Torus, chips: int) -> tuple[int, ...]:
-    """Return the shape of the slice of this size, or of the largest whose size divides it."""
-    shapes = {math.prod(shape): shape for shape in torus.shapes.value}
-    dividing = [size for size in shapes if chips % size == 0]
-    if chips in shapes or (dividing and chips > max(shapes)):
-        return shapes[dividing[-1]]
-    sizes = ", ".join(map(str, shapes))
-    raise HardwareError(
-        f"{name}: there is no slice of {chips} chips; there are {sizes}, and multiples of "
-        f"these beyond {max(shapes)}"
-    )
-
-
 @dataclass(frozen=True)
 class Machine:
     """Capabilities of each device of a mesh. Bandwidths are in bytes per second."""
@@ -202,14 +181,12 @@ def of_sheet(hardware: Hardware, mesh: MeshShape, precision: str) -> Machine:
         raise HardwareError(
             f"{hardware.name}: no peak is published for {precision}; choose another --precision"
         )
-    # Counting groups of tens of thousands of chips takes milliseconds.
-    route = functools.cache(place(hardware, mesh).route)
     return Machine(
         peak.flops * hardware.achievable.value,
         peak.flops,
         hardware.memory.bandwidth.value,
         hardware.memory.bytes.value,
-        route,
+        place(hardware, mesh).route,
         combines=True,
     )
 
