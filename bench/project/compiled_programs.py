@@ -123,7 +123,7 @@ def programs(
 
     `here` compiles for this machine's own devices instead of virtual ones; a mesh may have up to
     MOST_DEVICES of either. `progress` is called from another thread with the number of cells
-    answered and their total.
+    answered and their total. A cell whose compilation ends its process has no program.
     """
     if not here:
         virtual = {**catalogue, "platform": "cpu", "device_kind": "compile-only"}
@@ -153,40 +153,23 @@ def programs(
         )
 
     for _, group in itertools.groupby(unknown, key=_devices):
+        left = [*group]
         # An accelerator's compiler needs the accelerators, so only one child runs.
         room = psutil.virtual_memory().available // ROOM if platform == "cpu" else 1
-        _compile([*group], max(1, min(usable_cores(), room)), start, answered)
+        at_once = max(1, min(usable_cores(), room, len(left)))
+        while left:
+            parts = [deque(left[first::at_once]) for first in range(at_once)]
+            with ExitStack() as children:
+                running = [children.enter_context(start(part)) for part in parts]
+                endings = [child.answer(TIMEOUT_S) for child in running]
+            if parts[0] and at_once == 1:
+                reason = f"the process that compiled it {endings[0].blame}"
+                failed = CompiledAnswer(row=None, reason=reason, lack="failed")
+                answered(parts[0].popleft(), failed)
+            # Children that ended early may have exhausted the host's memory together, so one alone
+            # compiles the cells that they left.
+            left, at_once = [cell for part in parts for cell in part], 1
     return [cast("Program | NoProgram", results[cell]) for cell in cells]
-
-
-def _compile(
-    cells: Sequence[Cell],
-    at_once: int,
-    start: Callable[[deque[Cell]], Child],
-    answered: Callable[[Cell, CompiledAnswer], None],
-) -> None:
-    """Compile cells with equal numbers of devices in children, each of which gets a part of them.
-
-    A child of `start` removes each cell from its part when it answers. If a child ends early, the
-    cell that it was compiling is `answered` as failed, and another child gets the rest. If others
-    ran beside it, they may have exhausted the host's memory, so that cell is retried alone.
-    """
-    again: list[Cell] = []
-    parts = [deque(cells[first::at_once]) for first in range(min(at_once, len(cells)))]
-    while parts:
-        with ExitStack() as children:
-            running = [(part, children.enter_context(start(part))) for part in parts]
-            for part, child in running:
-                ended = child.answer(TIMEOUT_S)
-                if part and at_once > 1:
-                    again.append(part.popleft())
-                elif part:
-                    reason = f"the process that compiled it {ended.blame}"
-                    failed = CompiledAnswer(row=None, reason=reason, lack="failed")
-                    answered(part.popleft(), failed)
-        parts = [part for part in parts if part]
-    if again:
-        _compile(again, 1, start, answered)
 
 
 def _known(
