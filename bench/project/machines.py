@@ -32,11 +32,6 @@ class Placement:
     """For each axis of the shape, the mesh axes with parts of it and their members, innermost
     first: the chips of a part are as far apart as the parts before it have members."""
 
-    @property
-    def domains(self) -> int:
-        """Number of slices or domains."""
-        return math.prod(self.outer.values())
-
     def route(self, axes: Sequence[str]) -> Route:
         """Return links along axes, all groups communicating at once."""
         members = math.prod(map(self.mesh.axis, axes))
