@@ -5,7 +5,6 @@ same steps on other meshes come from `bench.project.program_formulae`: compiled,
 """
 
 import itertools
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from bench.analyse import cell_table, peaks
-from bench.plan.option_values import BadInput, collected
+from bench.plan.option_values import BadInput, collected, whole
 from bench.project import program_formulae, published_results
 from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import NoProgram, Program, Read, from_row
@@ -31,22 +30,17 @@ MOST_CHIPS = 65_536
 def chip_counts(text: str, most: int = MOST_CHIPS) -> list[int]:
     """Return the numbers of a list such as `8,16,24` or `8..65536` (doubling), sorted, each once.
 
-    Raises BadInput if the text is not such a list, or if a number is not from 1 to `most`.
+    Raises ValueError if the text is not such a list, or if a number is not from 1 to `most`.
     """
-    counts: set[int] = set()
-    faults = []
+    counts = set[int]()
     for word in _words(text):
-        ends = re.fullmatch(r"([0-9]+)(?:\.\.([0-9]+))?", word)
-        low, high = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
-        if ends is None:
-            faults.append(f"--chips: {word!r} is not a number, nor a range such as 8..65536")
-        elif not 1 <= low <= high <= most:
-            order = ", the smaller number first" if ends[2] else ""
-            faults.append(f"--chips: {word!r} is not within 1 to {most:,}{order}")
-        else:
-            counts |= {low * 2**power for power in range((high // low).bit_length())}
-    if faults or not counts:
-        raise BadInput(faults or ["--chips: name at least one number"])
+        low, dots, high = word.partition("..")
+        first, last = whole(low, most=most), whole(high if dots else low, most=most)
+        if first > last:
+            raise ValueError(f"{word!r} does not have the smaller number first")
+        counts |= {first * 2**power for power in range((last // first).bit_length())}
+    if not counts:
+        raise ValueError("name at least one number")
     return sorted(counts)
 
 
@@ -61,7 +55,7 @@ def targets(
     wanted = [sheet for name in named if (sheet := collected(faults, hardware, name, "--hardware"))]
     if not named:
         faults.append("--hardware: name at least one chip")
-    counts = collected(faults, partial(chip_counts, most=most), chips) or []
+    counts = collected(faults, partial(chip_counts, most=most), chips, "--chips") or []
     for sheet, count in itertools.product(wanted, counts):
         try:
             place(sheet, MeshShape((("data", count),)))

@@ -119,7 +119,7 @@ def test_numbers_of_chips(text, counts) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "8..x", "0", "16..8", "8..65537", "-8", "8.5"])
 def test_what_is_no_number_of_chips_is_an_error(text) -> None:
-    with pytest.raises(BadInput, match="--chips: "):
+    with pytest.raises(ValueError, match=r"number|too large"):
         chip_counts(text)
 
 
@@ -496,7 +496,7 @@ def test_public_results_alone_need_no_run() -> None:
         ([], "name either a stored run or --check-published"),
         (["RUN", "--hardware", "h1"], "unknown hardware 'h1'"),
         (["RUN", "--chips", "24", "--hardware", "tpu-v5e"], "no slice of 24 chips"),
-        (["RUN", "--chips", "x"], "'x' is not a number"),
+        (["RUN", "--chips", "8..x"], "--chips: 'x' is not a positive whole number"),
         (["RUN", "--scaling", "both"], "--scaling: unknown 'both'; choose from: weak, strong"),
         (["RUN", "--precision", "fp9"], "unknown 'fp9'"),
         (["RUN", "-k", "("], "is not an expression"),
@@ -520,7 +520,7 @@ def test_all_faults_are_told_at_once() -> None:
     assert done.exit_code == exits.BAD_INPUT
     for said in (
         "unknown hardware 'foo'",
-        "not within 1 to",
+        "--chips: '0' is not a positive whole number",
         "unknown 'int8'",
         "choose from: weak, strong",
         "-k: '(' is not an expression",
@@ -533,7 +533,7 @@ def test_all_faults_are_told_at_once() -> None:
     ("typed", "said"),
     [
         (["mlp-bas"], "unknown workload 'mlp-bas'"),
-        (["mlp-base", "--chips", "2048"], "--chips: '2048' is not within 1 to 1,024"),
+        (["mlp-base", "--chips", "2048"], "--chips: 2048 is too large; at most 1,024"),
         (["mlp-base", "-k", "nosuch"], "'nosuch' selects none of "),
         (["mlp-base", "--hardware", "h200,h100-sxm"], "a plan is for one kind of chip"),
         (["mlp-base", "--hardware", "tpu-v5p", "--precision", "fp32"], "it has bf16"),
