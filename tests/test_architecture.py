@@ -30,8 +30,7 @@ ROOMS = {
 
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax", "grain"}
 RUNS_JAX = {"contract", "worker"}
-RUNS_JAX_TOO = ("bench/trials/selftest/real_step.py", "bench/trials/selftest/own_trials.py",
-                "bench/trials/faults/planted")  # fmt: skip
+RUNS_JAX_TOO = ("bench/trials/selftest/own_trials.py", "bench/trials/faults/planted")
 """The only parts outside of these rooms that run in a process with jax."""
 
 MOST_LINES = 46_671

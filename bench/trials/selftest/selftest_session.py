@@ -173,7 +173,7 @@ class Session:
         for program, arm in needed.keys() - found:
             products = round((STEPPING[arm] - 1) / measured["product"])
             setup = (
-                "from bench.trials.selftest.real_step import call_of\n"
+                "from bench.trials.selftest.own_trials import call_of\n"
                 f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
             )
             found[program, arm] = Program(setup, measured["step_s"], self._environment(step))

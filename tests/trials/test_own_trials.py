@@ -10,7 +10,7 @@ import pytest
 
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
-from bench.trials.selftest import real_step
+from bench.trials.selftest import own_trials
 from bench.trials.selftest.selftest_settings import PLANTED, STEPPING, STEPS
 from bench.worker.file_loader import workload_files
 from bench.worker.problems import load_workload
@@ -20,8 +20,8 @@ BLOCK = Block("mlp", "tiny", MeshShape.parse("data=2"), 8, StepOptions())
 
 @pytest.mark.slow
 def test_extra_work_changes_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(real_step, "calibrate", lambda _: 1e-3)
-    arms = real_step.real_arms(BLOCK, {"base": 1.0, "copy": 1.0, "slower": 1.05})
+    monkeypatch.setattr(own_trials, "calibrate", lambda _: 1e-3)
+    arms = own_trials.real_arms(BLOCK, {"base": 1.0, "copy": 1.0, "slower": 1.05})
     assert [int(arm.step._products) for arm in arms] == [0, 0, 50]
     for arm in arms:
         arm.run(3)
@@ -34,7 +34,7 @@ def test_extra_work_changes_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch
 
 
 def test_work_is_calibrated_until_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    (arm,) = real_step._arms(BLOCK, ["step"])
+    (arm,) = own_trials._arms(BLOCK, ["step"])
     asked = []
 
     def run(_: int) -> int:
@@ -42,12 +42,12 @@ def test_work_is_calibrated_until_it_shows(monkeypatch: pytest.MonkeyPatch) -> N
         return 10_000_000 + 10_000 * asked[-1]
 
     monkeypatch.setattr(arm, "run", run)
-    assert real_step.calibrate(arm) == pytest.approx(1e-3)
+    assert own_trials.calibrate(arm) == pytest.approx(1e-3)
     assert set(asked) == {0, 64, 256, 1024}
 
 
 def test_tools_get_one_step_as_a_function() -> None:
-    assert real_step.call_of(json.dumps(BLOCK.fields), 3)() > 0
+    assert own_trials.call_of(json.dumps(BLOCK.fields), 3)() > 0
 
 
 def test_the_steps_of_a_self_test_exist() -> None:
