@@ -8,23 +8,12 @@ from pathlib import Path
 
 OPENINGS = 5
 
-PAINTED = """new Promise((seen, failed) => {
-  setTimeout(() => failed(new Error("nothing was painted in 30 s")), 30000);
-  new PerformanceObserver((list) => {
-    const [paint] = list.getEntriesByName("first-contentful-paint");
-    if (paint) seen(paint.startTime);
-  }).observe({ type: "paint", buffered: true });
-})"""
-"""JavaScript for the milliseconds to the paint, which may come long after the load event."""
+PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+"""JavaScript for the milliseconds to the paint, which may come long after the load event; nothing
+before it."""
 
-DRAWN = """new Promise((seen) => {
-  const look = () => {
-    if (document.body.dataset.drawn === "all") seen(performance.now());
-    else setTimeout(look, 10);
-  };
-  look();
-})"""
-"""JavaScript for the milliseconds until a report has drawn all its charts."""
+DRAWN = "() => document.body.dataset.drawn === 'all' && performance.now()"
+"""JavaScript for the milliseconds until a report has drawn all its charts; false before."""
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -60,6 +49,7 @@ def first_paint(page: Path, moment: str = PAINTED) -> float | None:
         for _ in range(OPENINGS):
             opened = browser.new_page()
             opened.goto(page.resolve().as_uri())
-            times.append(float(opened.evaluate(moment)) / 1e3)
+            seen = opened.wait_for_function(moment, polling=10)
+            times.append(float(seen.json_value()) / 1e3)
             opened.close()
     return statistics.median(times)
