@@ -152,9 +152,6 @@ def _rate(cell: Trial) -> float:
     return cell.cell.block.batch / (cell.mesh.size * cell.measured_s)
 
 
-SHOWN = 6
-"""Numbers of chips in a table on the terminal: the first ones and the last."""
-
 TERMINAL = {
     "chips": ">chips", "step_s": ">step", "interval": ">95 %", "efficiency": ">eff.",
     "mfu": ">MFU", "bound": "bound by", "implementation": "fastest",
@@ -217,6 +214,4 @@ def _fastest(chart: Chart) -> Table:
          for key in TERMINAL]
         for row in tables.fastest(chart.points)
     ]  # fmt: skip
-    if len(rows) > SHOWN:
-        rows[SHOWN - 1 : -1] = [["\N{HORIZONTAL ELLIPSIS}", *[""] * (len(TERMINAL) - 1)]]
     return terminal.table(*TERMINAL.values(), rows=rows, gap=1)
