@@ -23,8 +23,8 @@ from bench.records import frames, numbers
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
 
-SHOWN = 12
-"""Rows on the terminal, for those that fit and for those that do not."""
+SHOWN = 24
+"""The most rows on the terminal."""
 
 MESH = Column("mesh", "Mesh", value=lambda one: str(one.program.mesh))
 IMPLEMENTATION = Column(
@@ -132,22 +132,17 @@ def build(plan: Plan, folder: Path) -> Path:
 
 
 def show(console: Console, plan: Plan) -> None:
-    """Print the fastest meshes that fit, then those that may not fit."""
-    fitting = [one for one in plan.ranked if one.fits]
-    others = plan.ranked[len(fitting) :]
+    """Print the first of the ranking, of which those that may not fit come last."""
     columns = (MESH, IMPLEMENTATION, STEP, INTERVAL, MFU, MEMORY)
     table = terminal.table("mesh", "implementation", ">step", ">95 %", ">MFU", ">memory", gap=1)
-    for one in (*fitting[:SHOWN], *others[:SHOWN]):
+    for one in plan.ranked[:SHOWN]:
         texts = [column.figure(one).main for column in columns]
         texts[3] = texts[3] if one.fits else "may not fit"
         table.add_row(*map(terminal.plain, texts), style="" if one.fits else "strike dim")
     console.print(Text(f"predicted: {plan.title}", style="bold"))
     console.print(table)
-    notes = [
-        f"{len(rest) - SHOWN} {name}, see the page"
-        for name, rest in (("more that fit", fitting), ("more that may not fit", others))
-        if len(rest) > SHOWN
-    ]
+    more = len(plan.ranked) - SHOWN
+    notes = [f"{more} more, see the page"] if more > 0 else []
     notes += [f"{len(cells)} left out: {reason}" for reason, cells in plan.refused.items()]
     notes += remarks(plan)
     if unsupported := sum(map(len, plan.unsupported.values())):
