@@ -51,19 +51,19 @@ def maxbatch(
         cells = proved(stored_run, selected)
         catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
         limit = largest_fit.limit_of(catalogue, limit_bytes)
-        lines = largest_fit.lines_of_run(cells, Contents(catalogue))
-        if not lines:
+        searches = largest_fit.searches_of_run(cells, Contents(catalogue), limit)
+        if not searches:
             raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
         stored = largest_batches.read(folder)
-    rows = [] if again else largest_fit.valid(lines, limit, stored)
-    total = numbers.count(len(lines), "cell")
+    rows = [] if again else largest_fit.valid(searches, stored)
+    total = numbers.count(len(searches), "cell")
     if rows:
         typer.echo(f"{len(rows)} of {total} kept from before; --again searches them again")
     known = {largest_batches.key(row) for row in rows}
-    left = [line for line in lines if largest_batches.key_of(line.cell) not in known]
+    left = [one for one in searches if largest_batches.key_of(one.cell) not in known]
     try:
         console = plain_console(stderr=True)
-        for row in largest_fit.search_here(left, limit, catalogue, console):
+        for row in largest_fit.search_here(left, catalogue, console):
             with refusing(OSError):
                 largest_batches.write(folder, [row])
             typer.echo(run_tables.largest_line(row))

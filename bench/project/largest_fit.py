@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from bench.project import compiled_programs
 from bench.project.compiled_programs import NoProgram, Program, Read
 from bench.records.cells import Cell
 from bench.records.files import digest
+from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow, key, key_of
 from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, Fit, cell_request
@@ -63,35 +64,24 @@ def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
     raise BadInput([f"--memory: name the memory limit of one device, as --memory 2GiB: {why}"])
 
 
-@dataclass(frozen=True)
-class Line:
-    """Cells that differ only in their batch."""
+@dataclass
+class Search:
+    """A search for the largest batch within the limit, of cells that differ only in their batch."""
 
     cell: Cell
     """The cell with the smallest batch."""
-    known: dict[int, float]
-    """Bytes per device by batch, where the run has them."""
+    limit: Limit
     contents: str | None = None
     """Hash of its files, versions, device and XLA-related variables, for the stored row."""
+    known: dict[int, float] = field(default_factory=dict)
+    """Bytes per device by batch: those that the run has, and then those of guesses, in order;
+    infinite for a guess that is only known not to fit."""
+    compilations: int = 0
 
-
-class Search:
-    """A search for the largest batch of a line whose memory is within the limit."""
-
-    def __init__(self, line: Line, limit: Limit) -> None:
-        self.line = line
-        self.limit = limit
-        block = line.cell.block
-        # The smallest batch that divides into shards and microbatches.
-        self.quantum = block.mesh.batch_shards * block.options.microbatches
-        self.known = dict(line.known)
-        self.fitted: list[bool] = []
-        """Whether each guess fitted, in order."""
-
-    def add(self, batch: int, size: float) -> None:
-        """Record the bytes of a guess; infinite if it is only known not to fit."""
-        self.known[batch] = size
-        self.fitted.append(size <= self.limit.bytes)
+    @property
+    def quantum(self) -> int:
+        """The smallest batch that divides into shards and microbatches."""
+        return self.cell.block.mesh.batch_shards * self.cell.block.options.microbatches
 
     @property
     def fits(self) -> int | None:
@@ -113,7 +103,8 @@ class Search:
         step = max(low // RESOLUTION // self.quantum, 1) * self.quantum
         if high is not None and high - low <= step:
             return None
-        guess, last = self._on_line(low), self.fitted[-2:]
+        guess = self._on_line(low)
+        last = [size <= self.limit.bytes for size in [*self.known.values()][-2:]]
         if high is None:
             guess = min(guess, GROWTH * low)
         elif guess >= high or last in ([True, True], [False, False]):
@@ -134,26 +125,26 @@ class Search:
         return int(low + (self.limit.bytes - self.known[low]) / slope)
 
 
-def lines_of_run(measured: Iterable[CellRow], contents: Contents) -> list[Line]:
-    """Return a line for each group of a run's cells that differ only in their batch.
+def searches_of_run(measured: Iterable[CellRow], contents: Contents, limit: Limit) -> list[Search]:
+    """Return a search for each group of a run's cells that differ only in their batch.
 
-    It has the bytes planned for cells that have not changed since. Cells of several processes and
+    It knows the bytes planned for cells that have not changed since. Cells of several processes and
     of variants are left out.
     """
-    variables, lines = relevant_variables(os.environ), dict[Cell, Line]()
+    variables, searches = relevant_variables(os.environ), dict[Cell, Search]()
     for row in sorted(measured, key=itemgetter("batch")):
         cell, memory = Cell.of(row), row.get("memory")
         if cell.block.options.processes > 1 or cell.block.options.variant:
             continue
         # The search varies the batch, so it is not part of the hash.
         alike = with_batch(cell, 0)
-        if alike not in lines:
+        if alike not in searches:
             own = _key(alike, contents)
             hashed = own and digest(json.dumps([own, variables]).encode())
-            lines[alike] = Line(cell, {}, hashed)
+            searches[alike] = Search(cell, limit, hashed)
         if memory and row.get("key") == _key(cell, contents):
-            lines[alike].known[cell.block.batch] = memory["total_bytes"]
-    return [*lines.values()]
+            searches[alike].known[cell.block.batch] = memory["total_bytes"]
+    return [*searches.values()]
 
 
 def with_batch(cell: Cell, batch: int) -> Cell:
@@ -162,9 +153,9 @@ def with_batch(cell: Cell, batch: int) -> Cell:
 
 
 def search_here(
-    lines: Sequence[Line], limit: Limit, catalogue: Catalogue, console: Console
+    searches: Sequence[Search], catalogue: Catalogue, console: Console
 ) -> Iterator[MaxBatchRow]:
-    """Search all lines on this machine, mesh by mesh, and show the progress."""
+    """Search on this machine, mesh by mesh, and show the progress."""
     rounds = Counter[MeshShape]()
     done = 0
 
@@ -173,42 +164,42 @@ def search_here(
         rounds[mesh] += 1
         batches = ", ".join(map(str, sorted({cell.block.batch for cell in cells})))
         what = f"compiling {count(len(cells), 'cell')}, batch {batches}"
-        with activity(console, f"{done}/{len(lines)} {mesh}, round {rounds[mesh]}: {what}"):
+        with activity(console, f"{done}/{len(searches)} {mesh}, round {rounds[mesh]}: {what}"):
             return compiled_programs.programs(cells, catalogue, here=True)
 
     def prove(cell: Cell) -> Fit:
-        with activity(console, f"{done}/{len(lines)} running {cell.name}"):
+        with activity(console, f"{done}/{len(searches)} running {cell.name}"):
             return prove_fit(cell, catalogue)
 
-    for mesh in dict.fromkeys(line.cell.block.mesh for line in lines):
-        of_mesh = [line for line in lines if line.cell.block.mesh == mesh]
-        for row in largest(of_mesh, limit, read, prove):
+    for own in grouped((search.cell.block.mesh, search) for search in searches).values():
+        for row in largest(own, read, prove):
             done += 1
             yield row
 
 
 def largest(
-    lines: Sequence[Line], limit: Limit, read: Read, prove: Callable[[Cell], Fit]
+    searches: Sequence[Search], read: Read, prove: Callable[[Cell], Fit]
 ) -> Iterator[MaxBatchRow]:
-    """Find the largest batch of each line, and yield its row once it is proved.
+    """Find the largest batch of each search, and yield its row once it is proved.
 
-    All lines are searched simultaneously, because one process can compile many cells. `prove` runs
+    All searches go on simultaneously, because one process can compile many cells. `prove` runs
     steps on devices with at least as much memory as the limit.
     """
-    searches = [Search(line, limit) for line in lines]
     while searches:
         for search in searches:
             if search.next is None:
                 yield _proven(search, prove)
         guesses = [(search, batch) for search in searches if (batch := search.next) is not None]
-        cells = [with_batch(search.line.cell, batch) for search, batch in guesses]
+        cells = [with_batch(search.cell, batch) for search, batch in guesses]
         programs = read(cells) if cells else []
         searches = []
         for (search, batch), program in zip(guesses, programs, strict=True):
             if isinstance(program, NoProgram) and program.lack != "oom":
                 yield _row(search, status="not predicted", reason=program.reason)
                 continue
-            search.add(batch, program.memory_bytes if isinstance(program, Program) else math.inf)
+            size = program.memory_bytes if isinstance(program, Program) else math.inf
+            search.known[batch] = size
+            search.compilations += 1
             searches.append(search)
 
 
@@ -218,7 +209,7 @@ def _proven(search: Search, prove: Callable[[Cell], Fit]) -> MaxBatchRow:
         text = "is predicted to exceed the limit, so it was not run"
         reason = f"the smallest batch, {search.quantum}, {text}"
         return _row(search, status="predicted oom", reason=reason)
-    while (fit := prove(with_batch(search.line.cell, batch)))["status"] == "oom":
+    while (fit := prove(with_batch(search.cell, batch)))["status"] == "oom":
         refuted.append(batch)
         batch = (batch - max(1, batch // _SMALLER)) // search.quantum * search.quantum
         if not batch or len(refuted) == _TRIES:
@@ -229,7 +220,7 @@ def _proven(search: Search, prove: Callable[[Cell], Fit]) -> MaxBatchRow:
 
 def _row(search: Search, **found: Any) -> MaxBatchRow:
     """Return the row of a search; `found` has its status and reason, and may have more."""
-    workload, options, mesh, implementation = key_of(search.line.cell)
+    workload, options, mesh, implementation = key_of(search.cell)
     known = {"batch": None, "refuted": [], "peak_bytes": None, **found}
     too_large = min([*known["refuted"], *filter(None, [search.too_large])], default=None)
     next_bytes = search.known.get(too_large or 0, math.inf)
@@ -238,26 +229,26 @@ def _row(search: Search, **found: Any) -> MaxBatchRow:
         "limit_bytes": search.limit.bytes, "limit_is": search.limit.words,
         "predicted_bytes": search.known.get(known["batch"] or 0),
         "next_batch": too_large, "next_bytes": next_bytes if math.isfinite(next_bytes) else None,
-        "compilations": len(search.fitted), "contents": search.line.contents, **known,
+        "compilations": search.compilations, "contents": search.contents, **known,
     }  # fmt: skip
     return cast("MaxBatchRow", row)
 
 
-def valid(lines: Sequence[Line], limit: Limit, stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Return the stored rows that still answer the lines.
+def valid(searches: Sequence[Search], stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
+    """Return the stored rows that still answer the searches.
 
     They have the same limit and contents, and state which batch fits, or that none is predicted to.
     Any other outcome might be better the next time.
     """
-    known = {key_of(line.cell): line for line in lines}
+    known = {key_of(search.cell): search for search in searches}
     return [
         row
         for row in stored
-        if (line := known.get(key(row)))
+        if (search := known.get(key(row)))
         and row["status"] in ("ok", "predicted oom")
-        and row["limit_bytes"] == limit.bytes
-        and line.contents is not None
-        and row["contents"] == line.contents
+        and row["limit_bytes"] == search.limit.bytes
+        and search.contents is not None
+        and row["contents"] == search.contents
     ]
 
 

@@ -36,16 +36,17 @@ from bench.records.mesh import MeshShape
 def run(search, memory, most=12):
     asked = []
     while search.next is not None:
-        assert search.next not in search.known
-        asked.append(search.next)
-        search.add(search.next, memory(search.next))
+        batch = search.next
+        assert batch not in search.known
+        asked.append(batch)
+        search.known[batch] = memory(batch)
         assert len(asked) <= most, asked
     return asked
 
 
 def searched(quantum, limit, known=()):
     block = Block("mlp", "tiny", MeshShape.parse("data=1"), 1, StepOptions(microbatches=quantum))
-    return Search(largest.Line(Cell(block, "a"), dict(known)), largest.Limit(limit, ""))
+    return Search(Cell(block, "a"), largest.Limit(limit, ""), known=dict(known))
 
 
 SHAPES = {
@@ -125,8 +126,8 @@ def ran(_):
     return {"status": "ok", "reason": "", "peak_bytes": 7}
 
 
-def line(*parts, known=None):
-    return largest.Line(cell(*parts), known or {})
+def search(*parts, known=None, limit=41_000, words="requested"):
+    return Search(cell(*parts), largest.Limit(limit, words), known=known or {})
 
 
 def stored_row(of):
@@ -134,19 +135,20 @@ def stored_row(of):
     return {"implementation": of.implementation, **of.block.fields, **figures}
 
 
-def lines_of(rows):
-    return largest.lines_of_run(rows, SimpleNamespace(key=lambda one: one.name))
+def searches_of(rows):
+    contents = SimpleNamespace(key=lambda one: one.name)
+    return largest.searches_of_run(rows, contents, largest.Limit(41_000, ""))
 
 
 def test_lines_are_cells_but_for_their_batch():
     cells = [cell(batch=16), cell(batch=8), cell("b"), cell(mesh="data=4"), cell(options="bf16")]
     apart = [cell(options="fp32,processes=2"), cell(options="fp32,variant=x")]
-    found = lines_of([stored_row(one) for one in [*cells, *apart]])
+    found = searches_of([stored_row(one) for one in [*cells, *apart]])
     assert [one.cell for one in found] == [cells[1], *cells[2:]]
     assert [one.known for one in found] == [{8: 800, 16: 1600}, *3 * [{8: 800}]]
     assert len({one.contents for one in found}) == 4
     for change in ({"memory": None}, {"key": "of another file"}):
-        (bare,) = lines_of([{**stored_row(cell()), **change}])
+        (bare,) = searches_of([{**stored_row(cell()), **change}])
         assert bare.known == {}
         assert bare.contents == found[0].contents, "whatever the batch"
 
@@ -159,8 +161,7 @@ def test_what_the_run_has_measured_is_not_compiled():
         return read(cells)
 
     known = {8: 1_800, 16: 2_600}
-    limit = largest.Limit(41_000, "")
-    (row,) = largest.largest([line(known=known)], limit, reading, ran)
+    (row,) = largest.largest([search(known=known)], reading, ran)
     assert (row["batch"], row["compilations"]) == (400, len(asked))
     assert asked == [256, 400, 424], "16 times as many at most, then along the line"
 
@@ -172,14 +173,13 @@ def test_what_is_predicted_is_run():
         proved.append(one)
         return ran(one)
 
-    lines = [line("a"), line("loop"), line("b", "data=4")]
-    limit = largest.Limit(41_000, "requested")
-    loop, a, b = largest.largest(lines, limit, read, prove)
+    searches = [search("a"), search("loop"), search("b", "data=4")]
+    loop, a, b = largest.largest(searches, read, prove)
     assert (a["batch"], a["predicted_bytes"], a["next_batch"]) == (400, 41_000, 424)
     assert (b["batch"], b["status"], b["peak_bytes"]) == (400, "ok", 7)
     assert proved == [
-        largest.with_batch(lines[0].cell, 400),
-        largest.with_batch(lines[2].cell, 400),
+        largest.with_batch(searches[0].cell, 400),
+        largest.with_batch(searches[2].cell, 400),
     ]
     assert (loop["batch"], loop["status"]) == (None, "not predicted")
     assert loop["reason"] == "it is a loop"
@@ -188,14 +188,14 @@ def test_what_is_predicted_is_run():
 def test_what_is_found_is_told_before_the_search_for_others_ends():
     # Of `b` the run knows all that there is to search, and of `a` nothing.
     known = {8: 1_800, 16: 2_600, 400: 41_000, 424: 43_400}
-    lines = [line("a"), line("b", known=known)]
+    searches = [search("a"), search("b", known=known)]
     asked = []
 
     def reading(cells):
         asked.append([one.implementation for one in cells])
         return read(cells)
 
-    found = largest.largest(lines, largest.Limit(41_000, ""), reading, ran)
+    found = largest.largest(searches, reading, ran)
     assert next(found)["implementation"] == "b"
     assert not asked
     assert [row["implementation"] for row in found] == ["a"]
@@ -206,7 +206,7 @@ def test_a_prediction_that_is_refuted_is_told_and_a_smaller_batch_tried():
         fits = one.block.batch <= 320
         return ran(one) if fits else {"status": "oom", "reason": "no room", "peak_bytes": None}
 
-    (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
+    (row,) = largest.largest([search()], read, prove)
     assert row["refuted"] == [400, 348]
     assert (row["batch"], row["next_batch"]) == (304, 348)
     said = run_tables.largest_line(row)
@@ -221,7 +221,7 @@ def test_a_compiler_that_runs_out_of_memory_has_said_that_a_batch_is_too_large(k
             for one in read(cells)
         ]
 
-    (row,) = largest.largest([line(known=known)], largest.Limit(42_000, ""), refusing, ran)
+    (row,) = largest.largest([search(known=known, limit=42_000)], refusing, ran)
     assert row["status"] == "ok"
     assert 384 <= row["batch"] <= 400 < row["next_batch"]
     assert row["next_bytes"] is None
@@ -229,7 +229,7 @@ def test_a_compiler_that_runs_out_of_memory_has_said_that_a_batch_is_too_large(k
 
 
 def test_where_nothing_fits_nothing_is_run():
-    (row,) = largest.largest([line()], largest.Limit(1_000, ""), read, lambda _: 1 / 0)
+    (row,) = largest.largest([search(limit=1_000)], read, lambda _: 1 / 0)
     assert (row["batch"], row["status"]) == (None, "predicted oom")
     assert (row["next_batch"], row["next_bytes"]) == (4, 1_400)
     assert run_tables.largest_line(row).endswith(
@@ -241,7 +241,7 @@ def test_where_everything_is_refuted_it_has_happened():
     def prove(_):
         return {"status": "oom", "reason": "no room", "peak_bytes": None}
 
-    (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
+    (row,) = largest.largest([search()], read, prove)
     assert (row["batch"], row["status"], row["reason"]) == (None, "oom", "no room")
     assert row["refuted"] == [400, 348, 304, 264]
 
@@ -250,12 +250,12 @@ def test_a_step_that_fails_has_its_reason_and_no_batch():
     def prove(_):
         return {"status": "crashed", "reason": "boom", "peak_bytes": None}
 
-    (row,) = largest.largest([line()], largest.Limit(41_000, ""), read, prove)
+    (row,) = largest.largest([search()], read, prove)
     assert (row["batch"], row["predicted_bytes"], row["reason"]) == (None, None, "boom")
 
 
 def test_rows_are_kept_and_replaced(tmp_path):
-    one, other = largest.largest([line("a"), line("b")], largest.Limit(41_000, ""), read, ran)
+    one, other = largest.largest([search("a"), search("b")], read, ran)
     largest_batches.write(tmp_path, [one, other])
     smaller = {**one, "batch": 8}
     assert largest_batches.write(tmp_path, [smaller]) == [smaller, other]
@@ -268,17 +268,16 @@ def test_rows_are_kept_and_replaced(tmp_path):
 
 
 def test_rows_of_another_limit_stay(tmp_path):
-    (one,) = largest.largest([line()], largest.Limit(41_000, "requested"), read, ran)
-    (none,) = largest.largest([line()], largest.Limit(12, "requested"), read, ran)
+    (one,) = largest.largest([search()], read, ran)
+    (none,) = largest.largest([search(limit=12)], read, ran)
     largest_batches.write(tmp_path, [one])
     assert largest_batches.write(tmp_path, [none]) == [none, one]
 
 
 def test_damage_is_reported_and_each_row_has_its_limit(tmp_path, capsys):
     run = synthetic.write(tmp_path, synthetic.Plan(devices=(2,), rounds=4))
-    of = line("a", "data=2", 64, "fp32")
-    limits = [largest.Limit(size, "requested") for size in (40_960, 81_920)]
-    each = [row for limit in limits for row in largest.largest([of], limit, read, ran)]
+    searches = [search("a", "data=2", 64, "fp32", limit=size) for size in (40_960, 81_920)]
+    each = largest.largest(searches, read, ran)
     largest_batches.write(run, ({**row, "workload": "mlp-base"} for row in each))
     found = load_run(str(run))
     assert not capsys.readouterr().err
@@ -295,7 +294,7 @@ def test_damage_is_reported_and_each_row_has_its_limit(tmp_path, capsys):
 def test_a_report_has_them(tmp_path):
     plan = synthetic.Plan(devices=(2,), rounds=4)
     run = synthetic.write(tmp_path, plan)
-    lines = [line(name, "data=2", 64, "fp32") for name in ("a", "b", "big", "loop")]
+    searches = [search(name, "data=2", 64, "fp32") for name in ("a", "b", "big", "loop")]
 
     def reading(cells):
         big = [one for one in cells if one.implementation == "big"]
@@ -305,7 +304,7 @@ def test_a_report_has_them(tmp_path):
         fits = one.implementation == "a" or one.block.batch < 400
         return ran(one) if fits else {"status": "oom", "reason": "no room", "peak_bytes": None}
 
-    found = largest.largest(lines, largest.Limit(41_000, "requested"), reading, prove)
+    found = largest.largest(searches, reading, prove)
     # Those of the run's own workload and options.
     largest_batches.write(run, ({**row, "workload": "mlp-base"} for row in found))
     build(store.load(run))
@@ -329,7 +328,7 @@ def test_a_report_has_them(tmp_path):
 
 
 def test_a_table_fits_a_terminal():
-    found = largest.largest([line("a"), line("loop")], largest.Limit(41_000, "asked"), read, ran)
+    found = largest.largest([search("a", words="asked"), search("loop", words="asked")], read, ran)
     text = io.StringIO()
     run_tables.show_largest(Console(file=text, width=80), list(found))
     assert "mlp-tiny, fp32,microbatches=2: 40.0 KiB per device, asked" in text.getvalue().replace(
@@ -382,12 +381,16 @@ def show(monkeypatch):
     """Searches three lines, of which the last one has no batch that fits."""
     monkeypatch.setattr(compiled_programs, "programs", lambda cells, *_, here: read(cells))
     monkeypatch.setattr(largest, "prove_fit", lambda one, *_: ran(one))
-    lines = [line("a"), line("b", known={4: 1_400}), line("a", "data=4")]
 
-    def search(console):
-        return list(largest.search_here(lines, largest.Limit(1_500, ""), {}, console))
+    def shown(console):
+        searches = [
+            search("a", limit=1_500),
+            search("b", limit=1_500, known={4: 1_400}),
+            search("a", "data=4", limit=1_500),
+        ]
+        return list(largest.search_here(searches, {}, console))
 
-    return search
+    return shown
 
 
 def test_every_step_is_a_line_where_there_is_no_terminal(show):
