@@ -22,11 +22,8 @@ from bench.present.trace_tables import only_one_transposes, operation_name, reas
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
 
-_WORTH_A_ROW = 0.01
-"""Causes below this share of the difference, or of a hundredth of the step, share a row."""
-
 _ROWS = 10
-"""The number of causes, largest first, that fit on a screen."""
+"""The number of causes, largest first, that fit on a screen; the others share a row."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +85,13 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
     """Print the sentence, and a table of the causes: at most ten, or `every` one."""
     attribution = explanation.attribution
     gap = attribution.traced_a - attribution.traced_b
-    worth = _WORTH_A_ROW * max(abs(gap), _WORTH_A_ROW * attribution.traced_b)
     shown = table("What", "Where", ">A", ">B", ">A - B", ">Share")
     causes = sorted(attribution.causes, key=lambda cause: -abs(cause.difference))
-    if not every:
-        causes = [c for c in causes if abs(c.difference) >= worth or c.key.category == "idle"]
-        causes = causes[:_ROWS]
-    rest = [cause for cause in attribution.causes if cause not in causes]
-    for cause in (one for one in attribution.causes if one in causes):
+    most = len(causes) if every else _ROWS
+    for cause in causes[:most]:
         figures = _figures(cause.a.seconds, cause.b.seconds, gap)
         shown.add_row(_what(cause), Text(cause.key.source), *figures)
-    if rest:
+    if rest := causes[most:]:
         a, b = sum(cause.a.seconds for cause in rest), sum(cause.b.seconds for cause in rest)
         others = numbers.count(len(rest), "other")
         shown.add_row(others, "", *_figures(a, b, gap))
