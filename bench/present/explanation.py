@@ -107,13 +107,9 @@ def show_programs(
     found = relation(*programs)
     console.print(Prose(program_sentences.describe_relation(*cells, found)))
     a, b = (unpacked(program["operations"]) for program in programs)
-    if found == "same" or a == b:
-        if found == "different":
-            console.print("The same operations on every line, ordered or connected differently.")
-        return
-    rows = program_sentences.shown(differences(a, b))
-    where = Column("Where", no_wrap=True)
-    console.print(table(where, "Only in the first", "Only in the second", rows=rows))
+    if found != "same" and (rows := [*program_sentences.shown(differences(a, b))]):
+        where = Column("Where", no_wrap=True)
+        console.print(table(where, "Only in the first", "Only in the second", rows=rows))
 
 
 def show_times(console: Console, cells: tuple[str, str], found: Tables) -> None:
