@@ -5,7 +5,6 @@ from pathlib import Path
 
 from bench.analyse.outcomes import Ruling, record
 from bench.present import bounds, program_sentences
-from bench.present.cell_columns import framework, is_other_framework
 from bench.present.columns import Column, Table
 from bench.present.plots.vega_plot import WIDTH, Plot, compose, spec_of
 from bench.present.rendering import write_pages
@@ -18,11 +17,7 @@ def diagnosis(
     ruling: Ruling, name: str, other: str, programs: Mapping[str, StepProgram]
 ) -> list[str]:
     """Explain the outcome of one implementation against another by their programs, by cell."""
-    for who, cell in zip((name, other), ruling.cells, strict=False):  # empty without times
-        if is_other_framework(cell["foreign"]):
-            how = f"in a process of its own ({framework(cell['foreign'])})"
-            return [f"{who} runs in another framework, {how}, so its program cannot be compared."]
-    if not ruling.cells:
+    if not ruling.cells:  # without times
         return []
     said = program_sentences.describe_relation(name, other, ruling.relation)
     return [said, *program_sentences.changes(ruling.cells, "incumbent", programs)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -150,14 +151,16 @@ def test_bad_input_has_one_line_and_a_code(
 
 
 def test_a_program_of_another_framework_is_not_compared() -> None:
-    own = {"foreign": None, "fingerprint": "", "compile_s": 1.0}
-    foreign = {"versions": {"torch": "2.13.0"}, "processes": 1, "threads": 2}
-    ruling = Ruling("keep", "", None, "unknown", ({**own, "foreign": foreign}, own))
-    (sentence,) = diagnosis(ruling, "mine", "best", {})
-    assert sentence == (
-        "mine runs in another framework, in a process of its own (torch 2.13.0; 1 process of 2 "
-        "threads), so its program cannot be compared."
-    )
+    figures = {"memory_bytes": 1e6, "compiled_flops": 1e6, "wire_bytes": 0.0, "compile_s": 1.0}
+    own = {"cell": "best", "fingerprint": "f", **figures}
+    unknown = dict.fromkeys(("memory_bytes", "compiled_flops", "wire_bytes"), math.nan)
+    foreign = {"cell": "mine", "fingerprint": "", "compile_s": 2.0, **unknown}
+    ruling = Ruling("keep", "", None, "unknown", (foreign, own))
+    told = diagnosis(ruling, "mine", "best", {})
+    assert [text.replace("\N{NARROW NO-BREAK SPACE}", " ") for text in told] == [
+        "mine and best may or may not run the same program: this could not be determined.",
+        "compile time: 2.00 s, incumbent 1.00 s",
+    ]
     assert diagnosis(Ruling("discard", "it fails"), "mine", "best", {}) == []
 
 
