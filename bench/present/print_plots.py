@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -95,10 +94,7 @@ def _marked(part: Any, approximate: Container[str]) -> Any:
 
 
 def _left_out(left: Sequence[str]) -> str:
-    names = [
-        CHARTS[kind]["heading"].lower() + (f" ({count} plots)" if count > 1 else "")
-        for kind, count in Counter(left).items()
-    ]
+    names = [CHARTS[kind]["heading"].lower() for kind in dict.fromkeys(left)]
     return (
         f"Not drawn, because a report has room for {PANELS} panels: {sentences.listing(names)}. "
         f"Run {adapt_commands('nox -s report -- RUN --all-plots')} to draw everything."
