@@ -318,12 +318,8 @@ def caveats(compared: RunComparison) -> dict[str, str]:
 def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
     changes = compared.changes
     if compared.contents:
-        names = {f"implementation {change.implementation}" for change in changes}
-        alike = sorted(names - compared.contents.keys())
-        rest = f" Those of {listing(alike)} are the same." if alike else ""
-        said["Other contents"] = (
-            f"The files of {listing(compared.contents)} are not the same in A and B.{rest}"
-        )
+        differing = listing(compared.contents)
+        said["Other contents"] = f"The files of {differing} are not the same in A and B."
     kinds = {each.kind for each in compared.differences} & {"machine", "versions", "environment"}
     if other := [words for kind, words in _KINDS.items() if kind in kinds]:
         said["More than the code differs"] = (

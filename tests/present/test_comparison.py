@@ -369,8 +369,7 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
     )
     assert "The files differ: implementation pmap." in comparison_report.setting(found)
     caveat = comparison_report.caveats(found)["Other contents"]
-    assert "The files of implementation pmap are not the same in A and B. " in caveat
-    assert "implementation jit_spmd" in caveat
+    assert caveat == "The files of implementation pmap are not the same in A and B."
     assert {"key_a", "key_b"} <= set(found.table.columns)
 
     def share(row) -> None:
@@ -385,7 +384,6 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
     ]
     caveat = comparison_report.caveats(found)["Other contents"]
     assert "jit_spmd" in caveat
-    assert "are the same" not in caveat
 
 
 def test_damage_is_said_on_stderr_and_on_the_page(
