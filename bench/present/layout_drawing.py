@@ -11,9 +11,6 @@ from bench.present import terminal
 from bench.records import numbers
 from bench.records.messages import ArrayLayout, Inspection
 
-_MOST = 8
-"""Limit on the shards drawn along a dimension; of more, the first ones and the last are drawn."""
-
 
 def show(console: Console, layout: Inspection) -> None:
     """Print the mesh, all parameters, the shards of divided ones, and bytes per device."""
@@ -77,20 +74,18 @@ def _examples(arrays: Sequence[ArrayLayout]) -> Iterator[ArrayLayout]:
 
 
 def _drawing(array: ArrayLayout) -> Table:
-    """Return the shards with the devices that hold them; the last dimension runs across."""
+    """Return the shards with the devices that hold them.
+
+    The last divided dimension runs across, unless it is the only one and others follow.
+    """
     starts = _starts(array)
-    divided = [d for d, own in enumerate(starts) if len(own) > 1]
-    across = divided[-1] if divided[-1] == len(starts) - 1 or len(divided) > 1 else None
-    down = next((d for d in reversed(divided) if d != across), None)
-    # Along other dimensions, only the first shard is drawn.
-    some = [own if len(own) <= _MOST else [*own[: _MOST - 2], None, own[-1]] for own in starts]
-    drawn = [own if d in (down, across) else own[:1] for d, own in enumerate(some)]
-    holders: dict[tuple[int | None, ...], str] = {
+    holders = {
         tuple(start for start, _ in part["index"]): " ".join(map(str, part["devices"]))
         for part in array["parts"]
     }
-    texts = [holders.get(shard, "...") for shard in product(*drawn)]
-    columns = len(drawn[across]) if across is not None else 1
+    texts = [holders[shard] for shard in product(*starts)]
+    *others, last = (len(own) for own in starts if len(own) > 1)
+    columns = last if others or len(starts[-1]) > 1 else 1
     return _grid([texts[at : at + columns] for at in range(0, len(texts), columns)])
 
 
