@@ -7,7 +7,6 @@ text, because not every version of jaxlib offers it otherwise.
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from graphlib import TopologicalSorter
 from io import BytesIO
 from typing import Any
 
@@ -90,20 +89,14 @@ class Module:
         """Instructions of all computations, by name."""
         return {one.name: one for own in self.computations.values() for one in own}
 
-    def _calls(self, period: int = 1) -> dict[str, list[tuple[str, float]]]:
-        return {
-            name: [call for instruction in own for call in called(instruction, period)]
-            for name, own in self.computations.items()
-        }
-
     @cached_property
-    def _entries(self) -> set[str]:
+    def _entries(self) -> list[str]:
         """The computations that no other one calls, and that wrap no asynchronous operation."""
-        inner = {name for own in self._calls().values() for name, _ in own}
         every = [one for own in self.computations.values() for one in own]
+        inner = {name for one in every for name, _ in called(one)}
         roots = {root.name for one in every if (root := one.async_wrapped_root()) is not None}
-        wrapping = {n for n, own in self.computations.items() if roots & {one.name for one in own}}
-        return self.computations.keys() - inner - wrapping
+        inner |= {n for n, own in self.computations.items() if roots & {one.name for one in own}}
+        return [name for name in self.computations if name not in inner]
 
     @cached_property
     def entry(self) -> set[str]:
@@ -111,20 +104,19 @@ class Module:
         return {one.name for name in self._entries for one in self.computations[name]}
 
     def executed(self, period: int = 1) -> Iterator[tuple[Any, float]]:
-        """Yield every instruction with the number of its executions per run; see `called`.
+        """Yield what a run executes, once for each call, with the number of executions by `called`.
 
         An operation wrapped by an asynchronous start counts once, with the start.
         """
-        counts: dict[str, float] = {name: int(name in self._entries) for name in self.computations}
-        calls = self._calls(period)
-        # In a module, callees precede their callers, except for copies that a pass has added.
-        callees = {name: {callee for callee, _ in own} for name, own in calls.items()}
-        for name in reversed([*TopologicalSorter(callees).static_order()]):
-            for callee, times in calls[name]:
-                counts[callee] += counts[name] * times
-        for name, own in self.computations.items():
-            for instruction in own:
-                yield instruction, counts[name]
+
+        def run(name: str, times: float) -> Iterator[tuple[Any, float]]:
+            for instruction in self.computations[name]:
+                yield instruction, times
+                for callee, often in called(instruction, period):
+                    yield from run(callee, times * often)
+
+        for name in self._entries:
+            yield from run(name, 1)
 
     def in_order(self) -> Iterator[Any]:
         """Yield what a run executes, in the order of a scheduled module; fusions are one step.
@@ -140,9 +132,8 @@ class Module:
                         for _ in range(int(times)):
                             yield from run(callee)
 
-        for name in self.computations:
-            if name in self._entries:
-                yield from run(name)
+        for name in self._entries:
+            yield from run(name)
 
     def inner(self, instruction: Any) -> list[Any]:
         """Return the instructions that an instruction calls, at any depth; itself if none."""
