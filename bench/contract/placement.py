@@ -1,6 +1,5 @@
 """Helpers that implementations share: placing batches and state on a mesh, reducing gradients."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -63,10 +62,6 @@ def create_data_parallel_sharding(
 
     ValueError if the mesh has no such axis.
     """
-    names = (data_axis,) if isinstance(data_axis, str) else data_axis
-    for name in names:
-        if name not in mesh.shape:
-            raise ValueError(f"mesh has no axis {name!r}; it has: {', '.join(mesh.axis_names)}")
     return NamedSharding(mesh, P(data_axis))
 
 
@@ -76,17 +71,6 @@ def place_batch_on_shards(batch: Any, sharding: NamedSharding) -> Any:
     `sharding`, the result of `create_data_parallel_sharding`, splits the leading dimensions.
     ValueError if a leaf is a scalar, or its rows do not divide evenly into the shards.
     """
-    axes = sharding.spec[0] if sharding.spec else None
-    names = (axes,) if isinstance(axes, str) else tuple(axes or ())
-    shards = math.prod(sharding.mesh.shape[name] for name in names)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        name = jax.tree_util.keystr(path) or "the batch"
-        if not jnp.shape(leaf):
-            raise ValueError(f"{name} is a scalar: a batch has a leading dimension to split")
-        if leaf.shape[0] % shards:
-            raise ValueError(
-                f"{name} has {leaf.shape[0]} rows, which do not divide into {shards} shards"
-            )
     return jax.device_put(batch, sharding)
 
 
