@@ -21,7 +21,7 @@ from bench.contract.workloads import gpt2, gpt2_muon, mlp, moe, vae
 from bench.records.mesh import MeshShape
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import make_mesh
-from bench.worker.read.collectives import collectives, parse_groups
+from bench.worker.read.collectives import bytes_of, collectives, parse_groups
 from bench.worker.read.programs import communication, live_programs, new_programs
 from tests.slow import slow
 
@@ -68,11 +68,16 @@ def test_groups_are_read_whatever_follows_them():
 def test_collectives_whose_bytes_are_not_known_are_an_error():
     with pytest.raises(ValueError, match="the bytes of a ragged-all-to-all are not known"):
         of_four("ragged-all-to-all(a, b, n, n, n, n), replica_groups={{0,1,2,3}}")
-    for dtype, size in (("bf16", 8), ("f8e5m2", 4)):
-        (found,) = of_four("all-to-all(a), replica_groups={{0,1}}, dimensions={0}", dtype)
-        assert found.bytes == size
-    with pytest.raises(ValueError, match="the size of f8e4m3b11fnuz is not known"):
-        of_four("all-to-all(a), replica_groups={{0,1}}, dimensions={0}", "f8e4m3b11fnuz")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("bf16", 8), ("f8e5m2", 4), ("f8e4m3b11fnuz", 4), ("s4", 2), ("c128", 64)],
+)
+def test_sizes_follow_from_the_names_of_dtypes(dtype, size):
+    (found,) = of_four("all-to-all(a), replica_groups={{0,1}}, dimensions={0}", dtype)
+    assert (found.dtypes, found.bytes) == ((dtype,), size)
+    assert bytes_of([("pred", [3]), ("s64", []), (dtype, [4])]) == 11 + size
 
 
 @pytest.mark.parametrize("text", ["mesh['a'=4] {'c'}", "[4,2]<=", "all of them"])

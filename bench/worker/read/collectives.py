@@ -11,18 +11,16 @@ import numpy as np
 from bench.records.collective_kinds import KINDS
 from bench.worker.read import hlo
 
-DTYPE_BYTES = {
-    **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
-    **dict.fromkeys(("s16", "u16", "f16", "bf16"), 2),
-    **dict.fromkeys(("s32", "u32", "f32"), 4),
-    **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
-    "c128": 16,
-}
-
 
 def bytes_of(arrays: Iterable[tuple[str, list[int]]]) -> int:
-    """Return the size of arrays by dtype and shape; arrays of unknown dtypes count 0."""
-    return sum(math.prod(shape) * DTYPE_BYTES.get(dtype, 0) for dtype, shape in arrays)
+    """Return the size of arrays by dtype and shape.
+
+    Names tell a dtype's bits: bf16, f8e5m2, c128 (of both parts). Only `pred` does not: it has 8.
+    """
+    return sum(
+        math.ceil(math.prod(shape) * int((re.findall(r"\d+", dtype) or [8])[0]) / 8)
+        for dtype, shape in arrays
+    )
 
 
 GROUPS = re.compile(
@@ -73,7 +71,7 @@ def collectives(
       period: steps in which each branch of a condition is taken once.
 
     Raises:
-      ValueError: device groups or dtypes have an unknown form, or a kind's bytes are not known.
+      ValueError: device groups have an unknown form, or a kind's bytes are not known.
     """
     for module in hlo.modules_of([executable]):
         for instruction, count in module.executed(period):
@@ -89,13 +87,10 @@ def collectives(
             for scattered in sorted(set(apart)):
                 parts = [one for one, own in zip(operands, apart, strict=True) if own is scattered]
                 arrays = [array for operand in parts for array in hlo.arrays(operand)]
-                dtypes = sorted({dtype for dtype, _ in arrays})
-                if unknown := [dtype for dtype in dtypes if dtype not in DTYPE_BYTES]:
-                    raise ValueError(f"the size of {', '.join(unknown)} is not known")
                 gathers = kind == "all-gather"
                 yield Collective(
                     kind="reduce-scatter" if scattered else kind,
-                    dtypes=tuple(dtypes),
+                    dtypes=tuple(sorted({dtype for dtype, _ in arrays})),
                     bytes=bytes_of(arrays) * (len(groups[0]) if gathers else 1),
                     groups=groups,
                     count=count,
