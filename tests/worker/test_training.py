@@ -16,7 +16,7 @@ from bench.contract.workloads import mlp
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.mesh import MeshShape
 from bench.worker.phases import training
-from bench.worker.phases.training import fewest_parts, references, trained, whole_batch
+from bench.worker.phases.training import train_references, trained, whole_batch
 from bench.worker.problems import make_mesh
 from bench.worker.prove.divided_gradients import DividedGradients
 from bench.worker.prove.exact_arithmetic import widened
@@ -31,6 +31,17 @@ def on_one(memory, devices=1):
     return partial(whole_batch, shards=1, devices=jax.devices()[:devices], memory=memory)
 
 
+def references(timed, exact, make, progress):
+    """Trains the reference; returns its curves by name."""
+    curves = {}
+
+    def train(name, build, batch, **limit):
+        curves[name] = trained(build, batch, STEPS, partial(progress, name), **limit)
+
+    train_references(timed, exact, make, train)
+    return curves
+
+
 @pytest.fixture(scope="module")
 def problem():
     timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
@@ -43,7 +54,7 @@ def found(problem):
         exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
     exact = replace(exact, start=widened(problem.start))
     seen = []
-    curves = references(problem, exact, on_one(1 << 40), STEPS, lambda *begun: seen.append(begun))
+    curves = references(problem, exact, on_one(1 << 40), lambda *begun: seen.append(begun))
     assert seen == [*itertools.product((WHOLE_BATCH, IN_PARTS, EXACT), range(STEPS))]
     return curves
 
@@ -78,7 +89,7 @@ def test_a_batch_that_does_not_fit_is_trained_in_parts(monkeypatch, found, probl
     params = sum(leaf.nbytes for leaf in jax.tree.leaves(whole.state[0]))
     # Parameters, gradients, moments and their successors are about eight times the parameters.
     make = on_one(params * (10.2 if devices == 1 else 5), devices)
-    curves = references(problem, problem, make, STEPS, lambda *_: None)
+    curves = references(problem, problem, make, lambda *_: None)
     assert made[0] == (1, 1)
     assert all(division != (1, 1) for division in made[1:])
     assert {division.devices for division in made[1:]} == {devices}
@@ -88,7 +99,7 @@ def test_a_batch_that_does_not_fit_is_trained_in_parts(monkeypatch, found, probl
 
 
 def test_a_batch_that_fits_nowhere_says_what_is_missing(problem):
-    curves = references(problem, problem, on_one(1000, 2), STEPS, lambda *_: None)
+    curves = references(problem, problem, on_one(1000, 2), lambda *_: None)
     for curve in curves.values():
         assert curve.losses == []
         assert curve.reason.startswith("oom: the reference, in ")
@@ -152,5 +163,14 @@ def test_what_takes_too_long_ends_early():
     assert trained(lambda: stepping([2, 1]), lambda _: None, 2, lambda _: None) == ([2.0, 1.0], "")
 
 
-def test_parts_divide_a_batch():
-    assert [fewest_parts(size) for size in (2, 3, 8, 9, 35)] == [2, 3, 2, 3, 5]
+def test_parts_divide_a_batch(problem):
+    seen = []
+    for rows in (1, 2, 3, 8, 9, 35):
+        train_references(
+            replace(problem, batch_size=rows),
+            problem,
+            lambda _problem, _batch, parts: seen.append(parts),
+            lambda _name, build, _batch, **_limit: build(),
+        )
+    whole = [1, 1]
+    assert seen == [*whole, 1, 2, 1, 1, 3, 1, 1, 2, 1, 1, 3, 1, 1, 5, 1]

@@ -31,6 +31,8 @@ from bench.worker.prove.trajectory import apply_update, build_step, state_and_lo
 from bench.worker.read.compilation import remembered_programs
 from bench.worker.read.device_memory import device_memory
 
+Build = Callable[[], TrainStep]
+
 ENOUGH_S = 60.0
 """Seconds after which the float64 curve, which is slow on some devices, ends early."""
 
@@ -47,37 +49,34 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
 
     The session's arms are freed to make room for training.
     """
-    problem, steps = session.problem, settings["steps"]
     names = [name for name, row in session.cells.items() if row["status"] == "ok"]
     if not names:
         return
     session.arms.clear()
+    problem, steps, devices = session.problem, settings["steps"], session.mesh.local_devices
 
-    def progress(name: str, number: int) -> None:
-        session.report_progress("train", name, number, steps)
-
-    def send(name: str, curve: Curve) -> None:
+    def train(name: str, build: Build, batch: Callable[[int], Batch], **limit: float) -> None:
+        progress = partial(session.report_progress, "train", name, of=steps)
+        losses, reason = trained(build, batch, steps, progress, **limit)
         row = LossRow(
             **session.fields,
             arm=name,
-            losses=curve.losses,
-            reason=curve.reason,
+            losses=losses,
+            reason=reason,
             tolerance=gate.loss_tolerance,
         )
         session.emit(RowEvent(event="losses", row=row))
 
-    devices = session.mesh.local_devices
     make = partial(whole_batch, shards=gate.shards, devices=devices, memory=device_memory(devices))
-    for name, curve in references(problem, gate.problems[OWN], make, steps, progress).items():
-        send(name, curve)
+    train_references(problem, gate.problems[OWN], make, train)
     for name in names:
         build = partial(build_step, session.proved[name].implementation, problem, session.mesh)
         with session.modules_of(name), remembered_programs(session.programs / name):
-            send(name, trained(build, problem.batch, steps, partial(progress, name)))
+            train(name, build, problem.batch)
 
 
 def trained(
-    build: Callable[[], TrainStep],
+    build: Build,
     batch: Callable[[int], Batch],
     steps: int,
     progress: Callable[[int], None],
@@ -108,37 +107,29 @@ def trained(
     return Curve(losses, reason or (f"ended after {ENOUGH_S:g} s" if len(losses) < steps else ""))
 
 
-def references(
+def train_references(
     timed: Problem,
     exact: Problem,
     make: Callable[[Problem, Batch, int], TrainStep],
-    steps: int,
-    progress: Callable[[str, int], None],
-) -> dict[str, Curve]:
-    """Compute the reference's curves, by their names in bench.records.arms.
+    train: Callable[..., None],
+) -> None:
+    """Train the reference as often as bench.records.arms names it.
 
     `exact` is the timed problem in float64, with the same initial parameters. `make` is
-    `whole_batch` on some devices. `progress` also gets a curve's name.
+    `whole_batch` on some devices. `train` gets a name and arguments of `trained`.
     """
 
-    def curve(name: str, problem: Problem, parts: int, **limit: float) -> Curve:
+    def train_in(parts: int, name: str, problem: Problem, **limit: float) -> None:
         def batch(number: int) -> Batch:
             return widened(timed.batch(number)) if problem is exact else timed.batch(number)
 
         with jax.enable_x64(problem is exact):
-            build = lambda: make(problem, batch(0), parts)  # noqa: E731 - it is one call
-            return trained(build, batch, steps, partial(progress, name), **limit)
+            train(name, lambda: make(problem, batch(0), parts), batch, **limit)
 
-    curves = {WHOLE_BATCH: curve(WHOLE_BATCH, timed, 1)}
-    if timed.batch_size > 1 and not timed.state_names:
-        curves[IN_PARTS] = curve(IN_PARTS, timed, fewest_parts(timed.batch_size))
-    curves[EXACT] = curve(EXACT, exact, 1, limit_s=ENOUGH_S)
-    return curves
-
-
-def fewest_parts(batch_size: int) -> int:
-    """Return the smallest number above 1 that divides a batch of several samples."""
-    return next(parts for parts in range(2, batch_size + 1) if batch_size % parts == 0)
+    train_in(1, WHOLE_BATCH, timed)
+    if (rows := timed.batch_size) > 1 and not timed.state_names:
+        train_in(next(n for n in range(2, rows + 1) if rows % n == 0), IN_PARTS, timed)
+    train_in(1, EXACT, exact, limit_s=ENOUGH_S)
 
 
 def whole_batch(
