@@ -27,6 +27,7 @@ from bench.present import page_data, phase_tables
 from bench.records import store
 from bench.records.arms import ABLATIONS, INPUT_WAYS, arm_beside, implementation_of, own_arms
 from bench.worker.phases import input_feed as worker
+from bench.worker.prove.failures import UnsupportedError
 
 needs_grain = pytest.mark.skipif(
     importlib.util.find_spec("grain") is None, reason="grain is not installed: extra `input`"
@@ -213,11 +214,35 @@ def test_a_workload_without_records_has_its_batches_in_their_order() -> None:
         jax.tree.map(np.testing.assert_array_equal, read(number), tuple(x[4:] for x in usual))
 
 
-def test_rows_of_an_array_are_those_of_its_devices() -> None:
-    devices = jax.devices()
-    mesh = jax.make_mesh((4, 2), ("data", "model"), devices=devices[:8])
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    assert worker.own_rows(jax.device_put(np.zeros((8, 3)), sharding)) == range(8)
+def placed(*rows: slice, shape: tuple[int, ...] = (8, 3)) -> Any:
+    """An array of 8 rows, of which this process holds those."""
+    shards = [SimpleNamespace(index=(own, slice(None))) for own in rows]
+    return SimpleNamespace(shape=shape, sharding=None, addressable_shards=shards)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "rows"),
+    [
+        ([placed(slice(4, 6), slice(6, 8)), placed(slice(4, None))], range(4, 8)),
+        ([placed(slice(None)), placed(slice(0, 8), slice(0, 8))], range(8)),
+        ([placed(slice(0, 2), slice(4, 6))], None),
+        ([placed(slice(0, 3))], None),
+        ([placed(slice(2, 6))], None),
+        ([placed(slice(4)), placed(slice(4, 8))], None),
+        ([placed(slice(4), shape=(8, 1, 3))], None),
+    ],
+)
+def test_a_process_reads_its_own_rows_if_they_are_a_part_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch, arrays: list[Any], rows: range | None
+) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    step: Any = SimpleNamespace(place=lambda _: arrays)
+    host = [np.zeros((8, 3)) for _ in arrays]
+    if rows is None:
+        with pytest.raises(UnsupportedError, match="rearranges a batch"):
+            worker.placing(step, host)
+    else:
+        assert worker.placing(step, host)[1] == rows
 
 
 def test_input_is_refused_without_its_package_and_in_a_gate() -> None:

@@ -129,20 +129,22 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
 
     A single process places whole batches by the implementation's own `place`. Several processes
     each make their shards of the arrays, with the shardings that `place` gives to the batch `host`;
-    UnsupportedError if shapes change, or the rows are not contiguous and equal parts.
+    UnsupportedError if their rows are not consecutive and equal parts of it.
     """
     size = len(jax.tree.leaves(host)[0])
     if jax.process_count() == 1:
         return train_step.place, range(size)
     placed = train_step.place(host)
-    shapes = [jax.tree.map(np.shape, batch) for batch in (host, placed)]
-    if shapes[0] != shapes[1]:
+    held = [
+        {row for shard in array.addressable_shards for row in range(size)[shard.index[0]]}
+        for array in jax.tree.leaves(placed)
+    ]
+    rows = range(min(held[0]), max(held[0]) + 1)
+    moved = jax.tree.map(np.shape, placed) != jax.tree.map(np.shape, host)
+    if moved or any(own != {*rows} for own in held) or size % len(rows) or rows[0] % len(rows):
         raise UnsupportedError(
-            "its place() changes the shape of a batch, so a process cannot read only its own rows"
+            "its place() rearranges a batch, so a process cannot read only its own rows"
         )
-    (rows, *others) = {own_rows(array) for array in jax.tree.leaves(placed)}
-    if others or size % len(rows) or rows.start % len(rows):
-        raise UnsupportedError("its processes' rows of a batch are not equal parts of it")
     shardings = jax.tree.map(lambda array: (array.sharding, array.shape), placed)
 
     def place(part: Batch) -> Any:
@@ -151,15 +153,6 @@ def placing(train_step: TrainStep, host: Batch) -> tuple[Callable[[Batch], Any],
         )
 
     return place, rows
-
-
-def own_rows(array: jax.Array) -> range:
-    """Return the rows that this process holds; UnsupportedError if they are not contiguous."""
-    held = {shard.index[0].indices(len(array))[:2] for shard in array.addressable_shards}
-    start, stop = min(held)[0], max(held)[1]
-    if sum(end - begin for begin, end in held) != stop - start:
-        raise UnsupportedError("its processes' rows of a batch are not contiguous")
-    return range(start, stop)
 
 
 def pipeline(problem: Problem, rows: range) -> Callable[[int], Batch]:
