@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from numpy.lib.stride_tricks import sliding_window_view
 
 from bench.contract import (
     PRECISIONS,
@@ -189,37 +190,18 @@ def text() -> np.ndarray:
     return np.frombuffer("\n\n".join(topics.values()).encode(), np.uint8)
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Consecutive windows of the text, int32 (context + 1,) each.
-
-    The last token of a sample is the first of the next, so every token but the first of the text is
-    predicted exactly once.
-    """
-
-    context: int
-
-    def __len__(self) -> int:
-        return (len(text()) - 1) // self.context
-
-    def __getitem__(self, number: int) -> np.ndarray:
-        start = number * self.context
-        return text()[start : start + self.context + 1].astype(np.int32)
-
-
 def problem(
     config: Config, batch_size: int, precision: str, remat: str = "", scan_layers: bool = False
 ) -> Problem:
     """Return a problem whose batches are random windows of text, int32 (batch, context + 1)."""
     dtypes = PRECISIONS[precision]
+    windows = sliding_window_view(text().astype(np.int32), config.context + 1)
 
     def make(axis: ModelAxis) -> GPT2:
         return GPT2(config, dtypes, nnx.Rngs(0), axis, remat, scan_layers)
 
     def batch(index: int) -> np.ndarray:
-        rng = np.random.default_rng((0, index))
-        starts = rng.integers(len(text()) - config.context, size=(batch_size, 1))
-        return text()[starts + np.arange(config.context + 1)].astype(np.int32)
+        return windows[np.random.default_rng((0, index)).integers(len(windows), size=batch_size)]
 
     tokens = batch_size * config.context
     matrices = 12 * config.layers * config.width**2 + config.vocabulary * config.width
@@ -239,7 +221,8 @@ def problem(
         ),
         batch=batch,
         batch_size=batch_size,
-        records=Windows(config.context),
+        # The last token of a sample is the first of the next: all but the first are predicted once.
+        records=windows[:: config.context],
         outline={
             "model": "gpt2",
             "sizes": asdict(config),
