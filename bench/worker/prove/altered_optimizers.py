@@ -5,10 +5,11 @@ change explains a step only if the gate would accept the step with it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -19,25 +20,21 @@ import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 from optax import GradientTransformation as Rule
 
 from bench.worker.prove.carried_state import Flat, flat, leaves_by_path, part_of
-from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.divided_gradients import mean_of
+from bench.worker.prove.known_mistakes import AtStep, Observed
 from bench.worker.prove.optimizer_numbers import (
     DIGITS,
     HeldValue,
     few_digits,
     held_by,
-    on_some,
     with_number,
 )
-from bench.worker.prove.relative_errors import loss_error, some, update_errors
+from bench.worker.prove.relative_errors import close, multiple_of, some, update_errors
 from bench.worker.prove.state_reader import is_count
-from bench.worker.prove.trajectory import apply_update, vector
+from bench.worker.prove.trajectory import vector
 
 PATIENCE_S = 120.0
 """Seconds after which no further number is tried."""
-REPLAYS = 8
-"""Most replays of the steps for one number, because their gradients depend on it."""
-LESS = 0.5
-"""A number is dropped if even the best value leaves more than this share of the last distance."""
 
 STATES: dict[str, tuple[int, Callable[[Any, Any], Any]]] = {
     "its state is not kept: each step begins with a new one": (0, lambda old, _: old),
@@ -89,22 +86,18 @@ def twice(rule: Rule) -> Rule:
     return Rule(rule.init, update)
 
 
-def clipped_per_shard(seen: Observed, most: float) -> Callable[..., Any]:
-    """Return a function that computes a batch's loss and gradients, each shard's clipped."""
-    of_part = jax.jit(jax.value_and_grad(seen.problem.functional()[1]))
-
-    def gradients(params: Any, model_state: Any, batch: Any) -> Any:
-        parts = [of_part(params, part_of(batch, seen.shards, at)) for at in range(seen.shards)]
-        clipped = [(loss, clip_by_norm(most, grads)) for loss, grads in parts]
-        loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / seen.shards, *clipped)
-        return (loss, model_state), grads
-
-    return gradients
-
-
 def clip_by_norm(most: float, grads: Any) -> Any:
     """Clip gradients by their global norm."""
     return optax.clip_by_global_norm(most).update(grads, optax.EmptyState())[0]
+
+
+def ends_of(rule: Rule, steps: Sequence[AtStep]) -> list[Any]:
+    """Return the parameters after each step by an optimizer, which begins each from our own."""
+    opt_state, found = rule.init(steps[0].params), []
+    for params, _, _, grads in steps:
+        updates, opt_state = rule.update(grads, opt_state, params)
+        found.append(optax.apply_updates(params, updates))
+    return found
 
 
 @dataclass(frozen=True)
@@ -114,170 +107,126 @@ class OwnSteps:
     seen: Observed
     mask: Flat | None
     """Bool per element, whether it is compared; all if None."""
-    tolerance: tuple[float, float]
-    """Largest relative error of a loss, and of an update."""
+    tolerance: float
+    """Largest relative error of an update."""
 
-    def replay(
-        self, rule: Rule, gradients: Callable[..., Any] | None = None
-    ) -> tuple[bool, list[str], list[Any]]:
-        """Take the reference's steps under an optimizer, with its gradients or others.
+    def wrong(self, rule: Rule, steps: Sequence[AtStep] | None = None) -> list[str]:
+        """Return the paths of the parameters that an optimizer does not reproduce in each step.
 
-        Return whether they reproduce our steps, the paths of the parameters that differ (after the
-        first step, or if none does, after the last), and the gradients of each step.
+        `steps` may have other gradients than the right ones.
         """
-        grads = []
-
-        def recorded(*given: Any) -> Any:
-            found = (gradients or self.seen.gradients)(*given)
-            grads.append(found[1])
-            return found
-
-        theirs = self.seen.steps(recorded, rule)
-        ends = (self.seen.ours.first, theirs.first), (self.seen.ours.last, theirs.last)
-        errors = (update_errors(*end, theirs.start, self.mask) for end in ends)
-        first, last = ([p for p, e in own.items() if not e <= self.tolerance[1]] for own in errors)
-        near = loss_error(self.seen.ours.losses, theirs.losses) <= self.tolerance[0]
-        return near and not first + last, first or last, grads
+        ends = map(flat, ends_of(rule, steps or self.seen.at_steps))
+        errors = [
+            [*update_errors(after, theirs, before, self.mask).values()]
+            for (before, after), theirs in zip(pairwise(self.seen.ours.every), ends, strict=True)
+        ]
+        worst = zip(self.seen.ours.first, np.max(errors, axis=0), strict=True)
+        return [path for path, error in worst if not error <= self.tolerance]
 
     def why(self) -> str:
-        """Name the change to the optimizer that reproduces the steps; empty if none does.
-
-        It may apply to all parameters or only to those that differ.
-        """
+        """Name the change to the optimizer that reproduces the steps; empty if none does."""
         end, right = time.monotonic() + PATIENCE_S, self.seen.problem.optimizer
         rules = [(what, with_state_mistake(right, *how)) for what, how in STATES.items()]
         rules += [("it is AMSGrad", other) for other in with_amsgrad(right)]
         rules += [("its state is updated twice in each step", twice(right))]
         for what, rule in rules:
             with suppress(Exception):  # a wrapper may not take another kind of state
-                if self.replay(rule)[0]:
+                if not self.wrong(rule):
                     return what
-        _, wrong, grads = self.replay(right)
+        wrong = self.wrong(right)
         every = held_by((right.update, right.init), {})
-        # A mask of the weight decay is the most frequent mistake, and takes several searches.
+        # A mask of the weight decay is the most frequent mistake.
         for held in sorted(every, key=lambda held: held.name != "weight_decay"):
             # The optimizer's own code may depend on a number, such as a length.
             with suppress(Exception):
-                if why := self._why_number(held, wrong, grads):
+                if why := self._why_number(held, wrong):
                     return why
             if time.monotonic() > end:
                 break
-        factors = scaled_updates(self.seen, self.mask)
-        is_other = any(abs(factor - 1) > 10 * self.seen.match for factor in factors)
-        return name_factors(factors) if is_other else ""
+        return self._why_scaled()
 
-    def _why_number(self, number: HeldValue, wrong: list[str], grads: list[Any]) -> str:
-        """Name the change to a held number that reproduces the steps; empty if there is none."""
+    def _why_scaled(self) -> str:
+        """Name the factors by which the updates are wrong; empty if these do not explain them."""
+        factors, match = [], self.seen.match
+        ends = map(flat, ends_of(self.seen.problem.optimizer, self.seen.at_steps))
+        for (before, after), theirs in zip(pairwise(self.seen.ours.every), ends, strict=True):
+            ours, right = vector(after, before, self.mask), vector(theirs, before, self.mask)
+            factors.append(multiple_of(ours, right))
+            if not close(ours, factors[-1] * right, match):
+                return ""
+        return name_factors(factors) if any(abs(by - 1) > 10 * match for by in factors) else ""
+
+    def _why_number(self, number: HeldValue, wrong: list[str]) -> str:
+        """Name the change to a held number that reproduces the steps; empty if there is none.
+
+        It may apply only to the parameters that are wrong.
+        """
         right, own = self.seen.problem.optimizer, number.value
         if not isinstance(own, int | float):
             return ""
         change = partial(with_number, right, number)
-        changes = {"": change}
-        some_alike = self._masked_parameters(wrong) if number.name == "weight_decay" else [wrong]
-        for paths in some_alike if 0 < len(wrong) < len(self.seen.ours.first) else ():
-            changes[f" for {some(paths)}"] = partial(on_some, right, paths, change)
         if number.name == "max_norm" and (why := self._why_clipped(change(np.inf), own)):
             return why
-        for where, make in changes.items():
-            if (value := self._fitting(number, make, grads)) is not None:
-                return number.describe(value, where)
+        for value in self._values(own, change, wrong):
+            others = self.wrong(change(value))
+            if not {*wrong} & {*others}:
+                return number.describe(value, f" for {some(wrong)}" if others else "")
         if number.name == "weight_decay":
             with_penalty = optax.chain(optax.add_decayed_weights(own), change(0.0))
-            if self.replay(with_penalty)[0]:
+            if not self.wrong(with_penalty):
                 return "its weight_decay is an L2 penalty, added to the gradients"
         return ""
 
     def _why_clipped(self, without: Rule, most: float) -> str:
         """Name a wrong way to clip that reproduces the steps; `without` is the unclipped rule."""
         alone = optax.stateless(lambda grads, _: jax.tree.map(partial(clip_by_norm, most), grads))
-        if self.replay(without)[0]:
+        if not self.wrong(without):
             return "the gradients are not clipped"
-        if self.replay(self.seen.problem.optimizer, clipped_per_shard(self.seen, most))[0]:
+        if not self.wrong(without, self._clipped_per_shard(most)):
             return "the gradients are clipped on each shard, before they are averaged"
-        if self.replay(optax.chain(alone, without))[0]:
+        if not self.wrong(optax.chain(alone, without)):
             return "each parameter's gradients are clipped by their own norm, not the global one"
         return ""
 
-    def _masked_parameters(self, wrong: list[str]) -> Iterator[list[str]]:
-        """Yield the sets of parameters that a mask may have selected, given those that are wrong.
+    def _clipped_per_shard(self, most: float) -> list[AtStep]:
+        """Return the steps with gradients of which each shard's are clipped."""
+        shards, of_part = self.seen.shards, jax.jit(jax.grad(self.seen.problem.functional()[1]))
 
-        Parameters that are 0 at first are right after the first step, whatever their decay.
-        """
-        start = self.seen.ours.start
-        later = [path for path, leaf in start.items() if path in wrong or not leaf.any()]
-        flat_ones = [path for path, leaf in start.items() if leaf.ndim < 2]  # noqa: PLR2004
-        for paths in (wrong, flat_ones, later):
-            if set(wrong) <= set(paths):
-                yield paths
+        def clipped(step: AtStep, batch: Any) -> AtStep:
+            parts = (of_part(step.params, part_of(batch, shards, at)) for at in range(shards))
+            return step._replace(grads=mean_of(clip_by_norm(most, grads) for grads in parts))
 
-    def _fitting(self, number: HeldValue, make: Callable[[Any], Rule], grads: list[Any]) -> Any:
-        """Find the value of a number with which an optimizer reproduces the steps, or None.
+        return [*map(clipped, self.seen.at_steps, self.seen.batches)]
 
-        `grads` are the gradients of the right steps.
-        """
-        own = number.value
+    def _values(
+        self, own: float, change: Callable[[Any], Rule], wrong: list[str]
+    ) -> Iterator[float]:
+        """Yield values that may reproduce the wrong parameters in place of a number's own."""
         if isinstance(own, bool):
-            return not own if self.replay(make(not own))[0] else None
-        for other in (1, own - 1, own + 1, own // 2, own * 2) if isinstance(own, int) else ():
-            if other > 0 and self.replay(make(other))[0]:
-                return other
-        ends, start = (self.seen.ours.first, self.seen.ours.last), self.seen.start[0]
+            yield not own
+            return
+        if isinstance(own, int):
+            yield from (each for each in (1, own - 1, own + 1, own // 2, own * 2) if each > 0)
+        given = self.seen.at_steps, self.seen.ours.every[1:], self.mask
 
         @jax.jit
-        def squares(value: Any, grads: list[Any], start: Any, ends: Any, mask: Any) -> Any:
-            """Return the squared distance from our parameters after the first and the last step."""
-            rule, params, every = make(value), start, []
-            opt_state = rule.init(params)
-            for each in grads:
-                updates, opt_state = rule.update(each, opt_state, params)
-                params = optax.apply_updates(params, updates)
-                every.append(leaves_by_path(params))
+        def squares(value: Any, steps: Any, ours: Any, mask: Any) -> Any:
+            """Return the squared distance of the steps' ends from our parameters."""
+            ends = map(leaves_by_path, ends_of(change(value), steps))
             return sum(
-                jnp.sum(jnp.where(mask[path] if mask else True, leaf - end[path], 0.0) ** 2)
-                for found, end in zip((every[0], every[-1]), ends, strict=True)
-                for path, leaf in found.items()
+                jnp.sum(jnp.where(mask[path] if mask else True, theirs[path] - own[path], 0.0) ** 2)
+                for theirs, own in zip(ends, ours, strict=True)
+                for path in wrong
             )
 
         def far(value: float) -> float:
-            return float(squares(float(value), grads, start, ends, self.mask))
+            return float(squares(float(value), *given))
 
-        before, value = far(own), min(_candidates(own), key=far)
-        for turn in range(REPLAYS):
-            by = 1e-2 * (abs(value) or abs(own) or 1e-8)
-            found = scipy.optimize.minimize_scalar(far, (value, value + by))
-            if found.fun > LESS**2 * before:
-                break
-            before = found.fun
-            value = 0.0 if abs(found.x) <= DIGITS * abs(own) else float(found.x)
-            tried = value if turn % 2 else float(few_digits(value))  # most numbers have few digits
-            near, _, grads = self.replay(make(tried))
-            if near:
-                return tried
-        return None
-
-
-def scaled_updates(seen: Observed, mask: Flat | None = None) -> list[float]:
-    """Find the factors by which the steps' updates are wrong; empty if factors do not explain them.
-
-    Each factor slightly changes later gradients, so factors and gradients are computed in turn.
-    """
-    optimizer, ours = seen.problem.optimizer, seen.ours
-    ends = vector(ours.first, ours.start, mask), vector(ours.last, ours.first, mask)
-    factors = [1.0] * len(seen.batches)
-    for _ in range(REPLAYS):
-        params, model_state = seen.start
-        opt_state, made = optimizer.init(params), []
-        for factor, batch in zip(factors, seen.batches, strict=True):
-            (_, model_state), grads = seen.gradients(params, model_state, batch)
-            new, opt_state = apply_update(optimizer, params, opt_state, grads)
-            made.append(vector(flat(new), flat(params), mask))
-            params = jax.tree.map(lambda a, b, by=factor: a + by * (b - a), params, new)
-        parts = np.stack(made[:1], 1), np.stack(made[1:], 1)
-        found = [np.linalg.lstsq(*pair, rcond=None)[0] for pair in zip(parts, ends, strict=True)]
-        factors = [float(factor) for factor in np.concatenate(found)]
-        if all(seen.is_near(p @ f, end) for p, f, end in zip(parts, found, ends, strict=True)):
-            return factors
-    return []
+        best = min(_candidates(own), key=far)
+        by = 1e-2 * (abs(best) or abs(own) or 1e-8)
+        value = float(scipy.optimize.minimize_scalar(far, (best, best + by)).x)
+        value = 0.0 if abs(value) <= DIGITS * abs(own) else value
+        yield from (float(few_digits(value)), value)  # most numbers have few digits
 
 
 def name_factors(factors: list[float]) -> str:

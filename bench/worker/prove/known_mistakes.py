@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import scipy  # which loads scipy.stats, with scipy.optimize, only where it is used
 
 from bench.contract import Batch, Params, Problem, StateLossFn
@@ -29,8 +29,8 @@ from bench.worker.prove.carried_state import (
     whole_batch_loss,
 )
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.relative_errors import close, some, state_errors, update_errors
-from bench.worker.prove.trajectory import Trajectory, vector, whole_batch_steps
+from bench.worker.prove.relative_errors import close, multiple_of, some, state_errors, update_errors
+from bench.worker.prove.trajectory import Trajectory, vector
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
@@ -45,6 +45,15 @@ MOST_OF_NOISE, LEAST_CHANCE, LEAST_OF_DECAY = 1.2, 0.01, 0.5
 on its correlation with the parameters."""
 MOST_ELEMENTS = 1 << 26
 """Most elements in the gradients of all rows or microbatches, for these to be tried one by one."""
+
+
+class AtStep(NamedTuple):
+    """What the reference computes in a step from our own parameters."""
+
+    params: Params
+    model_state: ModelState
+    loss: float
+    grads: Params
 
 
 @dataclass(frozen=True)
@@ -72,21 +81,29 @@ class Observed:
         """The initial parameters and model state."""
         return self.problem.draw(), self.problem.draw_state()
 
-    def steps(
-        self, gradients: Callable[..., Any], rule: optax.GradientTransformation | None = None
-    ) -> Trajectory:
-        """Take the reference's steps with other gradients, or also by another optimizer."""
-        rule = rule or self.problem.optimizer
-        return whole_batch_steps(*self.start, gradients, rule, self.batches)
-
-    def ends_at(self, steps: Trajectory) -> bool:
-        """Whether our steps and others change the parameters alike."""
-        return self.is_near(*(vector(own.last, own.start) for own in (self.ours, steps)))
+    @cached_property
+    def at_steps(self) -> list[AtStep]:
+        """What the reference computes in each step from our own parameters."""
+        state, found = self.start[1], []
+        for leaves, batch in zip(self.ours.every[:-1], self.batches, strict=True):
+            params = jax.tree_util.tree_map_with_path(
+                lambda path, _, own=leaves: own[jax.tree_util.keystr(path)].astype(np.float64),
+                self.start[0],
+            )
+            (loss, after), grads = self.gradients(params, state, batch)
+            found.append(AtStep(params, state, float(loss), grads))
+            state = after
+        return found
 
     @cached_property
+    def updates(self) -> np.ndarray:
+        """(steps, parameters) our updates."""
+        return np.stack([vector(after, before) for before, after in pairwise(self.ours.every)])
+
+    @property
     def update(self) -> np.ndarray:
         """The first update."""
-        return vector(self.ours.first, self.ours.start)
+        return self.updates[0]
 
     @cached_property
     def right(self) -> np.ndarray:
@@ -112,31 +129,47 @@ def known_mistakes(seen: Observed) -> list[str]:
 
 
 def _in_first_step(
-    seen: Observed, losses: np.ndarray, updates: np.ndarray, sequential: np.ndarray
+    seen: Observed, losses: np.ndarray, updates: np.ndarray, sequential: Any = np.nan
 ) -> list[str]:
     """Name mistakes of the first step, given the shards' results from `_parts_in_turn`."""
-    parts, has_state = seen.problem.microbatches, bool(seen.problem.state_names)
-    rows, ends = seen.problem.batch_size, (seen.ours.first, seen.truth.first, seen.truth.start)
-    wrong = [path for path, e in update_errors(*ends, None).items() if not e <= seen.match]
-    why = _explain_update(seen, updates, sequential)
-    if why.startswith(UNKNOWN) and len(wrong) < len(seen.ours.first) and len(updates) > 1:
-        chosen = np.concatenate(
-            [np.full(leaf.size, path in wrong) for path, leaf in seen.ours.first.items()]
-        )
-        of_some = _explain_weights(seen, seen.update[chosen], updates[:, chosen], "shards")
-        why = f"of {some(wrong)}, {of_some}" if of_some else why
-    for count, what in ((parts, "microbatches"), (rows, "rows")):
-        if why.startswith(UNKNOWN) and count > 1 and not has_state:
-            if count * seen.update.size > MOST_ELEMENTS:
-                break
-            divided = part_of if what == "rows" else strided_part
-            _, own, sequential = _parts_in_turn(seen, divided, count)
-            why = _explain_weights(seen, seen.update, own, what) or why
-            if seen.is_near(seen.update, sequential):
-                why = f"there are {count} updates per step: one for each of the {what}"
-    if why.startswith(UNKNOWN):
-        why = next(_altered(seen, updates), why)
-    return [*filter(None, (why, _explain_loss(seen, losses, 1 if has_state else parts)))]
+    mean, why = updates.mean(axis=0), ""
+    if not seen.is_near(seen.update, mean):
+        advice = f" ({APPROXIMATE})" if close(seen.update, mean, 1.0) else ""
+        unknown = f"{UNKNOWN}{advice}" if seen.match <= MATCH else ""
+        why = next(_mistaken_updates(seen, updates, sequential), unknown)
+    return [*filter(None, (why, _explain_loss(seen, losses)))]
+
+
+def _mistaken_updates(seen: Observed, updates: np.ndarray, sequential: Any) -> Iterator[str]:
+    """Yield the mistakes that produce the first update, the most likely ones first."""
+    shards, update, mean = len(updates), seen.update, updates.mean(axis=0)
+    if not update.any():
+        yield "the parameters do not change"
+    factor = multiple_of(update, mean)
+    if seen.is_near(update, factor * mean):
+        reason = _reason_of(seen, factor, shards)
+        yield f"the gradients are {factor:.6g} times what they should be{reason}"
+    if shards > 1 and seen.is_near(update, sequential):
+        yield f"there are {shards} updates per step: one for every shard, not one for their mean"
+    yield from _weights(seen, update, updates, "shards")
+    if seen.match > MATCH:
+        return
+    first, truth = seen.ours.first, seen.truth
+    errors = update_errors(first, truth.first, truth.start, None)
+    wrong = [path for path, error in errors.items() if not error <= seen.match]
+    if len(wrong) < len(first):
+        chosen = np.repeat([path in wrong for path in first], [x.size for x in first.values()])
+        for why in _weights(seen, update[chosen], updates[:, chosen], "shards"):
+            yield f"of {some(wrong)}, {why}"
+    microbatches = seen.problem.microbatches, "microbatches", strided_part
+    rows = seen.problem.batch_size, "rows", part_of
+    for count, what, part in () if seen.problem.state_names else (microbatches, rows):
+        if 1 < count <= MOST_ELEMENTS // update.size:
+            _, own, sequential = _parts_in_turn(seen, part, count)
+            if seen.is_near(update, sequential):
+                yield f"there are {count} updates per step: one for each of the {what}"
+            yield from _weights(seen, update, own, what)
+    yield from _altered(seen, updates)
 
 
 def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
@@ -184,55 +217,35 @@ def _is_noise(seen: Observed) -> bool:
     return bool(scipy.stats.kstest(np.concatenate(scaled), "norm").pvalue > LEAST_CHANCE)
 
 
-def _explain_update(seen: Observed, updates: np.ndarray, sequential: np.ndarray) -> str:
-    """Name the mistake that produces the first update; empty if it is right."""
-    shards, update, mean = len(updates), seen.update, updates.mean(axis=0)
-    if seen.is_near(update, mean):
-        return ""
-    if not update.any():
-        return "the parameters do not change"
-    factor = float(update @ mean / (mean @ mean))
-    if seen.is_near(update, factor * mean):
-        reason = _reason_of(seen, factor, shards)
-        return f"the gradients are {factor:.6g} times what they should be{reason}"
-    if shards > 1 and seen.is_near(update, sequential):
-        return f"there are {shards} updates per step: one for every shard, not one for their mean"
-    weighted = _explain_weights(seen, update, updates, "shards") if shards > 1 else ""
-    advice = f" ({APPROXIMATE})" if close(update, mean, 1.0) else ""
-    return weighted or (f"{UNKNOWN}{advice}" if seen.match <= MATCH else "")
-
-
-def _explain_weights(seen: Observed, update: np.ndarray, updates: np.ndarray, parts: str) -> str:
-    """Name the parts of the batch that an update weights wrongly; empty if it is no weighted sum.
+def _weights(seen: Observed, update: np.ndarray, updates: np.ndarray, parts: str) -> Iterator[str]:
+    """Yield which parts of the batch an update weights wrongly; nothing if it is no weighted sum.
 
     `updates` (parts, parameters) are those of each part alone; `parts` says what these are.
     """
     weights, _, rank, _ = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)
     unique = rank == len(updates) < np.count_nonzero(updates.any(axis=0))
-    if not unique or not seen.is_near(weights @ updates, update):
-        return ""
     least = max(LEAST_WEIGHT / len(updates), 10 * seen.match)
-    if np.ptp(weights) <= least:
-        return ""  # a multiple of their mean
+    if not unique or np.ptp(weights) <= least or not seen.is_near(weights @ updates, update):
+        return  # or a multiple of their mean
     used = np.flatnonzero(abs(weights) > least)
     if len(used) == 1 and parts == "shards":
         alone = f"shard {used[0]} alone"
-        return f"the gradients are those of {alone}, as if they were not reduced over the shards"
+        yield f"the gradients are those of {alone}, as if they were not reduced over the shards"
     if len(used) < len(updates) and np.ptp(weights[used]) <= least:
         unused, total = np.setdiff1d(range(len(updates)), used), weights[used].sum()
         which = f"{parts} {some([*map(str, used)])} of {len(updates)} alone"
         if len(unused) < len(used):
             which = f"all {len(updates)} {parts} except {some([*map(str, unused)])}"
         times = "" if abs(total - 1) <= least else f", times {total:.3g}"
-        return f"the gradients are those of {which}{times}"
+        yield f"the gradients are those of {which}{times}"
     norms, most = weights * np.linalg.norm(updates, axis=1), 1 / len(updates)
     clipped = norms[weights < most - least]
     if len(clipped) > 1 and weights.max() < most + least and np.ptp(clipped) <= least * clipped[0]:
-        return f"the gradients of the {parts} are clipped one by one, before they are averaged"
+        yield f"the gradients of the {parts} are clipped one by one, before they are averaged"
     texts = [f"{weight:.3g}" for weight in np.where(abs(weights) > least, weights, 0)]
     counted = [f"{weight} ({number} of them)" for weight, number in Counter(texts).most_common()]
     listed = ", ".join(texts) if len(texts) <= MOST_LISTED else some(counted)
-    return f"the gradients of the {parts} are summed with the weights {listed}"
+    yield f"the gradients of the {parts} are summed with the weights {listed}"
 
 
 def _reason_of(seen: Observed, factor: float, shards: int) -> str:
@@ -265,23 +278,24 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     return f", as if they were {', or '.join(likely)}" if likely else ""
 
 
-def _explain_loss(seen: Observed, losses: np.ndarray, microbatches: int) -> str:
+def _explain_loss(seen: Observed, losses: np.ndarray) -> str:
     """Name the mistake that produces the first loss, given the shards'; empty if it is right."""
     loss, mean = float(seen.ours.losses[0]), losses.mean()
     if seen.is_near(loss, mean):
         return ""
-    if seen.is_near(loss, losses.sum()):
-        return "the loss is summed over the shards, not averaged"
-    if microbatches > 1 and seen.is_near(loss, microbatches * mean):
-        return "the loss is summed over the microbatches, not averaged"
-    alone = {f"shard {index}": each for index, each in enumerate(losses)}
-    for index in range(microbatches if microbatches > 1 else 0):
+    known = {"summed over the shards, not averaged": losses.sum()}
+    for index, each in enumerate(losses):
+        largest = ", the largest" if each == losses.max() else ""
+        known[f"that of shard {index} alone{largest}"] = each
+    count = seen.problem.microbatches
+    if count > 1 and not seen.problem.state_names:
+        known["summed over the microbatches, not averaged"] = count * mean
         params, loss_fn = seen.problem.functional()
-        part = strided_part(seen.batches[0], microbatches, index)
-        alone[f"microbatch {index}"] = float(jax.jit(loss_fn)(params, part))
-    for name, each in alone.items():
-        if seen.is_near(loss, each):
-            return f"the loss is that of {name} alone{', the largest' * bool(each == losses.max())}"
+        for index in range(count):
+            part = strided_part(seen.batches[0], count, index)
+            known[f"that of microbatch {index} alone"] = jax.jit(loss_fn)(params, part)
+    if how := next((how for how, value in known.items() if seen.is_near(loss, value)), ""):
+        return f"the loss is {how}"
     factor = float(loss / mean)
     differs = f"the loss differs by {abs(factor - 1):.1e} of what it should be"
     if f"{factor:.6g}" != "1":
@@ -310,17 +324,17 @@ def _parts_in_turn(
     return np.array(losses), np.array(updates), vector(flat(moving), flat(params))
 
 
-def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _shards_at_once(seen: Observed) -> tuple[np.ndarray, np.ndarray]:
     """Return the shards' losses and updates; the whole batch's where statistics couple shards."""
     each = jax.value_and_grad(in_microbatches(seen.problem, SHARDS), has_aux=True)
     (losses, _), grads = jax.jit(jax.vmap(each, (None, None, 0), axis_name=SHARDS))(
         *seen.start, into_microbatches(seen.batches[0], seen.shards)
     )
     own = [x.reshape(seen.shards, -1) for x in jax.tree.leaves(grads)]
-    updates, sequential = -seen.rate * np.concatenate(own, axis=1), np.full_like(seen.right, np.nan)
+    updates = -seen.rate * np.concatenate(own, axis=1)
     if seen.is_near(updates.mean(axis=0), seen.right):  # no draws depend on the position
-        return np.asarray(losses), updates, sequential
-    return seen.truth.losses[:1], seen.right[None], sequential
+        return np.asarray(losses), updates
+    return seen.truth.losses[:1], seen.right[None]
 
 
 def _other_steps(problem: Problem, shards: int) -> dict[str, StateLossFn]:

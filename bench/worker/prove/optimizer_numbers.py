@@ -4,12 +4,12 @@ optax's transformations are closures, whose cells hold numbers under the names o
 optax.inject_hyperparams keeps them in a dict, and optax.MultiSteps in an object's attributes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import CellType, FunctionType, MethodType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-import jax
 from optax import GradientTransformation as Rule
 
 DIGITS = 1e-3
@@ -20,30 +20,18 @@ class HeldValue(NamedTuple):
     """Something that an optimizer's functions hold, such as a number."""
 
     name: str
-    place: CellType | dict[str, Any]
-
-    @property
-    def value(self) -> Any:
-        """The held value."""
-        place = self.place
-        return place[self.name] if isinstance(place, dict) else place.cell_contents
-
-    def put(self, value: Any) -> None:
-        """Replace the held value."""
-        if isinstance(self.place, dict):
-            self.place[self.name] = value
-        else:
-            self.place.cell_contents = value
+    value: Any
+    put: Callable[[Any], None]
+    """Replaces the held value."""
 
     @contextmanager
     def replaced(self, value: Any) -> Iterator[None]:
         """Hold another value in this context."""
-        own = self.value
         self.put(value)
         try:
             yield
         finally:
-            self.put(own)
+            self.put(self.value)
 
     def describe(self, value: Any, where: str) -> str:
         """Say that the step uses `value`, and which value it should use."""
@@ -75,11 +63,12 @@ def held_by(part: Any, seen: dict[int, Any]) -> Iterator[HeldValue]:
                 held = cell.cell_contents
                 if id(cell) not in seen:
                     seen[id(cell)] = cell
-                    yield HeldValue(name, cell)
+                    yield HeldValue(name, held, partial(setattr, cell, "cell_contents"))
                 yield from held_by(held, seen)
     elif isinstance(part, dict):
-        numbers = (name for name, held in part.items() if type(held) in (int, float))
-        yield from (HeldValue(name, part) for name in numbers)  # not a mask's booleans
+        numbers = {name: held for name, held in part.items() if type(held) in (int, float)}
+        for name, held in numbers.items():  # not a mask's booleans
+            yield HeldValue(name, held, partial(part.__setitem__, name))
         yield from held_by([*part.values()], seen)
     elif isinstance(part, tuple | list):
         for each in part:
@@ -89,19 +78,3 @@ def held_by(part: Any, seen: dict[int, Any]) -> Iterator[HeldValue]:
 def with_number(rule: Rule, held: HeldValue, value: Any) -> Rule:
     """Return an optimizer whose functions find `value` in place of a held one while they run."""
     return Rule(held.replaced(value)(rule.init), held.replaced(value)(rule.update))
-
-
-def on_some(right: Rule, paths: Sequence[str], make: Callable[[Any], Rule], value: Any) -> Rule:
-    """Return an optimizer: `make(value)` for the parameters of these paths, `right` for others."""
-    other = make(value)
-
-    def update(grads: Any, states: Any, params: Any = None) -> Any:
-        ours, kept = right.update(grads, states[0], params)
-        theirs, others = other.update(grads, states[1], params)
-
-        def chosen(path: Any, own: Any, their: Any) -> Any:
-            return their if jax.tree_util.keystr(path) in paths else own
-
-        return jax.tree_util.tree_map_with_path(chosen, ours, theirs), (kept, others)
-
-    return Rule(lambda params: (right.init(params), other.init(params)), update)

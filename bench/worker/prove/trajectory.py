@@ -56,6 +56,13 @@ class Trajectory:
 
     repeated: Trajectory | None = None
     """The same with the results of the first step when it was taken again; None if it was not."""
+    between: tuple[Flat, ...] = ()
+    """Parameters after each step between the first and the last; kept of implementations only."""
+
+    @property
+    def every(self) -> tuple[Flat, ...]:
+        """Parameters before the first step of an implementation and after each."""
+        return self.start, self.first, *self.between, self.last
 
     @property
     def loss_eps(self) -> float:
@@ -65,7 +72,7 @@ class Trajectory:
     @property
     def finite(self) -> bool:
         """Whether all is finite, except infinities that the model state has from the start."""
-        allowed: list[tuple[Flat, Flat]] = [(p, {}) for p in (self.start, self.first, self.last)]
+        allowed: list[tuple[Flat, Flat]] = [(params, {}) for params in self.every]
         allowed += [(state, self.states[0]) for state in self.states]
         return bool(np.isfinite(self.losses).all()) and not any(
             not_finite(leaf, before.get(path, 0.0)).any()
@@ -144,18 +151,19 @@ def run_steps(
         del given
         drifts += find_drifts({LOSS: loss}).items()
         losses.append(float(loss))
+        params = train_step.params(state)
+        snapshots.append(read_params(params, np.float32))
         if number in (0, len(batches) - 1):
-            params = train_step.params(state)
             model_state = model_state_of(problem, train_step, state)
             drifts += find_drifts(by_path(params) | by_path(model_state, STATE), mask).items()
             drifts += _drifts_of_rest(state, (params, model_state), resolved or {})
-            snapshots.append(flat(params, np.float32))
             states.append(flat(model_state))
     found, dtype = np.array(losses), str(loss.dtype) if is_float(loss) else ""
     if dtype == "float64" and np.array_equal(found, found.astype(np.float32)):
         dtype = "float32"
     at_params, at_states = ((each[0], each[1], each[-1]) for each in (snapshots, states))
-    trajectory = Trajectory(found, *at_params, at_states, tuple(drifts), dtype)
+    between = tuple(snapshots[2:-1])
+    trajectory = Trajectory(found, *at_params, at_states, tuple(drifts), dtype, between=between)
     if not trajectory.finite:
         raise WrongStepError("the loss or a parameter is not finite (it is infinite or NaN)")
     if start is not None:

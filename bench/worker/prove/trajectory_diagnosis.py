@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
-import optax
 
-from bench.contract import Batch, Problem, TrainStep
-from bench.contract.model_state import is_float
+from bench.contract import Problem, TrainStep
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.altered_inputs import altered_inputs
-from bench.worker.prove.altered_optimizers import OwnSteps, name_factors, scaled_updates
+from bench.worker.prove.altered_optimizers import OwnSteps
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, NOISE, UNKNOWN, Observed, known_mistakes
 from bench.worker.prove.misplaced_shards import misplaced_shards
-from bench.worker.prove.moving_averages import averaged_gradients, averaged_loss, weighted
+from bench.worker.prove.mistaken_times import wrong_loss, wrong_times
 from bench.worker.prove.relative_errors import (
     close,
     describe,
@@ -88,7 +85,7 @@ def why_wrong(
         why = ""
         # An optimizer may be of a kind that cannot be altered. The step is wrong all the same.
         with exact_arithmetic(gate.programs), suppress(Exception):
-            why = OwnSteps(seen, mask, (check["loss_tolerance"], check["update_tolerance"])).why()
+            why = OwnSteps(seen, mask, check["update_tolerance"]).why()
         sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""
@@ -175,107 +172,11 @@ def _mistakes(
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
     with exact_arithmetic(gate.programs):
-        found = _wrong_times(seen) + _wrong_loss(seen) or known_mistakes(seen)
+        found = [*filter(None, (wrong_times(seen), wrong_loss(seen)))] or known_mistakes(seen)
         if name == SGD and found and found[0].startswith((UNKNOWN, NOISE)):
             other = _others(gate, seen) or (_unsteady(gate, build) if build else "")
             found = [other] if other else found
         return found
-
-
-def _wrong_times(seen: Observed) -> list[str]:
-    """Name mistakes that show in several steps: gradients of other steps, or a changing factor."""
-    factor, moves, most = multiple_of(seen.update, seen.right), seen.update.any(), 10 * seen.match
-    if not seen.is_near(seen.update, factor * seen.right) or seen.ends_at(seen.truth):
-        return []
-    is_right = abs(factor - 1) <= most
-    for why, gradients in _other_gradients(seen) if is_right or not moves else ():
-        if seen.ends_at(seen.steps(gradients)):
-            return [why]
-    factors = scaled_updates(seen)
-    changing = _changing(seen, factors) if moves or factors else ""
-    if changing:
-        return [changing]
-    right_loss = seen.is_near(seen.ours.losses[0], seen.truth.losses[0])
-    if factors or is_right or not right_loss or not 0 < factor < 1:
-        return []
-    first = f"the first update is {factor:.6g} times what it should be"
-    return [f"{first}, and later ones are not: `params` may return an average"]
-
-
-def _changing(seen: Observed, factors: list[float]) -> str:
-    """Name the mistake behind updates with these factors; without factors, averaged gradients."""
-    if not factors:
-        return averaged_gradients(seen) if seen.match <= MATCH else ""
-    if np.ptp(factors) <= 10 * seen.match:
-        return ""
-    norm = float(np.linalg.norm(seen.update)) / seen.rate
-    scaled = optax.chain(optax.normalize_by_update_norm(norm, eps=0.0), optax.sgd(seen.rate))
-    if seen.ends_at(seen.steps(seen.gradients, scaled)):
-        return f"the gradients are scaled to a norm of {norm:.3g}, as by clipping"
-    return name_factors(factors)
-
-
-def _other_gradients(seen: Observed) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield mistakes of steps whose first update is right or missing, and their gradients."""
-
-    def of_steps(*order: int) -> Callable[..., Any]:
-        """Apply in each step the gradients of the step in `order`; none for -1."""
-        return weighted(seen, [[at == own for at in range(len(order))] for own in order], [])
-
-    def again(params: Any, now: Any, batch: Batch) -> Any:
-        """Draw in every step the random numbers of the first."""
-        same = jax.tree.map(lambda own, first: own if is_float(own) else first, now, seen.start[1])
-        return seen.gradients(params, same, batch)
-
-    if not seen.update.any():
-        yield "the gradients are those of the step before", of_steps(-1, 0, 1)
-        yield "`params` returns the parameters of the step before", of_steps(0, 1, -1)
-        for what, share in ("averaged", 0.5), ("summed", 1.0):
-            both = weighted(seen, [[0, 0, 0], [share, share, 0], [0, 0, 0]], [])
-            yield f"the gradients of every two steps are {what} for one update", both
-        return
-    first, late = seen.batches[0], iter([seen.batches[0], *seen.batches])
-    yield "the gradients are those of the step before", of_steps(0, 0, 1)
-    yield "the gradients are those of the first step", of_steps(0, 0, 0)
-    yield "the gradients of all steps so far are summed", weighted(seen, np.ones((3, 3)), [])
-    yield "every step takes the first batch", lambda *at: seen.gradients(*at[:2], first)
-    yield "the batch is that of the step before", lambda *at: seen.gradients(*at[:2], next(late))
-    yield (
-        "the gradients are those of the initial parameters",
-        lambda _, *given: seen.gradients(seen.start[0], *given),
-    )
-    old = [seen.start[0]]
-
-    def delayed(params: Any, *given: Any) -> Any:
-        old.append(params)
-        return seen.gradients(old[-2], *given)
-
-    yield "the gradients are those of the parameters before the last update", delayed
-    before, after, _ = seen.ours.states
-    draws = [path for path, leaf in before.items() if leaf.dtype.kind != "f"]
-    if not all(np.array_equal(before[path], after[path]) for path in draws):
-        yield "every step draws the same random numbers", again
-
-
-def _wrong_loss(seen: Observed) -> list[str]:
-    """Name the steps or the parameters whose loss is returned instead; empty if not known."""
-    ours, right, near = seen.ours.losses, seen.truth.losses, seen.is_near
-    if near(ours, right):
-        return []
-    if near(ours[1:], right[:-1]):
-        return ["the loss is that of the step before"]
-    if near(ours, right[0]):
-        return ["the loss is that of the first step"]
-    if near(ours, right.cumsum() / np.arange(1, len(right) + 1)):
-        return ["the loss is the mean of those of all steps so far"]
-    if near(seen.update, seen.right) and not near(ours[0], right[0]):
-        tree = jax.tree.structure(seen.start[0])
-        params = jax.tree.unflatten(tree, seen.truth.first.values())
-        after = seen.gradients(params, seen.start[1], seen.batches[0])[0][0]
-        if near(ours[0], float(after)):
-            return ["the loss is that of the parameters after the update"]
-    average = averaged_loss(seen) if seen.match <= MATCH else ""
-    return [average] if average else []
 
 
 def _others(gate: Gate, seen: Observed) -> str:
