@@ -47,6 +47,21 @@ def unchanged(tokens, labels):
     return tokens, labels
 
 
+def smoothed(problem, mesh):
+    sequence = problem.sequence
+
+    def loss(model, batch):
+        tokens, labels = sequence.split(batch)
+
+        def of_all(label):
+            return sequence.loss(model, (tokens, 0 * labels + label))
+
+        mean = jax.lax.map(of_all, jnp.arange(SIZE.vocabulary, dtype=labels.dtype)).mean()
+        return 0.9 * sequence.loss(model, (tokens, labels)) + 0.1 * mean
+
+    return shard_map_psum.build(replace(problem, loss=loss), mesh)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "diagnosis"),
@@ -64,6 +79,10 @@ def unchanged(tokens, labels):
             "they were summed over the tokens of a sequence and not divided",
         ),
         (with_labels(unchanged, 8 * SIZE.context), "summed over all tokens and not divided"),
+        (
+            SimpleNamespace(build=smoothed),
+            f"the labels are smoothed: 0.1 of them are spread over all {SIZE.vocabulary}",
+        ),
     ],
 )
 def test_a_mistake_is_named(gate, wrong, diagnosis):

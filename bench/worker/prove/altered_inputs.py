@@ -9,28 +9,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench.contract import Batch, Problem
+from bench.contract import Batch
 from bench.contract.model_state import is_float
 from bench.worker.prove.carried_state import flat
+from bench.worker.prove.divided_gradients import mean_of
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, Observed
 from bench.worker.prove.relative_errors import close, multiple_of
 from bench.worker.prove.trajectory import vector
 
-MOST_CLASSES, CLASSES_AT_ONCE = 1 << 10, 16
-"""Largest number of classes tried for label smoothing, and how many are computed at a time."""
+MOST_CLASSES = 1 << 10
+"""Largest number of classes tried for label smoothing."""
 MIXED = 1e-4
 """Relative distance below which a mixture with other gradients explains a difference."""
 
 
 def altered_inputs(seen: Observed) -> str:
     """Name altered inputs of the loss that explain the first update up to a factor; else empty."""
-    problem, batch, of = seen.problem, seen.batches[0], "the batch"
-    gradients: Callable[..., Any] = seen.gradients
-    if sequence := problem.sequence:
+    gradients, batch, of = seen.gradients, seen.batches[0], "the batch"
+    if sequence := seen.problem.sequence:
         of, batch = "`sequence.split(batch)`", sequence.split(batch)
-        problem = replace(problem, loss=sequence.loss)
-        gradients = jax.jit(jax.value_and_grad(problem.functional_with_state()[2], has_aux=True))
+        loss_fn = replace(seen.problem, loss=sequence.loss).functional_with_state()[2]
+        gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
     for why, given, rounded in _inputs(seen, batch, of):
         found = vector(flat(gradients(*given)[1]))
         if rounded:  # the backward pass rounds as well
@@ -38,7 +38,7 @@ def altered_inputs(seen: Observed) -> str:
         match = 0.01 * float(jnp.finfo(rounded).eps) if rounded else MATCH
         if (by := multiple_of(seen.update, found)) and close(seen.update, by * found, match):
             return why
-    return _smoothed(seen, problem, batch)
+    return _smoothed(seen, gradients, batch)
 
 
 def _inputs(
@@ -92,25 +92,19 @@ def _rearranged(leaf: Any, shards: int) -> Iterator[tuple[str, np.ndarray]]:
         yield f"is that of the {other} shard", np.roll(apart, by, 0).reshape(whole.shape)
 
 
-def _smoothed(seen: Observed, problem: Problem, batch: Batch) -> str:
+def _smoothed(seen: Observed, gradients: Callable[..., Any], batch: Batch) -> str:
     """Name label smoothing (Szegedy et al. 2016): the mean loss over all labels is mixed in."""
     *others, labels = jax.tree.leaves(batch)
-    if is_float(labels) or not others or problem.state_names:
+    if is_float(labels) or not others or seen.problem.state_names:
         return ""
-    tree, params, loss_fn = jax.tree.structure(batch), problem.draw(), problem.loss_function()
-    sizes = {size for leaf in jax.tree.leaves(params) for size in leaf.shape}
+    tree, rest = jax.tree.structure(batch), seen.update - seen.right
+    sizes = {size for leaf in seen.truth.start.values() for size in leaf.shape}
     for size in sorted(n for n in sizes if int(labels.max()) < n <= MOST_CLASSES):
-
-        def of_all(params: Any, size: int = size) -> Any:
-            def of_label(label: Any) -> Any:
-                same = jnp.broadcast_to(label, labels.shape).astype(labels.dtype)
-                return loss_fn(params, jax.tree.unflatten(tree, [*others, same]))
-
-            run = jax.checkpoint(of_label)
-            return jax.lax.map(run, jnp.arange(size), batch_size=CLASSES_AT_ONCE).mean()
-
-        found = -seen.rate * vector(flat(jax.jit(jax.grad(of_all))(params)))
-        way, rest = found - seen.right, seen.update - seen.right
+        same = ([*others, np.full_like(labels, label)] for label in range(size))
+        mean = mean_of(
+            gradients(*seen.start, jax.tree.unflatten(tree, leaves))[1] for leaves in same
+        )
+        way = -seen.rate * vector(flat(mean)) - seen.right
         share = multiple_of(rest, way)
         if 0 < share < 1 and close(rest, share * way, MIXED):
             return f"the labels are smoothed: {share:.3g} of them are spread over all {size}"
