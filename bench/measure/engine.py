@@ -95,7 +95,9 @@ class Engine:
                 self._write_margin(run)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
-        elif options.run is not None and (fault := run_folder.name_fault(options.run)):
+        elif options.run is not None and (
+            fault := run_folder.name_fault(options.run, resumes=bases is None)
+        ):
             raise BadInput([f"--run: {fault}"])
 
     def kept(self, block: Block, arms: Sequence[str]) -> int:

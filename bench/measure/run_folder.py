@@ -19,7 +19,7 @@ from bench.records.host import describe_code, describe_host, processor_name
 from bench.records.messages import Catalogue
 from bench.records.paths import REPORTS
 from bench.records.printable import closest
-from bench.records.rows import SCHEMA, Devices, Manifest, is_race
+from bench.records.rows import SCHEMA, Devices, Manifest, is_race, is_resumable
 
 LAST = "last"
 """Stands for the newest run wherever a command takes the name of a stored run."""
@@ -44,14 +44,19 @@ def folder_faults(resume: str | None) -> list[str]:
     return []
 
 
-def name_fault(name: str) -> str:
+def name_fault(name: str, *, resumes: bool = False) -> str:
     """Return why a new run cannot have this name; empty if it can."""
     if not store.NAME.fullmatch(name):
         return f"{name!r} is not a folder's name: use up to 100 letters, digits, '.', '_' and '-'"
     if name == LAST:
         return f"{LAST!r} stands for the newest run; choose another name"
-    taken = (REPORTS / name).exists()
-    return f"{name} exists in {REPORTS}/; choose another name" if taken else ""
+    if not (REPORTS / name).exists():
+        return ""
+    resume = ""
+    with contextlib.suppress(store.StoreError):
+        if resumes and is_resumable(store.read_manifest(REPORTS / name)):
+            resume = f"continue it with --resume {name}, or "
+    return f"{name} exists in {REPORTS}/; {resume}choose another name"
 
 
 def find_run(name: str) -> Path:

@@ -116,7 +116,7 @@ def test_samples_are_replayed_and_read_by_pytest_benchmark(mixed: tuple[Front, D
     [
         (("run", "--resume", "mxied"), "there is no run 'mxied'"),
         (("report", "mxied"), "did you mean mixed?"),
-        (("run", "--run", "mixed"), "mixed exists in reports/; choose another name"),
+        (("run", "--run", "mixed"), "--resume mixed"),
         (("run", "--run", "a/b"), "'a/b' is not a folder's name"),
         (("run", "--run", "a b"), "'a b' is not a folder's name: use up to 100 letters"),
         (("run", "--resume", "mixed", "--rounds", "4"), "--rounds: a resumed run keeps"),
