@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +17,7 @@ from bench.records.cells import Block, Cell
 from bench.records.messages import Event, Job, PhaseEvent, RowEvent
 from bench.records.rows import BlockRow, CellRow, block_fields
 from bench.records.statuses import Status
-from bench.worker.file_loader import BaseModules, implementation_files, load
+from bench.worker.file_loader import base_modules, implementation_files, load
 from bench.worker.file_threads import FileThreads
 from bench.worker.foreign.foreign_module import ForeignModule, foreign_module
 from bench.worker.process_guard import HeldFunctions, ProcessSettings
@@ -75,8 +74,6 @@ class BlockSession:
         self.arms: list[Arm] = []
         """All timed arms: of proved implementations, the twin, input arms and ablated arms."""
         self.chance = random.Random(job["seed"])
-        self._checkout = cache(BaseModules)
-        """Returns the checkout of another revision that arms come from, made once for all arms."""
         self.changed: defaultdict[str, set[str]] = defaultdict(set)
         """Settings of the process that each implementation's file has changed."""
         self.approximate: dict[str, str] = {}
@@ -209,4 +206,4 @@ class BlockSession:
         """Return a context in which an implementation imports its own revision's modules."""
         if (base := self.job["base_files"].get(name)) is None:
             return nullcontext()
-        return self._checkout(Path(base["worktree"]), Path(base["repository"]))
+        return base_modules(Path(base["worktree"]), Path(base["repository"]))

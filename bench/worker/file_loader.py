@@ -4,11 +4,11 @@ import importlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Self
 
 import bench.contract.workloads
 import implementations
@@ -38,28 +38,26 @@ def load(path: Path) -> ModuleType:
     """
     if foreign := foreign_module(path.resolve(), isolated=False):
         return foreign
-    if path.parent.resolve() == Path(bench.contract.workloads.__path__[0]).resolve():
+    folder = path.parent.resolve()
+    if folder == Path(bench.contract.workloads.__path__[0]).resolve():
         return importlib.import_module(f"{bench.contract.workloads.__name__}.{path.stem}")
-    if path.parent.resolve() == Path(implementations.__path__[0]).resolve():
-        if (name := f"{implementations.__name__}.{path.stem}") not in _loaded:
-            sys.modules.pop(name, None)
-            _loaded[name] = importlib.import_module(name)
-        return _loaded[name]
+    is_own = folder == Path(implementations.__path__[0]).resolve()
     # A unique name keeps a file called json.py from replacing the module json.
-    name = f"lockstep_outside_{path.stem}_{abs(hash(path.resolve()))}"
-    if name in _loaded:
-        return _loaded[name]
+    outside = f"lockstep_outside_{path.stem}_{abs(hash(path.resolve()))}"
+    name = f"{implementations.__name__}.{path.stem}" if is_own else outside
+    if name not in _loaded:
+        sys.modules.pop(name, None)
+        _loaded[name] = importlib.import_module(name) if is_own else _execute(name, path)
+    return _loaded[name]
+
+
+def _execute(name: str, path: Path) -> ModuleType:
+    """Import a file that no finder knows, under this name."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    _loaded[name] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -67,8 +65,13 @@ _INSTALLED = {"site-packages", "dist-packages"}
 _STANDARD = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
 
 
-class BaseModules:
-    """A context in which imports find a checkout of another revision, `worktree`.
+_of_checkouts: dict[Path, dict[str, ModuleType]] = {}
+"""The modules that `base_modules` has imported from each checkout."""
+
+
+@contextmanager
+def base_modules(worktree: Path, repository: Path) -> Iterator[None]:
+    """Let imports find a checkout of another revision, `worktree`.
 
     On entry, modules of the `repository` are removed from `sys.modules`, and its entries of
     `sys.path` are replaced by the same folders of the checkout. Code that already refers to such
@@ -83,37 +86,25 @@ class BaseModules:
       ImportError: on exit, if a finder that ignores `sys.path` has imported modules of the working
         tree, which would have been measured instead of the base's.
     """
-
-    def __init__(self, worktree: Path, repository: Path) -> None:
-        self._worktree = worktree
-        self._repository = repository
-        self._own: dict[str, ModuleType] = {}
-        self._aside: dict[str, ModuleType] = {}
-        self._path: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._aside = modules_of(self._repository)
-        self._path = list(sys.path)
-        _replace(self._aside, self._own)
-        sys.path[:] = [self._counterpart(entry) for entry in sys.path]
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._own = modules_of(self._worktree)
-        strays = modules_of(self._repository)
-        _replace(self._own | strays, self._aside)
-        sys.path[:] = self._path
-        if strays and error is None:
-            raise ImportError(
-                f"the base revision imported {', '.join(sorted(strays))} from the working tree, by "
-                "an import hook that ignores sys.path, so that the two cannot be compared"
-            )
-
-    def _counterpart(self, entry: str) -> str:
-        """Map an entry of `sys.path` in the repository to the checkout; keep other entries."""
-        path = Path(entry).resolve()  # an empty entry is the working directory
-        own = is_of(path, self._repository)
-        return str(self._worktree / path.relative_to(self._repository)) if own else entry
+    aside, path = modules_of(repository), list(sys.path)
+    _replace(aside, _of_checkouts.get(worktree, {}))
+    places = [Path(entry).resolve() for entry in path]  # an empty entry is the working directory
+    sys.path[:] = [
+        str(worktree / place.relative_to(repository)) if is_of(str(place), repository) else entry
+        for entry, place in zip(path, places, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        own = _of_checkouts[worktree] = modules_of(worktree)
+        strays = modules_of(repository)
+        _replace(own | strays, aside)
+        sys.path[:] = path
+    if strays:
+        raise ImportError(
+            f"the base revision imported {', '.join(sorted(strays))} from the working tree, by an "
+            "import hook that ignores sys.path, so that the two cannot be compared"
+        )
 
 
 def _replace(modules: Mapping[str, ModuleType], by: Mapping[str, ModuleType]) -> None:
@@ -129,18 +120,15 @@ def modules_of(repository: Path) -> dict[str, ModuleType]:
         # getattr would make some modules import others.
         names = getattr(module, "__dict__", {})
         place = names.get("__file__") or next(iter(names.get("__path__") or ()), None)
-        if name != "__main__" and isinstance(place, str) and _is_inside(place, repository):
+        if name != "__main__" and isinstance(place, str) and is_of(place, repository):
             modules[name] = module
     return modules
 
 
 @cache
-def _is_inside(place: str, repository: Path) -> bool:
-    return is_of(Path(place).resolve(), repository)
-
-
-def is_of(path: Path, repository: Path) -> bool:
-    """Whether a resolved path belongs to a repository, and is not installed or cloned inside it."""
+def is_of(place: str, repository: Path) -> bool:
+    """Whether a file or folder belongs to a repository, and is not installed or cloned inside."""
+    path = Path(place).resolve()
     other = any(path.is_relative_to(folder) for folder in _STANDARD) or _INSTALLED & {*path.parts}
     if other or not path.is_relative_to(repository):
         return False

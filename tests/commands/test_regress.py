@@ -23,7 +23,7 @@ from bench.records import store
 from bench.records.cells import base_of
 from bench.records.git_files import RevisionError
 from bench.records.paths import ROOT
-from bench.worker.file_loader import BaseModules, load
+from bench.worker.file_loader import base_modules, load
 from tests.slow import slow
 
 SMALL = ("--workloads", "mlp", "--meshes", "data=2", "--launches", "1", "--run", "r")
@@ -473,14 +473,13 @@ def test_a_base_imports_its_own_helpers(two_states: tuple[Path, Path]) -> None:
     head, base = two_states
     step = load(head / "step.py")
     modules, path = dict(sys.modules), list(sys.path)
-    own = BaseModules(base, head)
-    with own:
+    with base_modules(base, head):
         old = load(base / "step.py")
     assert (step.which.STATE, old.which.STATE) == ("head", "base")
     assert sys.modules == modules
     assert sys.path == path
     # What it imports later is the base's as well, and imported once.
-    with own:
+    with base_modules(base, head):
         assert old.later() == "base"
         assert sys.modules["helpers_of_a_gate.which"] is old.which
     assert step.later() == "head"
@@ -491,7 +490,7 @@ def test_a_failed_import_restores_everything(two_states: tuple[Path, Path]) -> N
     (base / "src/helpers_of_a_gate/which.py").unlink()
     load(head / "step.py")
     modules, path = dict(sys.modules), list(sys.path)
-    with pytest.raises(ImportError, match="which"), BaseModules(base, head):
+    with pytest.raises(ImportError, match="which"), base_modules(base, head):
         load(base / "step.py")
     assert sys.modules == modules
     assert sys.path == path
@@ -505,7 +504,7 @@ def test_helpers_that_are_not_found_by_the_path_are_noticed(two_states: tuple[Pa
     # As a finder of an editable installation does, which knows folders of its own.
     (base / "step.py").write_text(f"import sys\nsys.path.insert(0, {str(head / 'src')!r})\n{STRAY}")
     message = r"imported helpers_of_a_gate, helpers_of_a_gate\.which from the working tree"
-    with pytest.raises(ImportError, match=message), BaseModules(base, head):
+    with pytest.raises(ImportError, match=message), base_modules(base, head):
         load(base / "step.py")
     assert "helpers_of_a_gate" not in sys.modules
 
@@ -521,7 +520,7 @@ def test_what_is_installed_or_cloned_in_a_repository_is_not_its_own(
         (package / "__init__.py").touch()
         monkeypatch.syspath_prepend(str(package.parent))
     (cloned.parent / ".git").mkdir()
-    with BaseModules(base, head):
+    with base_modules(base, head):
         assert load(base / "step.py").which.STATE == "base"
         __import__("installed_in_a_gate")
         __import__("cloned_in_a_gate")
