@@ -42,7 +42,7 @@ from bench.worker.prove.failures import (
 )
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import state_errors
-from bench.worker.prove.repeated_turns import repetition
+from bench.worker.prove.repeated_turns import can_be_repeated
 from bench.worker.prove.spot_checks import SpotChecks
 from bench.worker.read.compilation import CompilationLog
 from bench.worker.time.clock import Arm, measure
@@ -235,8 +235,7 @@ def test_reading_a_state_is_no_work_between_turns(arm, monkeypatch):
 
 
 def test_no_turn_is_repeated_from_a_state_in_another_process(arm):
-    foreign, reasons = arm("foreign_good").warm_up(), []
-    assert repetition(foreign, 8, reasons.append) is None
+    assert not can_be_repeated(arm("foreign_good").warm_up())
 
 
 def test_answering_an_empty_request_is_no_work_between_turns(arm, monkeypatch):

@@ -552,9 +552,8 @@ def test_what_a_check_needs_is_traced_before_the_rounds(mesh, programs, problem,
     monkeypatch.setattr(jax, "eval_shape", eval_shape)
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
-        span.before(arm)
-        arm.run(span.steps)
-        span.after(arm)
+        with span.check:
+            arm.run(span.steps)
         checks.verify(lambda _: None)
     finally:
         jax.monitoring.unregister_event_duration_listener(note)

@@ -6,14 +6,13 @@ spans than in checked ones. It then reaches another state than as many steps in 
 
 import secrets
 import time
-from collections.abc import Callable
 
 import jax
 
 from bench.worker.prove.carried_state import Flat, flat
 from bench.worker.prove.relative_errors import ROUNDINGS, distance
 from bench.worker.prove.state_reader import StateCopy, is_elsewhere
-from bench.worker.time.clock import Arm, CheckedSpan
+from bench.worker.time.clock import Arm
 
 LONGEST = 3
 """Most steps of a short span."""
@@ -24,27 +23,15 @@ SHARE = 0.1
 below, and leaving out one of ten updates above."""
 
 
-def repetition(arm: Arm, steps: int, convict: Callable[[str], None]) -> CheckedSpan | None:
-    """Return a check of an arm's whole turn of `steps` steps; None if it cannot be repeated.
+def can_be_repeated(arm: Arm) -> bool:
+    """Whether an arm's turns can be repeated.
 
     A step that changes its state in place may hold on to it, a foreign step's state is in another
-    process, and accelerators may lack the memory for a second state. `convict` is called with what
-    is wrong with the turn.
+    process, and accelerators may lack the memory for a second state.
     """
     alone = jax.process_count() == 1 and jax.default_backend() == "cpu"
     is_here = arm.train_step is not None and not is_elsewhere(arm.train_step)
-    if not (alone and arm.rebuilds_state and is_here):
-        return None
-    starts: list[StateCopy] = []
-
-    def before(arm: Arm) -> None:
-        starts.append(StateCopy(arm.state, replicas=False))
-
-    def after(arm: Arm) -> None:
-        if why := why_other(arm, starts[0], steps):
-            convict(why)
-
-    return CheckedSpan(True, 0, wait_each=False, before=before, after=after)
+    return alone and arm.rebuilds_state and is_here
 
 
 def why_other(arm: Arm, start: StateCopy, steps: int) -> str:

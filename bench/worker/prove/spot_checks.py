@@ -10,7 +10,8 @@ docs/design/proving.md, "Proved while it is timed".
 import random
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,7 +28,7 @@ from bench.worker.prove.due_updates import DueUpdates, LastCheck
 from bench.worker.prove.failures import WrongStepError, failure
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.relative_errors import ROUNDINGS, distance, length
-from bench.worker.prove.repeated_turns import repetition
+from bench.worker.prove.repeated_turns import can_be_repeated, why_other
 from bench.worker.prove.span_comparison import (
     Comparison,
     nearby_check,
@@ -37,8 +38,8 @@ from bench.worker.prove.span_comparison import (
     why_wrong_state,
 )
 from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_not_finite
-from bench.worker.prove.span_records import Pending, SpanRecord, pending, read_moment
-from bench.worker.prove.state_reader import HostState, StateReader, digest_of, scalars
+from bench.worker.prove.span_records import SpanRecord, pending, read_moment
+from bench.worker.prove.state_reader import HostState, StateCopy, StateReader, digest_of, scalars
 from bench.worker.prove.statistical_proof import why_not_training
 from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.time.clock import Arm, CheckedSpan
@@ -163,20 +164,17 @@ class SpotChecks:
             watched.due.pop(0)
         where = "after the last round" if number is None else f"in round {number + 1}"
 
-        taken: list[Pending] = []
-        times: list[float] = []
-
-        def before(arm: Arm) -> None:
-            times.append(time.monotonic())
-            taken.append(pending(self.gate, watched.reader, arm.state))
-            times.append(time.monotonic())
-
-        def after(arm: Arm) -> None:
-            times.append(time.monotonic())
-            states = taken[0], pending(self.gate, watched.reader, arm.state)
-            loss = float(private(arm.losses[-1][1]))
+        @contextmanager
+        def check() -> Iterator[None]:
+            began = time.monotonic()
+            before = pending(self.gate, watched.reader, arm.state)
+            read_at = time.monotonic()
+            yield
             # A turn that is taken anyway is not the check's time.
-            took_s = time.monotonic() - times[0] - taken_anyway * (times[2] - times[1])
+            began += taken_anyway * (time.monotonic() - read_at)
+            states = before, pending(self.gate, watched.reader, arm.state)
+            loss = float(private(arm.losses[-1][1]))
+            took_s = time.monotonic() - began
             self._kept.append(
                 SpanRecord(
                     self.gate, watched.reader, arm, where, arm.steps - steps + 1, steps, states,
@@ -195,7 +193,7 @@ class SpotChecks:
         elif not known:
             steps = 1  # the second loss depends on what is unknown, such as the optimizer's state
         taken_anyway = whole and number is not None
-        return CheckedSpan(first, 0 if whole else steps, wait_each, before, after)
+        return CheckedSpan(first, 0 if whole else steps, wait_each, check())
 
     def _repetition(self, arm: Arm, number: int, in_turn: int) -> CheckedSpan | None:
         """Repeat a long turn in one round, from a copy of its state; None in other rounds."""
@@ -204,11 +202,15 @@ class SpotChecks:
             return None
         watched.repeats = self.rounds
 
-        def convict(why: str) -> None:
-            steps = _named(arm.steps - in_turn + 1, in_turn)
-            self.reasons[arm.name] = f"{steps}, in round {number + 1}: {why}"
+        @contextmanager
+        def check() -> Iterator[None]:
+            start = StateCopy(arm.state, replicas=False)
+            yield
+            if why := why_other(arm, start, in_turn):
+                steps = _named(arm.steps - in_turn + 1, in_turn)
+                self.reasons[arm.name] = f"{steps}, in round {number + 1}: {why}"
 
-        return repetition(arm, in_turn, convict)
+        return CheckedSpan(True, 0, False, check()) if can_be_repeated(arm) else None
 
     def finish(self, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
         """Check the last spans, and suspected arms again; then check that no work continues."""
@@ -222,9 +224,8 @@ class SpotChecks:
                     continue
                 if (checked := self.checked_span(arm, None, self._in_turn)) is not None:
                     turn_of(arm.name)
-                    checked.before(arm)
-                    arm.run_spans([(checked.steps or self._in_turn, checked.wait_each)])
-                    checked.after(arm)
+                    with checked.check:
+                        arm.run_spans([(checked.steps or self._in_turn, checked.wait_each)])
             self.verify(turn_of)
         for arm in arms if is_late() else ():
             turn_of(arm.name)

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -164,15 +164,15 @@ def latency_steps(steps: int) -> int:
 
 @dataclass(frozen=True)
 class CheckedSpan:
-    """Spans with a check of the states before and after: a turn's own, or an extra, untimed one."""
+    """Spans that are checked as a whole: a turn's own, or an extra, untimed one."""
 
     first: bool
     """Whether an extra span is the first of its turn; otherwise it is the last."""
     steps: int
     """Steps of the extra span; 0 if the turn's own spans are checked together."""
     wait_each: bool
-    before: Callable[[Arm], None]
-    after: Callable[[Arm], None]
+    check: AbstractContextManager[None]
+    """A context of the spans, which reads the states before and after."""
 
 
 def _move(number: int, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> None:
@@ -205,16 +205,13 @@ def take_turn(
     if checked is not None and checked.steps:
         groups.insert(0 if checked.first else 1, ([(checked.steps, checked.wait_each)], True))
     for group, is_checked in groups:
-        if checked is not None and is_checked:
-            checked.before(arm)
-        if checked is not None:
-            read()  # what is done for a check counts for no turn
-        programs = log.programs
-        took = arm.run_spans(group)
-        if group is spans:
-            found = took, log.programs - programs, read()
-        if checked is not None and is_checked:
-            checked.after(arm)
+        with checked.check if checked is not None and is_checked else nullcontext():
+            if checked is not None:
+                read()  # what is done for a check counts for no turn
+            programs = log.programs
+            took = arm.run_spans(group)
+            if group is spans:
+                found = took, log.programs - programs, read()
     if checked is not None:
         read()
     return found
