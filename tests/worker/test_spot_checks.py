@@ -500,7 +500,6 @@ def test_a_suspicion_outlives_some_clean_checks(gate, mesh, problem, monkeypatch
             return "wrong"
 
     monkeypatch.setattr(spot_checks, "Comparison", Found)
-    monkeypatch.setattr(spot_checks, "nearby_check", lambda *_: None)
     why, _ = checked(gate, jit_spmd.build(problem, mesh), problem, len(following), seconds=1e-9)
     assert ("wrong" in why) == fails
 

@@ -18,7 +18,7 @@ from bench.worker.prove.relative_errors import (
     rms,
     update_errors,
 )
-from bench.worker.prove.span_diagnosis import FLOOR, NEAR, named_loss, named_update, unexplained
+from bench.worker.prove.span_diagnosis import FLOOR, named_loss, named_update, unexplained
 from bench.worker.prove.span_records import SpanRecord, pending
 from bench.worker.prove.state_reader import StateReader, moments
 from bench.worker.prove.timed_reference import ReferenceSteps
@@ -37,28 +37,23 @@ class Comparison:
 
     Where the reference does not move, the arm must not move either, and the moments of its
     optimizer, which may accumulate gradients for a later update, are compared instead.
-
-    `ends` are the right parameters after the span, if not those of `right`. In that case, the
-    reference's own rounding is neither measured nor allowed for.
     """
 
-    def __init__(self, span: SpanRecord, right: ReferenceSteps, ends: Flat | None = None) -> None:
+    def __init__(self, span: SpanRecord, right: ReferenceSteps) -> None:
         gate, self._kept, self._right = span.gate, span, right
         self._expected = gate.expected(AS_TIMED)
-        before, after = span.before, span.after
-        start, ours = map(snapshot, (before.params, after.params))
-        theirs = snapshot(right.end.params) if ends is None else ends
+        states = span.before, span.after, right.end
+        start, ours, theirs = (snapshot(state.params) for state in states)
         floor = FLOOR * (2.0**-23 * length(start) + gate.timed_eps * _first_update(gate))
         self._size = distance(theirs, start)
         self._moving = self._size != 0
         self._strays = not self._moving and not distance(ours, start) <= floor
         if not self._moving:
-            states = before, after, right.end
             start, ours, theirs = (moments(state.opt_state) for state in states)
             self._size = distance(theirs, start)
             floor = FLOOR * 2.0**-23 * length(start)
-        self._start, self._floor = start, floor
-        loss_error, self._updates = self._errors(theirs, right.loss, ours, span.loss)
+        self._start, self._theirs, self._floor = start, theirs, floor
+        loss_error, self._updates = self._errors(ours, span.loss)
         self.check = ProofCheck(
             name=NAME,
             loss_error=loss_error,
@@ -67,27 +62,23 @@ class Comparison:
             update_tolerance=self._expected.tolerance[1],
         )
         self._more = 0.0, 0.0
-        if ends is None and not self.is_right:
-            other = span.stepped(apart=True)
-            end = other.end
+        if not self.is_right:
+            other, end, _ = span.stepped(apart=True)
             seen = snapshot(end.params) if self._moving else moments(end.opt_state)
-            seen = {path: seen[path] for path in ours}
-            loss, updates = self._errors(theirs, right.loss, seen, other.loss)
+            loss, updates = self._errors(seen, other)
             update, wide = max(updates.values(), default=0.0), self._expected.wide[1]
             self._more = ROUNDINGS * loss, allowed(update, wide)
             self.check["loss_tolerance"] += self._more[0]
             self.check["update_tolerance"] += self._more[1]
 
-    def _errors(
-        self, theirs: Flat, their_loss: float, ours: Flat, loss: float
-    ) -> tuple[float, dict[str, float]]:
+    def _errors(self, ours: Flat, loss: float) -> tuple[float, dict[str, float]]:
         """Return the errors of a loss and of each parameter's update, beyond mere rounding."""
         # Near a minimum, losses and gradients are pure rounding.
         blur = FLOOR * self._kept.gate.timed_eps * abs(self._kept.gate.first_loss)
-        masks = self._expected.mask if self._moving else None
+        mask = self._expected.mask if self._moving else None
         floor = self._floor / (self._size or 1.0)
-        updates = update_errors(ours, theirs, self._start, masks, self._size)
-        off = _beyond(abs(loss - their_loss), blur) / (abs(their_loss) or 1.0)
+        updates = update_errors(ours, self._theirs, self._start, mask, self._size)
+        off = _beyond(abs(loss - self._right.loss), blur) / (abs(self._right.loss) or 1.0)
         return off, {path: _beyond(error, floor) for path, error in updates.items()}
 
     def _within(self, loss_tolerance: float, update_tolerance: float) -> bool:
@@ -135,23 +126,6 @@ def reads_rightly(gate: Gate, reader: StateReader, arm: Arm) -> bool:
     span.read()
     found = Comparison(span, span.stepped())
     return all(process_exchange.gather(found.is_right and found.check["update_error"] < inf))
-
-
-def nearby_check(span: SpanRecord, other: SpanRecord, right: ReferenceSteps) -> ProofCheck | None:
-    """Compare a span with the reference's update from the start of another one.
-
-    The starts may differ only by rounding. None if they differ more, or if the errors exceed the
-    tolerances: then only the reference's steps from the span's own start can decide.
-    """
-    if span.steps != other.steps or span.before.model_state:
-        return None
-    starts = [snapshot(one.before.params) for one in (span, other)]
-    end = snapshot(right.end.params)
-    if not distance(*starts) <= NEAR * distance(end, starts[1]):
-        return None
-    ends = {path: leaf + (end[path] - starts[1][path]) for path, leaf in starts[0].items()}
-    found = Comparison(span, right, ends)
-    return found.check if found.is_right and not why_lost(span, right) else None
 
 
 @cache

@@ -31,7 +31,6 @@ from bench.worker.prove.relative_errors import ROUNDINGS, distance, length
 from bench.worker.prove.repeated_turns import can_be_repeated, why_other
 from bench.worker.prove.span_comparison import (
     Comparison,
-    nearby_check,
     reads_rightly,
     why_drifting,
     why_lost,
@@ -280,15 +279,11 @@ class SpotChecks:
         return [self._kept[number] for number in process_exchange.from_main(order)]
 
     def _reach(self, kept: SpanRecord) -> _ReferenceRun:
-        """Run the reference over a span, unless its last run began in an equal state or nearby."""
-        if (last := self._reached) is not None:
-            if last.kept.like == kept.like:
-                return last
-            if last.check and (check := nearby_check(kept, last.kept, last.right)):
-                return _ReferenceRun(kept, last.right, check)
-        began = time.monotonic()
-        self._reached = _ReferenceRun(kept, kept.stepped())
-        self._step_s = (time.monotonic() - began) / kept.steps
+        """Run the reference over a span, unless its last run began in an equal state."""
+        if self._reached is None or self._reached.kept.like != kept.like:
+            began = time.monotonic()
+            self._reached = _ReferenceRun(kept, kept.stepped())
+            self._step_s = (time.monotonic() - began) / kept.steps
         return self._reached
 
     def _plan(self, cost_s: float) -> None:
