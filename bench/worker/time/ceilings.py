@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,6 @@ _AXIS = "devices"
 _SCALE = 1 - 2.0**-20
 """Factor of the Scale kernel: nearly 1, so that the values stay normal numbers."""
 
-T = TypeVar("T")
 Call = Callable[[], jax.Array]
 """Launches a program, and returns its output."""
 
@@ -103,7 +102,7 @@ def sizes(own: Mesh) -> tuple[int, int]:
             array = CACHE_MULTIPLE * cache_bytes(own.size) // own.size
         return memory, array
 
-    (memory, array), _ = everywhere(here)
+    memory, array = in_all_processes(here)
     room = int(SHARE_OF_MEMORY * memory)
     return room, min(room, max(process_exchange.gather(array)))
 
@@ -172,37 +171,24 @@ def best_rate(
 def fastest(make: Callable[[], Call]) -> float:
     """Return the seconds per call of the best repetition, timed by its slowest process."""
     # All processes compile and allocate before any of them waits for others in a collective.
-    call, _ = everywhere(make)
-    everywhere(partial(repeat, call, 1))
+    call = in_all_processes(make)
+    in_all_processes(partial(repeat, call, 1))
     best, calls, in_vain = float("inf"), 1, 0
-    while in_vain < PATIENCE:
-        _, took_s = everywhere(partial(repeat, call, calls))
+    while in_vain < PATIENCE:  # all processes start together, and the slowest one's time counts
+        took_s = max(process_exchange.gather(in_all_processes(partial(repeat, call, calls))))
         in_vain = 0 if took_s / calls < (1 - GAIN) * best else in_vain + 1
         best = min(best, took_s / calls)
         calls = max(calls, round(REPETITION_S / best))
     return best
 
 
-def repeat(call: Call, times: int) -> None:
-    """Call a program several times and wait once, as in a span of steps."""
+def repeat(call: Call, times: int) -> float:
+    """Call a program several times and wait once, as in a span of steps; return the seconds."""
+    start = time.perf_counter()
     for _ in range(times):
         output = call()
     output.block_until_ready()
-
-
-def everywhere(action: Callable[[], T]) -> tuple[T, float]:
-    """Run an action in all processes at once; each starts when all have ended the previous one.
-
-    Return its result in this process, and the seconds of the slowest process. EndedError in all
-    processes if it fails in one.
-    """
-
-    def timed() -> tuple[T, float]:
-        start = time.perf_counter()
-        return action(), time.perf_counter() - start
-
-    result, took_s = in_all_processes(timed)
-    return result, max(process_exchange.gather(took_s))
+    return time.perf_counter() - start
 
 
 def filled(mesh: Mesh, shape: tuple[int, ...], value: float, dtype: Any = jnp.float32) -> jax.Array:
