@@ -23,12 +23,12 @@ Pending = Callable[[Any], Moment]
 """Reads a state after the round, given a later one of the arm."""
 
 
-def read_moment(gate: Gate, reader: StateReader, state: Any, *, moments: bool = True) -> Moment:
-    """Copy a state to the host, with or without its optimizer's moments; compare its replicas."""
+def read_moment(gate: Gate, reader: StateReader, state: Any) -> Moment:
+    """Copy a state to the host, and compare its replicas."""
     params, model_state = jax.tree.map(private, reader.parts(state))
     mask = gate.expected(AS_TIMED).mask
     drifts = find_drifts(by_path(params) | by_path(model_state, STATE), mask)
-    return reader.read(state, (params, model_state), moments=moments), drifts
+    return reader.read(state, (params, model_state)), drifts
 
 
 def pending(gate: Gate, reader: StateReader, state: Any) -> Pending:

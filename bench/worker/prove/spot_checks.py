@@ -130,7 +130,7 @@ class SpotChecks:
                 reader = StateReader(arm.train_step, self.gate.timed, arm.state)
                 if reader.guesses and not reads_rightly(self.gate, reader, arm):
                     reader.optimizer = None
-                held, _ = read_moment(self.gate, reader, arm.state, moments=False)
+                held, _ = read_moment(self.gate, reader, arm.state)
                 left, repeats = self._left(arm.steps, held), 1 + secrets.randbelow(most)
                 self._watched[arm.name] = _WatchedArm(reader, left, repeats)
         turn_of("")

@@ -128,13 +128,8 @@ class StateReader:
         leaves = jax.tree.leaves(state)
         return self._parts.unflatten(leaves[at] for at in self._own)
 
-    def read(
-        self, state: Any, parts: tuple[Params, ModelState], *, moments: bool = True
-    ) -> HostState:
-        """Copy a state, given its parts, to the host; a collective if it is sharded over processes.
-
-        Without `moments`, empty arrays take their place.
-        """
+    def read(self, state: Any, parts: tuple[Params, ModelState]) -> HostState:
+        """Copy a state, given its parts, to the host: a collective if processes share arrays."""
         params, model_state = on_host(parts)
         if self.optimizer is None:
             return HostState(params, None, model_state)
@@ -148,8 +143,6 @@ class StateReader:
         def in_layout(part: Any, wanted: Any) -> Any:
             if not is_moment(part):
                 return on_host(part) if wanted.shape else on_host(part).ravel()[0]
-            if not moments:
-                return scalars(wanted)
             replaced = list(leaves)
             for number, own in zip(self.held, part, strict=True):
                 for leaf in jax.tree.leaves(own):  # none if the parameter has no such moment
