@@ -37,9 +37,3 @@ def test_a_state_outlives_its_donation_with_its_replicas_and_numbers():
     assert made["anywhere"].committed is False
     assert made["host"].tolist() == [0.0, 0.0]
     assert made["calls"] == 3
-
-
-def test_leaves_that_were_not_copied_are_those_of_a_later_state():
-    copied = StateCopy([jnp.zeros(1), jnp.zeros(1)], [1])
-    made = copied.restored([jnp.ones(1), jnp.ones(1)])
-    assert [float(leaf[0]) for leaf in made] == [1.0, 0.0]

@@ -19,8 +19,8 @@ from bench.worker.time.clock import Arm
 
 Moment = tuple[HostState, dict[str, Drift]]
 """An arm's state at one moment, and the arrays whose replicas differ, by name."""
-Pending = Callable[[Any], Moment]
-"""Reads a state after the round, given a later one of the arm."""
+Pending = Callable[[], Moment]
+"""Reads a state after the round."""
 
 
 def read_moment(gate: Gate, reader: StateReader, state: Any) -> Moment:
@@ -38,9 +38,9 @@ def pending(gate: Gate, reader: StateReader, state: Any) -> Pending:
     """
     if reader.is_plain or reader.is_elsewhere:
         moment = read_moment(gate, reader, state)
-        return lambda _: moment
-    copy = StateCopy(state, reader.places)
-    return lambda later: read_moment(gate, reader, copy.restored(later))
+        return lambda: moment
+    copy = StateCopy(state)
+    return lambda: read_moment(gate, reader, copy.restored())
 
 
 @dataclass
@@ -66,7 +66,7 @@ class SpanRecord:
 
     def read(self) -> None:
         """Read the states, which may call the file's functions; no span follows in this round."""
-        read = [taken(self.arm.state) for taken in self.taken]
+        read = [taken() for taken in self.taken]
         (self.before, self.after), self.drifts = zip(*read, strict=True)
 
     def starts_like(self, other: SpanRecord) -> bool:

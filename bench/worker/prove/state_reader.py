@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -113,14 +113,6 @@ class StateReader:
             self.optimizer = place, jax.tree.structure(shapes)
             self.guesses = any(own) and not likeness(place)
 
-    @property
-    def places(self) -> list[int] | None:
-        """Return the indices of the leaves that reading needs; None if it may need all."""
-        if self.optimizer is None or self._parts.num_leaves > len(self.held):
-            return None
-        first, tree = self.optimizer
-        return [*self.held, *range(first, first + tree.num_leaves)]
-
     def parts(self, state: Any) -> tuple[Params, ModelState]:
         """Return the parameters and the model state of a state; `params` may raise anything."""
         if not self.is_plain:
@@ -162,28 +154,20 @@ class StateReader:
 class StateCopy:
     """The arrays of a state, copied to the host shard by shard: replicas may differ.
 
-    With `places`, only leaves of these indices are copied; without `replicas`, one stands for all.
+    Without `replicas`, one stands for all.
     """
 
-    def __init__(
-        self, state: Any, places: Iterable[int] | None = None, *, replicas: bool = True
-    ) -> None:
-        flattened: tuple[list[Any], Any] = jax.tree.flatten(state)
-        leaves, self._tree = flattened
-        chosen = range(len(leaves)) if places is None else places
-        self.kept = {place: _kept(leaves[place], replicas=replicas) for place in chosen}
-        """For each leaf that is copied, a function that makes it again."""
+    def __init__(self, state: Any, *, replicas: bool = True) -> None:
+        leaves, self._tree = jax.tree.flatten(state)
+        self._kept = [_kept(leaf, replicas=replicas) for leaf in leaves]
 
-    def restored(self, later: Any = None) -> Any:
-        """Make a state from the copies, and from a later state's leaves where none were copied."""
-        leaves = jax.tree.leaves(later)
-        places = range(self._tree.num_leaves)
-        made = (self.kept[at]() if at in self.kept else leaves[at] for at in places)
-        return jax.tree.unflatten(self._tree, made)
+    def restored(self) -> Any:
+        """Make a state from the copies."""
+        return jax.tree.unflatten(self._tree, [make() for make in self._kept])
 
 
 def _kept(leaf: Any, *, replicas: bool) -> Callable[[], Any]:
-    """Copy a leaf, for `StateCopy.kept`."""
+    """Copy a leaf; return a function that makes it again."""
     own = private(leaf) if hasattr(leaf, "shape") else leaf
     if not isinstance(own, jax.Array):
         return lambda: own
