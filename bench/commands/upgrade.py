@@ -1,19 +1,25 @@
 """`python -m bench upgrade --from jax==0.10.2`: did another jax version make steps slower?"""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import typer
 
 from bench.commands import run
-from bench.commands.exits import OptionParser, refuse
+from bench.commands.exits import OptionParser, refuse, termination_as_interrupt
 from bench.measure.processes.guard import Guard
 from bench.records.host import installed
 from bench.records.paths import as_typed
 from bench.records.variants import is_requirement
 
 SETTINGS = run.SETTINGS
+
+_INSIDE = "LOCKSTEP_UPGRADED"
+"""Environment variable of a process that runs in the environment of `--to`."""
 
 
 def upgrade(context: typer.Context) -> None:
@@ -32,7 +38,7 @@ def upgrade(context: typer.Context) -> None:
             refuse(f"--{name}: {text!r} is not a version, such as jax==0.10.2")
     if "from" not in named:
         refuse(f"name the version to compare with: {as_typed('upgrade')} --from jax==0.10.2")
-    if "to" not in named and not parsed.bisect:
+    if not parsed.bisect and ("to" not in named or _INSIDE in os.environ):
         words.insert(0, f"--base-revision={named['from']}")
         raise typer.Exit(run.run_pytest(words, "regress_plugin"))
     asked, _, first = named["from"].partition("==")
@@ -45,12 +51,10 @@ def upgrade(context: typer.Context) -> None:
     if wrong := sorted(chosen & {"--allow-undecided", "--dry-run", "--run"}):
         refuse(f"--bisect makes several runs, which must all decide; omit {' and '.join(wrong)}")
     here = make_environment(named["to"]) if "to" in named else None
-
-    def gate(base: str) -> int:
-        command = [str(here.python) if here else sys.executable, "-m", "bench", "upgrade"]
-        with Guard([*command, "--from", base, *words]) as child:
-            return cast("int", child.code())
-
+    if here:
+        words = ["--to", named["to"], *words]
+        os.environ[_INSIDE] = "yes"
+    gate = partial(_compare, str(here.python) if here else sys.executable, words)
     if not parsed.bisect:
         raise typer.Exit(gate(named["from"]))
     present = here.versions if here else installed([package])
@@ -64,6 +68,17 @@ def upgrade(context: typer.Context) -> None:
     raise typer.Exit(code)
 
 
+def _compare(python: str, words: Sequence[str], base: str) -> int:
+    """Compare with a version in a process of this Python; returns the exit code of `regress`."""
+    command = [python, "-m", "bench", "upgrade", "--from", base, *words]
+    with termination_as_interrupt(), Guard(command) as child:
+        try:
+            return cast("int", child.code())
+        except KeyboardInterrupt:  # only this process has got it; the other builds its report
+            os.kill(child.pid, signal.SIGINT)
+            return cast("int", child.code())
+
+
 def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
     """Find the version after which the steps became slower; return exit code and result in words.
 
@@ -74,14 +89,11 @@ def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, st
     while high > low:
         # The oldest comes first: if it is no faster, there is nothing to find.
         middle = (low + high) // 2 if low else 0
-        code = gate(versions[middle])
-        if code == 1:
-            low = middle + 1
-        elif code == 0:
-            high = middle
-        else:
-            said = f"the comparison with {versions[middle]} was inconclusive: exit code {code}"
-            return code, said
+        base = versions[middle]
+        code = gate(base)
+        if code not in (0, 1):
+            return code, f"the comparison with {base} was inconclusive: exit code {code}"
+        low, high = (middle + 1, high) if code else (low, middle)
     if not low:
         return 0, f"not slower than with {versions[0]}"
     return 1, f"slower since {versions[low]}: {versions[-1]} is slower than {versions[low - 1]}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
 import time
 
 import psutil
 import pytest
-from fronts import Front
+from fronts import FRONT, Front
 
 from bench.commands.upgrade import bisect
 from bench.records.paths import ROOT
@@ -45,6 +47,39 @@ def test_a_step_is_compared_with_itself_under_another_jax(front: Front) -> None:
     assert "all in processes of their own" in summary
     assert ", jax 0.11.0, flax 0.12.8`." in summary
     assert "    python -m bench upgrade --from jax==0.11.0" in summary
+
+
+@pytest.mark.slow
+def test_the_comparison_of_two_other_versions_says_how_to_repeat_it(front: Front) -> None:
+    front.told(equal=True)
+    python = f'#!/bin/sh\n[ "$2" = bench ] && shift 2\nexec {sys.executable} {FRONT} "$@"\n'
+    front.environment["FAKE_UV_PYTHON"] = python
+    words = ("upgrade", "--from", "jax==0.11.0", "--to", "jax==0.12.0", *PLAN)
+    done = front(*words, "--run", "r")
+    assert done.code == 0, done
+    assert "No regression in 1 comparison with jax==0.11.0" in done.out
+    summary = (front.folder / "reports/r/regress.md").read_text()
+    assert f"    python -m bench {' '.join(words)}\n" in summary
+
+
+@pytest.mark.parametrize("more", [(), ("--bisect",)])
+def test_a_comparison_is_interrupted_like_any_run(front: Front, more: tuple[str, ...]) -> None:
+    front.environment["FAKE_UV_PYTHON"] = """#!/bin/sh
+    trap 'echo its report; exit 130' INT
+    sleep 1  # until it is waited for
+    echo "$@"
+    while :; do sleep 0.05; done
+    """
+    versions = ("--from", "jax==0.11.0", "--to", "jax==0.12.0")
+    with front.start("upgrade", *versions, *more, *PLAN) as command:
+        assert command.stdout
+        told = command.stdout.readline()
+        command.send_signal(signal.SIGINT)
+        rest = command.stdout.read()
+    assert {"--from jax==0.11.0", "--to jax==0.12.0"} <= set(re.findall(r"--\w+ jax\S*", told))
+    assert "--bisect" not in told
+    assert rest.startswith("its report\n")
+    assert command.returncode == 130
 
 
 @pytest.mark.parametrize(

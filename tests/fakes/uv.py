@@ -1,6 +1,7 @@
 """Stands in for uv: knows two Pythons, of which only the older one can have jax 0.10.
 
-Its calls are appended to FAKE_UV_LOG.
+Its calls are appended to FAKE_UV_LOG. FAKE_UV_PYTHON is the script that stands in for the Python
+of the environments that it makes.
 """
 
 from __future__ import annotations
@@ -44,5 +45,9 @@ match words:
     case ["venv", *_, folder]:
         for part in ("bin", "lib/site-packages"):
             Path(folder, part).mkdir(parents=True)
+        if "FAKE_UV_PYTHON" in os.environ:
+            python = Path(folder, "bin", "python")
+            python.write_text(os.environ["FAKE_UV_PYTHON"])
+            python.chmod(0o755)
     case ["pip", "install", *_] if "FAKE_UV_BREAKS" in os.environ:
         sys.exit("the disk is full")
