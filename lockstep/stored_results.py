@@ -129,7 +129,10 @@ class Results:
         from bench.present.terminal import table  # noqa: PLC0415
 
         text = io.StringIO()
-        console = Console(file=text, width=100, highlight=False, color_system=None)
+        # In a notebook, rich would display the text instead of writing it.
+        console = Console(
+            file=text, width=100, highlight=False, color_system=None, force_jupyter=False
+        )
         for block in self.tables.comparisons:
             console.print(_title(block), markup=False, soft_wrap=True)
             console.print(table(*_HEADINGS, rows=self._lines(block)))

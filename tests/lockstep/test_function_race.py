@@ -105,6 +105,13 @@ def test_results_are_printed_and_shown_in_a_notebook(raced):
     assert "baseline" in text
 
 
+def test_a_notebook_prints_results_as_text(raced, monkeypatch):
+    text = repr(raced)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert text
+    assert repr(raced) == text
+
+
 def test_frames_have_the_columns_that_are_explained(raced):
     known = {*raced.cells, *raced.samples, *raced.verdicts}
     assert not set(lockstep.COLUMNS) - known
