@@ -303,7 +303,7 @@ def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_p
     assert not any(fact.startswith("Commit: ") for fact in found[0].facts)
 
 
-def published_daily(folder, days, upgraded):
+def published_daily(folder, days, upgraded, started="2026-10-{:02}T09:00:00+00:00"):
     """A run a day; from one of them on, with another jax, in which `pmap` is slower."""
     for day in range(1, days + 1):
         late = day >= upgraded
@@ -313,7 +313,7 @@ def published_daily(folder, days, upgraded):
         )  # fmt: skip
 
         def start(manifest, day=day, late=late):
-            manifest["started_at"] = f"2026-10-{day:02}T09:00:00+00:00"
+            manifest["started_at"] = started.format(day)
             manifest["versions"]["jax"] = "0.12.0" if late else "0.11.0"
 
         synthetic.rewrite(synthetic.write(folder, plan, f"day{day}"), "manifest", start)
@@ -335,6 +335,13 @@ def test_histories_show_what_changed_and_with_what(tmp_path, monkeypatch):
     assert len(bars) == 12
     assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
     assert "<svg" not in markdown
+
+
+def test_a_change_between_runs_of_one_day_has_a_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    hourly = "2026-10-01T{:02}:30:00+00:00"
+    for text in published_daily(tmp_path, days=12, upgraded=7, started=hourly):
+        assert "pmap, data=2, batch 64: from 2026-10-01 07:30 UTC on, the ratio is 1.0" in text
 
 
 def test_few_runs_have_no_change_points(tmp_path, monkeypatch):

@@ -99,7 +99,11 @@ def _remarks(history: History) -> Iterator[str]:
 
 
 def _day(history: History, change: Change) -> str:
-    return history.rated[change.place][0].run.manifest["started_at"][:10]
+    """Return when the first run after a change began: the day, or the minute if it has two runs."""
+    visits = history.rated[change.place - 1 : change.place + 1]
+    before, after = (run_environment.started(visit.run.manifest) for visit, _ in visits)
+    day = after.partition(" ")[0]
+    return after if before.startswith(day) else day
 
 
 def sparkline(history: History, *, markdown: bool) -> Figure | None:
