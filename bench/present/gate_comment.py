@@ -74,7 +74,8 @@ def headline(outcome: Outcome, revision: str) -> str:
     broken, slower, open_ = (len(outcome.of(w)) for w in ("broken", "slower", "undecided"))
     if outcome.ended:
         missing = sum(case.reason == NOT_MEASURED for case in outcome.cases)
-        return f"No outcome, {outcome.ended}: {missing} of {of} not measured"
+        left = f"{missing} of {of} not measured" if missing else f"{of} measured in part"
+        return f"No outcome, {outcome.ended}: {left}"
     if broken:
         return f"Broken: {broken} of {of} no longer right"
     if slower:
