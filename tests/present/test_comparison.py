@@ -513,6 +513,16 @@ def test_the_terminal_has_80_columns_and_ends_with_the_tally(reports: Path) -> N
     assert comparison_report.tally(found) in " ".join(lines)
 
 
+def test_the_page_says_what_its_step_times_are(tmp_path: Path) -> None:
+    """They are those of the reports, whose quotient is not that of the rounds' own medians."""
+    found = compared(tmp_path, PLAN, replace(PLAN, seed=2))
+    (change, *_) = (one for one in found.changes if not one.is_baseline)
+    assert change.step.value != pytest.approx(change.b["step_s"] / change.a["step_s"], rel=1e-6)
+    text = " ".join(page(found, markdown=True).split())
+    assert "As in each run's report, where it is the baseline's median times the ratio" in text
+    assert "median over all rounds" not in text
+
+
 def test_the_files_say_the_same_each_time(reports: Path, tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
