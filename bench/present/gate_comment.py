@@ -74,8 +74,7 @@ def headline(outcome: Outcome, revision: str) -> str:
     broken, slower, open_ = (len(outcome.of(w)) for w in ("broken", "slower", "undecided"))
     if outcome.ended:
         missing = sum(case.reason == NOT_MEASURED for case in outcome.cases)
-        left = f"{missing} of {of} not measured" if missing else f"{of} measured in part"
-        return f"No outcome, {outcome.ended}: {left}"
+        return f"No outcome, {outcome.ended}: {missing or 'part'} of {of} not measured"
     if broken:
         return f"Broken: {broken} of {of} no longer right"
     if slower:

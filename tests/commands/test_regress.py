@@ -404,10 +404,10 @@ def test_what_was_not_measured_is_no_outcome(tmp_path: Path) -> None:
     assert first == "### No outcome, interrupted: 1 of 2 comparisons with `main` not measured"
 
 
-def test_what_some_launches_are_missing_of_is_measured_in_part(tmp_path: Path) -> None:
+def test_a_comparison_that_lacks_launches_is_measured_in_part(tmp_path: Path) -> None:
     outcome = outcomes.judge(store.load(planted(tmp_path, same=1.0)), "interrupted")
     first = gate_comment.markdown(outcome).splitlines()[0]
-    assert first == "### No outcome, interrupted: 1 comparison with `main` measured in part"
+    assert first == "### No outcome, interrupted: part of 1 comparison with `main` not measured"
 
 
 # Git.

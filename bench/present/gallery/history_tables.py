@@ -102,8 +102,7 @@ def _day(history: History, change: Change) -> str:
     """Return when the first run after a change began: the day, or the minute if it has two runs."""
     visits = history.rated[change.place - 1 : change.place + 1]
     before, after = (run_environment.started(visit.run.manifest) for visit, _ in visits)
-    day = after.partition(" ")[0]
-    return after if before.startswith(day) else day
+    return after if before[:10] == after[:10] else after[:10]
 
 
 def sparkline(history: History, *, markdown: bool) -> Figure | None:
