@@ -13,7 +13,7 @@ from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.relative_errors import close, multiple_of, rms, unchanged
+from bench.worker.prove.relative_errors import close, multiple_of, unchanged
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
@@ -28,8 +28,6 @@ FLOOR = 8
 """Roundings, of a loss, an update or parameters, by which a right step may always be off."""
 ABOUT = 0.1
 """Relative distance for a constant factor, which compounds over several steps."""
-GROWN = 10.0
-"""Growth of the parameters since the start that is worth mentioning."""
 
 
 def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> str:
@@ -61,18 +59,14 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
 
 
 def unexplained(span: SpanRecord, right: ReferenceSteps) -> str:
-    """Describe an update that no known mistake explains, and how far the parameters have grown."""
-    trees = span.gate.reference.start, span.after.params, right.end.params
-    first, end, wanted = (vector(flat(params)) for params in trees)
+    """Describe an update that no known mistake explains."""
+    end, wanted = (vector(flat(params)) for params in (span.after.params, right.end.params))
     factor = max(0.0, multiple_of(end, wanted))
     each = factor ** (1 / span.steps)
     rest, whole = np.linalg.norm(end - factor * wanted), np.linalg.norm(end - wanted)
     if each and abs(each - 1) > NEAR and rest <= NEARER * whole:
         return f"the parameters are multiplied by about {each:.3g} in each step"
-    larger = rms(end) / (rms(first) or 1.0)
-    grown = f"; the parameters are now {larger:.2g} times as large as at first"
-    why = "the update is wrong, and no known mistake explains it"
-    return why + grown if larger > GROWN else why
+    return "the update is wrong, and no known mistake explains it"
 
 
 def why_not_finite(span: SpanRecord) -> str:
