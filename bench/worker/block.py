@@ -12,7 +12,7 @@ from typing import Any, cast
 import jax
 from jax.sharding import Mesh
 
-from bench.contract import Implementation, Problem, TrainStep, Workload
+from bench.contract import Implementation, Problem, Workload
 from bench.records.cells import FULL, Block
 from bench.records.host import cores
 from bench.records.messages import GATE, PACKAGES, Event, Job, Phase, SamplesEvent
@@ -196,19 +196,29 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
             session.approximate[name] = approximation(implementation)
             if reason := why_unsupported(implementation, problem, mesh):
                 raise UnsupportedError(reason)
-            checks = prove_apart(session, gate, name, partial(announce, phase))
+            build, known = partial(build_step, implementation, mesh=mesh), name in job["proved"]
+            statistical = statistical_proof(gate) if session.approximate[name] else None
+            checks: list[Check] = []
+            if statistical and not known:
+                checks = [statistical.prove(build, partial(announce, phase))]
+            elif not known:
+                checks = [*prove_exact(gate, implementation), gate.prove_rounding(implementation)]
             session.end_lap(phase)
 
             phase = "compile"
             announce(phase)
-            train_step = build_step(implementation, problem, mesh)
+            train_step = build(problem)
             session.check_process(name)
             first_call = FirstCall(train_step.step)
             timed = replace(train_step, step=first_call)
             with remembered_programs(session.programs / name):
-                timed_check, state = prove_as_timed(session, gate, name, timed)
+                timed_check, state = (
+                    statistical.prove_timed(timed)
+                    if statistical
+                    else gate.prove_timed(timed, partial(build, problem), repeated=not known)
+                )
             session.check_process(name)
-            arm = warm_arm(name, train_step, state, problem, proved=name in job["proved"])
+            arm = warm_arm(name, train_step, state, problem, proved=known)
             session.check_process(name)
         row = session.cell_row(name, "ok", "")
         row["proof"] = [*checks, timed_check]
@@ -232,34 +242,10 @@ def prove(session: BlockSession, gate: Gate, name: str, number: int) -> tuple[Ce
         session.check_process(name)
 
 
-def prove_apart(
-    session: BlockSession, gate: Gate, name: str, progress: Callable[[], None]
-) -> list[Check]:
-    """Prove steps that are built for the proof alone, unless an earlier launch has done so."""
-    if name in session.job["proved"]:
-        return []
-    implementation = session.implementation(name)
-    if session.approximate[name]:
-        build = partial(build_step, implementation, mesh=session.mesh)
-        return [statistical_proof(gate).prove(build, progress)]
-    exact = getattr(implementation, "FOREIGN", {}).get("float64", True)
-    checks = prove_exact(gate, implementation) if exact else []
-    return [*checks, gate.prove_rounding(implementation)]
-
-
-def prove_as_timed(
-    session: BlockSession, gate: Gate, name: str, train_step: TrainStep
-) -> tuple[Check, Any]:
-    """Prove the step that will be timed; return the check and the step's last state."""
-    if session.approximate[name]:
-        return statistical_proof(gate).prove_timed(train_step)
-    implementation = session.implementation(name)
-    build = partial(build_step, implementation, session.problem, session.mesh)
-    return gate.prove_timed(train_step, build, repeated=name not in session.job["proved"])
-
-
 def prove_exact(gate: Gate, implementation: Implementation) -> list[ProofCheck]:
-    """Prove an implementation in float64 at a batch that should fit; if it does not, return []."""
+    """Prove a step in float64 at a batch that should fit; [] if it does not, or has no float64."""
+    if not getattr(implementation, "FOREIGN", {}).get("float64", True):
+        return []
     try:
         checks = gate.float64_gate.prove_exact(implementation)
     except Exception as error:
