@@ -53,11 +53,8 @@ def _why_not_even(problem: Problem, mesh: Mesh, blocks: int, chunks: int) -> str
     if blocks % (stages * chunks):
         runs = f"{stages} stages" + (f" of {chunks} runs of blocks each" if chunks > 1 else "")
         return f"{blocks} blocks do not divide evenly into {runs}"
-    if count < stages:
-        few = f"but there are only {count}" if count > 1 else "but there is only 1"
-        return f"{stages} stages need at least {stages} microbatches to be busy, {few}"
     if count % stages:
-        return f"{count} microbatches are not divisible by {stages} stages"
+        return f"{stages} stages need a multiple of {stages} microbatches to be busy, not {count}"
     shard = problem.batch_size // mesh.shape["data"]
     if shard % count:
         return f"a device's batch of {shard} does not divide evenly into {count} microbatches"

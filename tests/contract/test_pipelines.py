@@ -57,9 +57,9 @@ def test_stages_hold_all_blocks_and_give_them_back(stages, chunks):
             2,
             8,
             1,
-            "4 stages need at least 4 microbatches to be busy, but there are only 2",
+            "4 stages need a multiple of 4 microbatches to be busy, not 2",
         ),
-        ("data=1,pipe=2", 3, 9, 1, "3 microbatches are not divisible by 2 stages"),
+        ("data=1,pipe=2", 3, 9, 1, "2 stages need a multiple of 2 microbatches to be busy, not 3"),
         (
             "data=2,pipe=2",
             8,
