@@ -81,13 +81,10 @@ def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
     def moved(sharding: Any) -> Sharding:
         if not isinstance(sharding, NamedSharding):
             return SingleDeviceSharding(devices.ravel()[-1])
-        own, arranged = sharding.mesh, devices
-        if own.axis_names != mesh.axis_names:
-            shape = list(own.devices.shape)
-            place = own.axis_names.index(axis) if axis in own.axis_names else 0
-            shape[place] = shape[place] * devices.size // mesh.size
-            arranged = devices.reshape(shape)
-        other = Mesh(arranged, own.axis_names, axis_types=own.axis_types)
+        own, shape = sharding.mesh, [*sharding.mesh.devices.shape]
+        place = own.axis_names.index(axis) if axis in own.axis_names else 0
+        shape[place] = shape[place] * devices.size // mesh.size
+        other = Mesh(devices.reshape(shape), own.axis_names, axis_types=own.axis_types)
         return NamedSharding(other, sharding.spec)
 
     return {name: {key: moved(shape.sharding) for key, shape in shapes.items()}}
