@@ -28,9 +28,6 @@ from bench.records.statuses import STATUSES
 LINES = 120
 """Limit on the lines of all panels of a plot together: more would be unreadable on a page."""
 
-SIDE = 6
-"""Limit on the batches, and on the meshes, of a heatmap."""
-
 _FIELDS_A_PANEL = 25
 """Number of heatmap fields that take as much space as a panel of another plot."""
 
@@ -162,17 +159,15 @@ def heatmap(subject: Subject) -> Iterator[Plan]:
     """Plot ratios over meshes and batches, in a panel for each implementation."""
     every, words = subject.found.cells, CHARTS["heatmap"]
     cells = every[every["block"].isin([block.name for block in subject.blocks])]
-    all_meshes = list(cells.sort_values(["devices", "mesh"], kind="stable")["mesh"].unique())
-    all_batches = sorted(cells["batch"].unique())
+    meshes = list(cells.sort_values(["devices", "mesh"], kind="stable")["mesh"].unique())
+    batches = cells["batch"].nunique()
     others = cells[(cells["implementation"] != cells["baseline"]) & cells["ratio"].notna()]
     typical = others.groupby("implementation")["ratio"].median().sort_values(kind="stable")
-    if len(all_meshes) < 2 or len(all_batches) < 2 or typical.empty:  # noqa: PLR2004
+    if len(meshes) < 2 or batches < 2 or typical.empty:  # noqa: PLR2004
         return
-    batches, no_batches = some(all_batches, SIDE, "batches")
-    meshes, no_meshes = some(all_meshes, SIDE, "meshes")
-    most = max(1, subject.panels * _FIELDS_A_PANEL // (len(meshes) * len(batches)))
-    names, no_names = some(list(typical.index), most, "implementations")
-    shown = cells.query("implementation in @names and mesh in @meshes and batch in @batches")
+    most = max(1, subject.panels * _FIELDS_A_PANEL // (len(meshes) * batches))
+    names, rest = some(list(typical.index), most, "implementations")
+    shown = cells[cells["implementation"].isin(names)]
     rows = list(map(_field, shown.to_dict("records")))
     values = {
         "rows": rows,
@@ -182,7 +177,7 @@ def heatmap(subject: Subject) -> Iterator[Plan]:
         "columns": max(1, WIDTH // (62 * len(meshes) + 70)),
         "yTitle": words["x"],
     }
-    note = f"{words['note']} {words['remarks']['untimed']}{no_batches}{no_meshes}{no_names}"
+    note = f"{words['note']} {words['remarks']['untimed']}{rest}"
     yield Plan(1 + len(rows) // _FIELDS_A_PANEL, partial(spec_of, "heatmap", values), note)
 
 
