@@ -25,9 +25,6 @@ from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.statuses import STATUSES
 
-LINES = 120
-"""Limit on the lines of all panels of a plot together: more would be unreadable on a page."""
-
 _FIELDS_A_PANEL = 25
 """Number of heatmap fields that take as much space as a panel of another plot."""
 
@@ -198,8 +195,7 @@ def _faceted(
     found = grouped((row["place"], row) for row in rows)
     if not found:
         return
-    lines = max(len({row["name"] for row in own}) for own in found.values())
-    places, rest = some(list(found), max(1, min(subject.panels, LINES // lines)), what)
+    places, rest = some(list(found), subject.panels, what)
     shown = [row for place in places for row in found[place]]
     looks = subject.looks(row["name"] for row in shown)
     sizes = panel_sizes(len(places), beside, labels)
