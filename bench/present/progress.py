@@ -100,9 +100,6 @@ STYLES = {name: status.style for name, status in STATUSES.items()}
 REFRESHES_PER_S = 1
 """Low, because each refresh occupies a core and so disturbs the measurement."""
 
-_NAME_COLUMNS = 12
-"""The minimum width of a block's name on a short line."""
-
 
 class Progress:
     """A display of how far the run has come, its activity, its verdicts and the time left.
@@ -176,9 +173,7 @@ class Progress:
             line.append(f", {decided} of {len(verdicts)} decided")
         line.append(f"  {clock(seconds)}", style="dim")
         if self._live:
-            name.truncate(
-                max(self._console.width - line.cell_len, _NAME_COLUMNS), overflow="ellipsis"
-            )
+            name.truncate(self._console.width - line.cell_len, overflow="ellipsis")
             self._console.print(name + line, no_wrap=True, overflow="ellipsis")
         else:
             self._console.print(name + line, soft_wrap=True)
