@@ -18,7 +18,7 @@ from rich.text import Text
 from bench.present import terminal
 from bench.present.charts import looks_of
 from bench.present.columns import missing
-from bench.present.plots.vega_plot import compose, time_and_share
+from bench.present.plots.vega_plot import Plot, compose, time_and_share
 from bench.present.predicted_curves import PAGE
 from bench.present.rendering import write_pages
 from bench.project import prediction_tables as tables
@@ -38,21 +38,9 @@ class Chart:
     title: str
     spec: dict[str, Any]
     """In Vega-Lite, with the colours of the report's page by their names."""
+    plot: Plot
+    """The printed chart."""
     points: list[Point]
-
-    @property
-    def slug(self) -> str:
-        """File name of the chart under plots/, without its suffix."""
-        return files.slug(self.title)
-
-    def write(self, folder: Path) -> str:
-        """Write the printed chart, and its specification for the report; return the SVG."""
-        subtitle = f"predicted for {self.points[0].hardware}"
-        plot = compose(self.slug, self.spec, self.title, subtitle)
-        plot.write(folder)
-        stored = {"title": self.title, "spec": self.spec}
-        files.write(folder / f"{self.slug}.json", json.dumps(stored, allow_nan=False))
-        return plot.svg
 
 
 class _Line(NamedTuple):
@@ -75,7 +63,8 @@ def draw(projection: Projection) -> list[Chart]:
             title = f"{subject} on {hardware}: {mesh}, batch {batch} {each}"
             shown = [point for point in known if point.fitting] or known
             spec = _spec(_lines(tried, shown), hardware, names)
-            drawn.append(Chart(title, spec, points))
+            plot = compose(files.slug(title), spec, title, f"predicted for {hardware}")
+            drawn.append(Chart(title, spec, plot, points))
     return drawn
 
 
@@ -175,10 +164,10 @@ def build(
     # An earlier call may have left plots of other hardware.
     shutil.rmtree(plots, ignore_errors=True)
     plots.mkdir(parents=True)
-    drawn = [
-        (chart, chart.write(plots), tables.predictions(f"Predicted: {chart.title}", chart.points))
-        for chart in charts
-    ]
+    for chart in charts:
+        chart.plot.write(plots)
+        stored = {"title": chart.title, "spec": chart.spec}  # for the run's report
+        files.write(plots / f"{chart.plot.slug}.json", json.dumps(stored, allow_nan=False))
     frames.write(pd.DataFrame([point.row() for point in projection.points]), folder, "predictions")
     page = write_pages(
         folder,
@@ -186,7 +175,10 @@ def build(
         projection=projection,
         here=tables.cross_validation(projection),
         missing=[f"{one.cell.name}: {one.reason}" for one in projection.missing],
-        drawn=drawn,
+        drawn=[
+            (chart, tables.predictions(f"Predicted: {chart.title}", chart.points))
+            for chart in charts
+        ],
         rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
         published=tables.published(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",

@@ -349,7 +349,7 @@ def test_the_pages_tell_predicted_from_measured(folder, tmp_path) -> None:
     # Implementations of which the same is predicted are one line.
     (chart,) = drawn
     assert chart.title == "mlp-base, bf16 on h100-sxm: data=N, batch 64 per shard"
-    assert (tmp_path / "projection/plots" / f"{chart.slug}.svg").is_file()
+    assert (tmp_path / "projection/plots" / f"{chart.plot.slug}.svg").is_file()
     assert html.index("Other hardware: predicted") < html.index("predicted and measured")
     frame = pd.read_parquet(tmp_path / "projection/predictions.parquet")
     assert len(frame) == len(found.points)
