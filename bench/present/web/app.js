@@ -1,13 +1,6 @@
-// Assembles the page: charts are drawn when they scroll into view, or when the browser is idle.
+// Assembles the page: its groups of charts are drawn one after another, those in view first.
 
 const pending = new Set(); // Groups of charts that are still to be drawn.
-
-const watcher = new IntersectionObserver(
-  (entries) => {
-    for (const entry of entries) if (entry.isIntersecting) drawGroup(entry.target.id);
-  },
-  { rootMargin: "300px" },
-);
 
 function drawGroup(id) {
   if (!pending.delete(id)) return;
@@ -30,65 +23,67 @@ function nothingChosen() {
   return nothing("Nothing matches the choices above. ", all);
 }
 
-let held = null; // The group of charts to keep at `heldAt` in the viewport.
-let heldAt = 0;
-
-/* Keep the visible charts in place while others are drawn. */
-function hold() {
-  const below = document.querySelector(".controls").getBoundingClientRect().bottom;
-  held = [...document.querySelectorAll("#explore section")].find(
-    (group) => group.getBoundingClientRect().bottom > below + 80,
-  );
-  heldAt = held?.getBoundingClientRect().top;
-}
-
-/* Change choices and redraw the charts. */
-function narrow(changes) {
-  hold();
-  choose(changes);
-  syncControls();
-  redraw("subject" in changes ? everyGroup() : everyChart());
-}
-
 /* The groups, in the order of the page, and those that do not only describe a cell. */
 const everyGroup = () =>
   [...document.querySelectorAll("section:has(> .drawn)")].map(({ id }) => id);
 const everyChart = () => everyGroup().filter((id) => id !== "cell");
 
-/* Redraw groups: visible ones now, the others while the browser is idle, for printing. */
+/* Redraw groups one after another: those in view first, and the others for printing. */
 function redraw(groups = everyGroup()) {
-  for (const id of groups) {
-    pending.add(id);
-    watcher.unobserve(byId(id));
-    watcher.observe(byId(id));
-  }
-  whenIdle();
+  for (const id of groups) pending.add(id);
+  delete document.body.dataset.drawn;
+  setTimeout(drawNext);
 }
 
-const later = (callback) =>
-  window.requestIdleCallback
-    ? requestIdleCallback(callback, { timeout: 500 })
-    : setTimeout(callback, 50);
+async function drawNext() {
+  const isInView = (id) => {
+    const { top, bottom } = byId(id).getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
+  };
+  const [first] = pending;
+  if (first) {
+    drawGroup([...pending].find(isInView) ?? first);
+    return setTimeout(drawNext);
+  }
+  await Promise.all(embedding);
+  if (pending.size) return; // The reader has made another choice meanwhile.
+  for (const target of document.querySelectorAll(".drawn")) target.style.minHeight = "";
+  if (held) scrollBy({ top: held[0].getBoundingClientRect().top - held[1], behavior: "instant" });
+  held = null;
+  document.body.dataset.drawn = "all";
+}
 
-function whenIdle() {
-  delete document.body.dataset.drawn;
-  later(async () => {
-    const next = pending.values().next().value;
-    if (next) {
-      drawGroup(next);
-      whenIdle();
-    } else {
-      await Promise.all(embedding);
-      if (pending.size) return; // The reader has made another choice meanwhile.
-      for (const target of document.querySelectorAll(".drawn")) target.style.minHeight = "";
-      if (held) scrollBy({ top: held.getBoundingClientRect().top - heldAt, behavior: "instant" });
-      held = null;
-      document.body.dataset.drawn = "all";
-      // The charts drawn above have moved the section.
-      if (landing) goTo(landing);
-      landing = "";
-    }
-  });
+let held = null; // An element, and the place in the viewport to keep it at while others are drawn.
+
+function hold(element) {
+  held = element && pending.size ? [element, element.getBoundingClientRect().top] : null;
+}
+
+/* Choices that are reset when the subject changes. */
+const OF_SUBJECT = { mesh: "", batch: "", off: "", curve: "", along: "", cell: "", all: "" };
+
+/* Change choices and redraw the groups that they affect. */
+function narrow(changes, groups = everyChart(), section = state.section) {
+  const other = "subject" in changes && changes.subject !== DATA.subjects[subjectNumber()];
+  choose({ ...(other ? OF_SUBJECT : {}), ...changes }, section);
+  syncControls();
+  redraw(other ? everyGroup() : groups);
+  const below = document.querySelector(".controls").getBoundingClientRect().bottom + 80;
+  const isVisible = (group) => group.getBoundingClientRect().bottom > below;
+  hold([...document.querySelectorAll("#explore section")].find(isVisible));
+}
+
+/* Follow a link that changes choices, and keep all others; the browser's back button returns. */
+function follow(event) {
+  const link = event.target.closest("a[href^='#'][href*='?']");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  history.pushState(null, "", location.href);
+  const [section, query] = link.hash.slice(1).split("?");
+  narrow(Object.fromEntries(new URLSearchParams(query)), [section], section);
+  drawGroup(section);
+  goTo(section);
+  byId(section).querySelector("[tabindex], select").focus({ preventScroll: true });
 }
 
 function show() {
@@ -99,9 +94,6 @@ function show() {
   drawCells();
 }
 
-/* The section at which the page was opened, until the reader scrolls. */
-let landing = "";
-
 let width = innerWidth;
 let resizing = 0;
 
@@ -111,6 +103,7 @@ function resized() {
   resizing = setTimeout(() => {
     if (width === innerWidth) return;
     width = innerWidth;
+    syncControls();
     redraw();
   }, 200);
 }
@@ -121,6 +114,7 @@ function goTo(section) {
   for (let above = target; above; above = above.parentElement)
     if (above.tagName === "DETAILS") above.open = true;
   target.scrollIntoView({ behavior: "instant" });
+  hold(target);
 }
 
 function start() {
@@ -129,9 +123,7 @@ function start() {
   const on = (kind, ids, listener) => {
     for (const id of ids) byId(id).addEventListener(kind, listener);
   };
-  on("change", ["subject", "mesh", "batch"], ({ target: { id, value } }) => {
-    narrow({ ...(id === "subject" ? OF_SUBJECT : {}), [id]: value });
-  });
+  on("change", ["subject", "mesh", "batch"], ({ target: { id, value } }) => narrow({ [id]: value }));
   on("change", CASE, ({ target: { id, value } }) => {
     choose({ [id]: value });
     drawChooser();
@@ -146,30 +138,19 @@ function start() {
     document.documentElement.dataset.theme = dark ? "light" : "dark";
   });
   window.addEventListener("resize", resized);
-  new ResizeObserver(([entry]) => {
-    // The sticky controls must not cover a section that the address links to.
-    document.documentElement.style.setProperty("--controls", `${entry.target.offsetHeight}px`);
-  }).observe(document.querySelector(".controls"));
   byId("host")?.addEventListener("toggle", drawHost, { once: true });
   byId("predicted")?.addEventListener("toggle", drawPredicted, { once: true });
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
-  for (const link of document.querySelectorAll(".behind td a")) {
-    const cell = CELL_OF.get(new URLSearchParams(link.hash.split("?")[1]).get("cell"));
-    link.replaceWith(Object.assign(cellLink(cell, link.textContent), { title: link.title }));
-  }
+  document.addEventListener("click", follow);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();
     goTo(state.section);
   });
-  const stay = () => (landing = "");
-  for (const move of ["wheel", "touchstart", "keydown", "pointerdown"])
-    window.addEventListener(move, stay, { once: true, passive: true });
-  for (const scroll of ["wheel", "touchmove"])
-    window.addEventListener(scroll, () => (held = null), { passive: true });
+  for (const move of ["wheel", "touchmove", "keydown", "pointerdown"])
+    window.addEventListener(move, () => hold(null), { capture: true, passive: true });
   drawTables();
   show();
-  landing = state.section;
-  goTo(landing);
+  goTo(state.section);
 }
 
 // Start after the first paint.

@@ -14,14 +14,8 @@ function opponentOf(cell) {
 /* A link that compares a cell with another one. */
 function compareLink(cell) {
   const other = opponentOf(cell);
-  if (!other) return "";
-  const href = address("compare", { a: cell.full, b: other.full });
-  return linkTo(href, `compare with ${other.name}`, () => {
-    history.pushState(null, "", location.href);
-    choosePair(cell.full, other.full);
-    goTo("compare");
-    byId("a").focus({ preventScroll: true });
-  });
+  const pair = { a: cell.full, b: other?.full };
+  return other ? linkTo("compare", pair, `compare with ${other.name}`) : "";
 }
 
 function choosePair(a, b) {

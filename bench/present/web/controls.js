@@ -35,16 +35,15 @@ function syncControls() {
   const timed = CELLS.filter((cell) => cell.of.subject === subject && cell.status === "ok");
   const arms = ascending(timed.map(({ arm }) => arm));
   byId("implementations").replaceChildren(...arms.map(implementationBox));
+  // The sticky controls must not cover a section that the address links to.
+  const height = `${document.querySelector(".controls").offsetHeight}px`;
+  document.documentElement.style.setProperty("--controls", height);
 }
 
 /* A box that shows or hides an implementation. */
 function implementationBox(arm) {
   const name = IMPLEMENTATIONS[arm];
-  const onchange = () => {
-    hold();
-    choose({ off: toggled("off", name) });
-    redraw(everyChart());
-  };
+  const onchange = () => narrow({ off: toggled("off", name) });
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });
   const mark = DATA.approximate.includes(arm) ? " (approximate)" : "";
   const letter = DATA.letters[DATA.looks.shapes[arm]];

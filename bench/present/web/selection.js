@@ -16,17 +16,9 @@ const subjectNumber = () => Math.max(0, DATA.subjects.indexOf(chosen("subject"))
 const hidden = () => chosenNames("off");
 const byPlace = (cells) => [...cells].sort((a, b) => a.block - b.block || a.arm - b.arm);
 
-function cellLink(cell, text) {
-  const href = address("cell", { subject: cell.of.subjectName, cell: cell.full });
-  return linkTo(href, text, () => open(cell));
-}
+const cellLink = (cell, text) =>
+  linkTo("cell", { subject: cell.of.subjectName, cell: cell.full }, text);
 
-/* A link within the page: a click calls `follow`, unless it opens the link elsewhere. */
-function linkTo(href, text, follow) {
-  const onclick = (event) => {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    follow();
-  };
-  return element("a", { href, onclick }, ...broken(text));
-}
+/* A link within the page that changes choices: see `follow`. */
+const linkTo = (section, changes, text) =>
+  element("a", { href: address(section, changes) }, ...broken(text));

@@ -1,20 +1,5 @@
 // The description of one cell.
 
-/* Choices that are reset when the subject changes. */
-const OF_SUBJECT = { mesh: "", batch: "", off: "", curve: "", along: "", cell: "", all: "" };
-
-/* Go to the description of a cell; the browser's back button returns. */
-function open(cell) {
-  const other = cell.of.subject !== subjectNumber();
-  history.pushState(null, "", location.href);
-  choose({ ...(other ? OF_SUBJECT : {}), subject: cell.of.subjectName, cell: cell.full }, "cell");
-  if (other) syncControls();
-  redraw(other ? everyGroup() : ["cell"]);
-  drawGroup("cell");
-  byId("cell").scrollIntoView();
-  byId("one").querySelector("h3").focus({ preventScroll: true });
-}
-
 /* The chosen cell, or the most informative one. */
 function currentCell() {
   const asked = CELL_OF.get(chosen("cell"));
