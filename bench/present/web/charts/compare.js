@@ -3,7 +3,7 @@
 
 const MOST_CAUSES = 8; // Bars of a waterfall; smaller causes share one.
 const WORTH_A_BAR = 0.01; // Share of the whole difference, or of a hundredth of the step.
-const ROOM_FOR = { names: 165, numbers: 70 }; // Pixels beside the bars.
+const ROOM_BESIDE = 235; // Pixels for the names and the numbers beside the bars.
 
 /* The time of each cause in a step of A and of B, largest changes first. */
 function changesBetween(a, b) {
@@ -38,15 +38,12 @@ function barsBetween(changes, [from, to]) {
   const shown = causes.filter(({ change }) => Math.abs(change) >= worth).slice(0, MOST_CAUSES);
   const left = causes.filter((one) => !shown.includes(one));
   const together = { what: `${left.length} smaller ${left.length === 1 ? "cause" : "causes"}`, change: total(left) };
-  let level = from;
-  const steps = [...shown, ...(left.length ? [together] : []), ...idle].map((one) => {
-    const before = level;
-    level += one.change;
-    return { ...one, from: before, to: level, label: formatted(one.change, "+s") };
-  });
-  const end = (what, at) => ({ what, from: at, to: at, label: si(at, "s") });
-  const folded = (what) => what.replace(/ (?=(in|or|outside|recomputed)\b)/, "\n");
-  return [end("A", from), ...steps, end("B", to)].map((row) => ({ ...row, what: folded(row.what) }));
+  const steps = [...shown, ...(left.length ? [together] : []), ...idle].map(({ what, change }) => ({
+    ...{ what: what.replace(/ (?=(in|or|outside|recomputed)\b)/, "\n"), change },
+    label: formatted(change, "+s"),
+  }));
+  const start = { what: "A", start: from, label: si(from, "s") };
+  return [start, ...steps, { what: "B", label: si(to, "s") }];
 }
 
 /* A's time against B's while traced, just before, and in the timed rounds. */
@@ -74,15 +71,9 @@ function waterfall(a, b, width) {
   const changes = changesBetween(a, b);
   const [traced, before] = [0, 1].map((at) => [a, b].map((cell) => cell.traced.steps_ns[at] / 1e9));
   const rows = barsBetween(changes, traced);
-  const levels = rows.flatMap((row) => [row.from, row.to]);
-  const [low, high] = [Math.min(...levels), Math.max(...levels)];
-  const span = Math.max(high - low, 0.01 * high);
-  const drawn = Math.max(110, Math.min(760, width - ROOM_FOR.names));
-  const beyond = (span * ROOM_FOR.numbers) / (drawn - ROOM_FOR.numbers);
   const { title, note } = CHARTS.compare;
-  const domain = [low - 0.03 * span, high + 1.1 * beyond];
-  const given = { title, rows, width: drawn, scale: { zero: false, nice: false, domain } };
-  return figure("compare", given, {
+  const drawn = Math.max(60, Math.min(700, width - ROOM_BESIDE));
+  return figure("compare", { title, rows, width: drawn }, {
     title: `${title}: ${a.full}, ${b.full}`,
     caption: `${note} ${apartTold([traced, before, [a.latency_s, b.latency_s]])}`,
     name: "causes-compared",
