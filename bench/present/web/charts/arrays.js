@@ -96,13 +96,7 @@ function shardBlocks({ parts }, size) {
 
 /* Numbers with runs of neighbours shortened: 0, 2\u20135. */
 function listed(numbers) {
-  const runs = [];
-  for (const each of numbers) {
-    const last = runs.at(-1);
-    if (last && each === last[1] + 1) last[1] = each;
-    else runs.push([each, each]);
-  }
-  return runs
-    .map(([a, b]) => (a === b ? `${a}` : b === a + 1 ? `${a}, ${b}` : `${a}\u2013${b}`))
-    .join(", ");
+  const runs = [...Map.groupBy(numbers, (each) => each - numbers.indexOf(each)).values()];
+  const text = (run) => (run.length > 2 ? `${run[0]}\u2013${run.at(-1)}` : run.join(", "));
+  return runs.map(text).join(", ");
 }
