@@ -21,7 +21,7 @@ GROUPS.cell = (target) => {
   if (!cell) return [];
   const { facts, place } = cell.of;
   const status = element("b", `${formatted(cell.status, "status")}: `);
-  const again = element("code", cell.again);
+  const again = element("code.whole", cell.again);
   const trace = cell.traced
     ? [traceLink(cell), ` in TensorBoard (${DATA.serving}) \u00b7 `]
     : [];
@@ -31,7 +31,7 @@ GROUPS.cell = (target) => {
     cell.traced?.why && element("p", cell.traced.why),
     cell.traced?.why_fastest && element("p", cell.traced.why_fastest),
     element("dl.facts", ...factsOf(cell)),
-    element("p", ...trace, "measure again: ", again, " ", copyButton(cell.again), " ", compareLink(cell)),
+    element("p", ...trace, "measure again: ", again, " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
     ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
     facts.length && element("h4", `Its block, ${place}`),
@@ -105,17 +105,4 @@ function distribution(cell, width) {
   const words = { title: `Ratio round by round, ${cell.full}`, name: "rounds", columns };
   const drifted = paired.length ? figure("drift", given, words) : "";
   return element("div.panels", distributed, drifted);
-}
-
-function copyButton(text) {
-  const made = button("Copy", async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      made.textContent = "Copied";
-    } catch {
-      made.textContent = "The browser does not allow it";
-    }
-    setTimeout(() => made.replaceChildren("Copy"), 2000);
-  });
-  return made;
 }
