@@ -230,7 +230,6 @@ function runTold(run) {
 
 /* The listeners with which keys, wheel and pointers move and zoom the picture. */
 function steering(view, drawing) {
-  const pointers = new Map();
   const place = ({ clientX, clientY }) => {
     const { left, top } = drawing.getBoundingClientRect();
     return [clientX - left - STEP_LABELS, clientY - top - 20];
@@ -241,11 +240,10 @@ function steering(view, drawing) {
     tip.hidden = true;
     if (run) showTip(event, runTold(run));
   };
-  const point = (event) => hold(event, runAt(view, ...place(event)));
-  const release = ({ pointerId }) => pointers.delete(pointerId);
-  const leave = (event) => {
-    release(event);
-    hold(event, null);
+  let before; // Where the pointer was.
+  const point = (event) => {
+    before = event.clientX;
+    hold(event, runAt(view, ...place(event)));
   };
   const keys = {
     ArrowLeft: () => view.move(-0.1),
@@ -268,22 +266,11 @@ function steering(view, drawing) {
       if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) view.move(event.deltaX / view.width);
       else view.zoom(1.002 ** event.deltaY, Math.min(1, Math.max(0, place(event)[0] / view.width)));
     },
-    onpointerdown(event) {
-      pointers.set(event.pointerId, place(event)[0]);
+    onpointerdown: point,
+    onpointermove(event) {
+      if (event.buttons) view.move((before - event.clientX) / view.width);
       point(event);
     },
-    onpointermove(event) {
-      if (!pointers.has(event.pointerId)) return point(event);
-      const before = pointers.get(event.pointerId);
-      const now = place(event)[0];
-      const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
-      pointers.set(event.pointerId, now);
-      if (!known(other)) return view.move((before - now) / view.width);
-      const factor = Math.abs(before - other) / Math.max(1, Math.abs(now - other));
-      return view.zoom(factor, other / view.width);
-    },
-    onpointerup: release,
-    onpointercancel: leave,
-    onpointerleave: leave,
+    onpointerleave: (event) => hold(event, null),
   };
 }
