@@ -472,12 +472,14 @@ def test_roofs_bend_where_bandwidth_suffices(mlp: Page) -> None:
 def test_no_difference_has_a_place_below_all_others(blank: Page) -> None:
     title = {"title": "t", "format": ".0e"}
     made = run_script(blank, "lossAxis", [0, 1e-6, 1e-3], {**title, "log": True})
-    low, high = made["y"]["scale"]["domain"]
-    assert low < made["floor"] < 1e-6
+    low, high = made["yScale"]["domain"]
+    assert low < 0.6e-6
     assert high > 1e-3
-    assert made["y"]["axis"]["values"][0] == made["floor"]
-    assert run_script(blank, "lossAxis", [1e-6, 1e-3], {**title, "log": True})["floor"] == 0
-    assert "floor" not in run_script(blank, "lossAxis", [0, 1], {**title, "log": False})
+    assert made["yScale"]["clamp"]
+    assert made["yAxis"]["values"][0] == low
+    positive = run_script(blank, "lossAxis", [1e-6, 1e-3], {**title, "log": True})
+    assert positive["yAxis"]["values"][0] >= 1e-6 > positive["yScale"]["domain"][0]
+    assert "clamp" not in run_script(blank, "lossAxis", [0, 1], {**title, "log": False})["yScale"]
 
 
 def test_panels_of_heatmaps_are_ordered_by_a_typical_block(blank: Page) -> None:

@@ -5,24 +5,20 @@ const EQUAL = "equal"; // Label of differences of 0, which a logarithmic axis ca
 // The reference is a wide line beneath the curves; in other arithmetic it is dashed.
 const REFERENCES = DATA.specs.losses.values.references;
 
-/* The vertical axis, and the position of a difference of 0: a logarithmic axis is extended below
-   the smallest positive value, where zeros are drawn. */
+/* The vertical axis. A logarithmic one is extended below the smallest positive value if there are
+   zeros, and clamps them to its end. */
 function lossAxis(values, { title, format, log }) {
-  const y = { field: "y", type: "quantitative" };
   if (!log) {
     // The layer of the tolerance has no rows here, so Vega would warn about their extent.
-    const scale = { domain: [Math.min(...values), Math.max(...values)], nice: true };
-    return { y: { ...y, scale, axis: { title, format, tickCount: 5 } } };
+    const yScale = { domain: [Math.min(...values), Math.max(...values)], nice: true };
+    return { yScale, yAxis: { title, format, tickCount: 5 } };
   }
   const [low, high] = padded(values.filter((value) => value > 0), 0.05);
-  const floor = low / (high / low) ** 0.1;
-  const equal = values.includes(0);
-  const domain = [equal ? floor / (high / low) ** 0.03 : low, high];
-  const ticks = logTicks([low, high]);
+  const end = values.includes(0) ? [low / (high / low) ** 0.1] : [];
   const labelExpr = `datum.value < ${low} ? "${EQUAL}" : format(datum.value, "${format}")`;
-  const axis = equal ? { values: [floor, ...ticks], labelExpr } : { values: ticks };
-  const scale = { type: "log", domain, nice: false };
-  return { y: { ...y, scale, axis: { title, format, ...axis } }, floor: equal ? floor : 0 };
+  const domain = [end[0] ?? low, high];
+  const yScale = { type: "log", domain, nice: false, clamp: true };
+  return { yScale, yAxis: { title, values: [...end, ...logTicks([low, high])], labelExpr } };
 }
 
 /* Values of a specification: losses, or their differences. rows: {name, place, x, y, last, cell},
@@ -33,7 +29,7 @@ function lossesOf(rows, axis, lines = []) {
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   return {
     rows: [...rows, ...lines.map((row) => ({ ...row, line: true }))],
-    ...{ floor: 0, ...lossAxis([...rows, ...lines].map((row) => row.y), axis) },
+    ...lossAxis([...rows, ...lines].map((row) => row.y), axis),
     referenceLegend: guides.length ? { values: guides, title: null, ...symbols } : null,
     // Set explicitly, because all differences may be missing.
     ...{ first: 0, last: Math.max(...rows.map((row) => row.x)) },
