@@ -619,10 +619,9 @@ def test_back_returns_to_a_page_that_was_opened_without_a_fragment(open_page) ->
     assert page.locator("#subject").input_value() == before
 
 
-def test_unsupported_cells_are_folded(open_page) -> None:
+def test_unsupported_cells_come_last(open_page) -> None:
     table = open_page("#cells").page.locator("#all")
     assert "unsupported" not in table.locator("tbody").inner_text()
-    table.get_by_role("button", name="unsupported cells too").click()
     table.get_by_label("Status, in: All cells").select_option("unsupported")
     assert "jax.pmap is not there" in table.inner_text() or "pmap" in table.inner_text()
 
@@ -916,10 +915,7 @@ def test_cells_are_sorted_filtered_searched_and_downloaded(open_page, tmp_path: 
     opened = open_page("#cells")
     page, table = opened.page, opened.page.locator("#all")
     rows = table.locator("tbody tr")
-    unsupported = len([*PLAN.blocks(), *variant(PLAN).blocks()])
-    total = len(PLAN.ratios) * unsupported
-    assert table.get_by_role("status").inner_text() == f"{total - unsupported} rows"
-    table.get_by_role("button", name=f"Show {unsupported} unsupported cells too").click()
+    total = len(PLAN.ratios) * len([*PLAN.blocks(), *variant(PLAN).blocks()])
     assert table.get_by_role("status").inner_text() == f"{total} rows"
     table.get_by_label("Workload, in: All cells").select_option("mlp-base, fp32")
     table.get_by_label("Status, in: All cells").select_option("ok")

@@ -1,7 +1,5 @@
 // Tables of the whole run; the page's data describes their columns.
 
-let unfolded = false; // Whether unsupported cells are shown.
-
 /* Whether a column of the table of all cells is shown: the reader has added or removed some. */
 const isShown = ({ key, only }) => (only !== "cell") !== chosenNames("columns").has(key);
 
@@ -39,21 +37,14 @@ function downloadSamples() {
 
 function drawCells() {
   const columns = DATA.cells.columns.filter(isShown);
-  // Fastest first within a block. An unsupported cell has nothing to show except its reason.
-  const last = (cell) => cell.step_s ?? Infinity;
-  const sorted = [...CELLS].sort((a, b) => a.block - b.block || last(a) - last(b) || 0);
-  const supported = sorted.filter((cell) => cell.status !== "unsupported");
-  const every = unfolded || chosen("is.status") === "unsupported" || !supported.length;
-  const rows = every ? sorted : supported;
-  const hidden = CELLS.length - rows.length;
-  const more = button(`Show ${hidden} unsupported ${hidden > 1 ? "cells" : "cell"} too`, () => {
-    unfolded = true;
-    drawCells();
-  });
+  // Fastest first within a block. Unsupported cells come last: they only have a reason to show.
+  const time = (cell) => cell.step_s ?? Infinity;
+  const isLast = ({ status }) => status === "unsupported";
+  const ordered = [...CELLS].sort((a, b) => a.block - b.block || time(a) - time(b) || 0);
+  const rows = ordered.sort((a, b) => isLast(a) - isLast(b));
   const changed = () => choose({}, "cells", 200);
   const kept = { given: state.choices, changed, search: true };
-  const made = makeTable({ ...DATA.cells, columns, rows, ...kept });
-  byId("all").replaceChildren(made, ...(rows.length < CELLS.length ? [more] : []));
+  byId("all").replaceChildren(makeTable({ ...DATA.cells, columns, rows, ...kept }));
 }
 
 /* What no choice affects. */
