@@ -123,7 +123,8 @@ function start() {
   const on = (kind, ids, listener) => {
     for (const id of ids) byId(id).addEventListener(kind, listener);
   };
-  on("change", ["subject", "mesh", "batch"], ({ target: { id, value } }) => narrow({ [id]: value }));
+  const ofCharts = ["subject", "mesh", "batch"];
+  on("change", ofCharts, ({ target: { id, value } }) => narrow({ [id]: value }));
   on("change", CASE, ({ target: { id, value } }) => {
     choose({ [id]: value });
     drawChooser();

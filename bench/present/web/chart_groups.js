@@ -18,10 +18,7 @@ function panelled(cells, group, what = "blocks", key = ({ block }) => block) {
   const panels = unique(cells.map(key));
   if (chosen("all") === group || panels.length <= MOST_PANELS) return [cells, ""];
   const shown = new Set(panels.slice(0, MOST_PANELS));
-  const drawAll = button("Draw all", () => {
-    choose({ all: group });
-    redraw([group]);
-  });
+  const drawAll = button("Draw all", () => narrow({ all: group }, [group]));
   const left = `${panels.length - MOST_PANELS} of ${panels.length} ${what} are not drawn. `;
   return [cells.filter((cell) => shown.has(key(cell))), nothing(left, drawAll)];
 }

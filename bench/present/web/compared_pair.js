@@ -19,9 +19,8 @@ function compareLink(cell) {
 }
 
 function choosePair(a, b) {
-  choose({ a, b }, "compare");
+  narrow({ a, b }, ["compare"], "compare");
   [byId("a").value, byId("b").value] = [a, b]; // also if the next click comes before the drawing
-  redraw(["compare"]);
 }
 
 /* All cells that ran, by workload, for a list to choose from. */

@@ -9,10 +9,7 @@ const optionsOf = (options) =>
 
 /* A labelled selector, whose value the address keeps under a key; it redraws a group of charts. */
 function selector(label, key, options, group, value = chosen(key)) {
-  const onchange = () => {
-    choose({ [key]: select.value });
-    redraw([group]);
-  };
+  const onchange = () => narrow({ [key]: select.value }, [group]);
   const select = element("select", { id: `choose-${key}`, onchange }, ...optionsOf(options));
   select.value = value;
   return element("span", element("label", { for: select.id }, label), " ", select);

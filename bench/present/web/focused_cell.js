@@ -28,8 +28,7 @@ function keep(item) {
   kept = CELLS[item?.datum?.cell] ?? null;
   if (!kept) return;
   focusOn(kept);
-  choose({ cell: kept.full });
-  redraw(["cell"]);
+  narrow({ cell: kept.full }, ["cell"]);
 }
 
 function summaryOf(cell) {

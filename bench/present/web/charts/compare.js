@@ -38,7 +38,8 @@ function barsBetween(changes, [from, to]) {
   const shown = causes.filter(({ change }) => Math.abs(change) >= worth).slice(0, MOST_CAUSES);
   const left = causes.filter((one) => !shown.includes(one));
   const together = { what: `${left.length} smaller ${left.length === 1 ? "cause" : "causes"}`, change: total(left) };
-  const steps = [...shown, ...(left.length ? [together] : []), ...idle].map(({ what, change }) => ({
+  const every = [...shown, ...(left.length ? [together] : []), ...idle];
+  const steps = every.map(({ what, change }) => ({
     ...{ what: what.replace(/ (?=(in|or|outside|recomputed)\b)/, "\n"), change },
     label: formatted(change, "+s"),
   }));
