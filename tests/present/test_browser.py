@@ -1490,7 +1490,10 @@ def test_without_scripts_the_answer_is_there(browser: Browser, directory: Path) 
     page.goto((directory / "report.html").as_uri())
     assert "shard_map_psum" in page.locator("#fastest").inner_text()
     assert "need JavaScript" in page.locator("body").inner_text()
-    controls = page.locator("button, select, input")
+    page.locator("#theme").check()
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == "rgb(20, 24, 29)", "a style does it"
+    controls = page.locator("button, select, input:not(#theme)")
     assert not any(control.is_visible() for control in controls.all()), "they would do nothing"
     page.close()
 

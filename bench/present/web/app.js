@@ -133,11 +133,6 @@ function start() {
   on("click", ["swap"], () => choosePair(byId("b").value, byId("a").value));
   on("click", ["everyone"], () => narrow({ off: "" }));
   on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
-  on("click", ["theme"], () => {
-    const { theme } = document.documentElement.dataset;
-    const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    document.documentElement.dataset.theme = dark ? "light" : "dark";
-  });
   window.addEventListener("resize", resized);
   byId("host")?.addEventListener("toggle", drawHost, { once: true });
   byId("predicted")?.addEventListener("toggle", drawPredicted, { once: true });
