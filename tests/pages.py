@@ -36,9 +36,4 @@ class Elements(HTMLParser):
 def column(data: dict[str, Any], table: str, key: str, part: str = "values") -> list[Any]:
     """A column of a table in a page's data, or its details: see bench/present/columns.py."""
     tables = {each["name"]: each for each in data["tables"]} | {"cells": data["cells"]}
-    return unpacked(tables[table][part][key])
-
-
-def unpacked(values: Any) -> list[Any]:
-    """What `bench.present.columns.packed` packed."""
-    return values if isinstance(values, list) else [values["texts"][at] for at in values["at"]]
+    return tables[table][part][key]

@@ -212,17 +212,7 @@ class Table:
             "name": self.name,
             "facts": [*self.facts, *self.remarks],
             "columns": [column.for_page() for column in shown],
-            "values": {column.key: packed(map(column.of, self.rows)) for column in shown},
-            "details": {key: packed(texts) for key, texts in details.items() if any(texts)},
+            "values": {column.key: shortened(map(column.of, self.rows)) for column in shown},
+            "details": {key: shortened(texts) for key, texts in details.items() if any(texts)},
             "cell": [cells[self.cell(row)] for row in self.rows] if self.cell else [],
         }
-
-
-def packed(values: Iterable[Any]) -> Any:
-    """Return a column's values; repeated texts are stored once, with indices."""
-    listed = shortened(values)
-    texts = list(dict.fromkeys(listed))
-    if not any(isinstance(text, str) for text in texts) or 2 * len(texts) > len(listed):
-        return listed
-    places = {text: place for place, text in enumerate(texts)}
-    return {"texts": texts, "at": [places[text] for text in listed]}

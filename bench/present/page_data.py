@@ -26,7 +26,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import cell_columns, charts, phase_tables, run_tables, trace_tables
 from bench.present.cell_columns import Row
-from bench.present.columns import Table, packed, shortened
+from bench.present.columns import Table, shortened
 from bench.present.plots.kinds import sample
 from bench.present.trace_tables import operation_name
 from bench.records import printable
@@ -126,9 +126,9 @@ class _PageData:
             "block": [self.of_block[cell["block"]] for cell in cells],
             "arm": [self.arms[cell["implementation"]] for cell in cells],
             "paired": [cell["paired"] for cell in cells],
-            "unit": packed(cell["unit"] or "" for cell in cells),
-            "layout": packed(self.found.layouts.get(name) for name in self.cells),
-            "reason": packed(printable.shortened(cell["reason"]) for cell in cells),
+            "unit": shortened(cell["unit"] or "" for cell in cells),
+            "layout": shortened(self.found.layouts.get(name) for name in self.cells),
+            "reason": shortened(printable.shortened(cell["reason"]) for cell in cells),
             **{name: shortened(cell[name] for cell in cells) for name in FIGURES},
         }
 
@@ -309,7 +309,7 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
             ],
         }
     columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
-    return {name: packed(values) for name, values in columns.items()}, cells
+    return columns, cells
 
 
 def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None]:

@@ -10,7 +10,7 @@ import math
 
 import pytest
 import synthetic
-from pages import column, unpacked
+from pages import column
 
 from bench.analyse import cell_table
 from bench.analyse.causes import attribute
@@ -186,7 +186,7 @@ def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
     assert sum(told["parts"].values()) == pytest.approx(trace["steps"][0]["total_ns"] / 1e9)
     assert told["main"] == "elementwise operations in the update that transpose"
     assert told["why"].startswith("With a wait after every step, python_loop takes")
-    names = unpacked(data["causes"]["what"])
+    names = data["causes"]["what"]
     (transposing,) = told["transposing"]
     assert names[transposing] == "elementwise operations in the update"
     assert data["traced"][str(baseline)]["transposing"] == []
@@ -194,7 +194,7 @@ def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
 
 def test_any_two_traces_differ_on_the_page_as_explain_says(found, data) -> None:
     names = list(found.cells["cell"])
-    causes = list(zip(*(unpacked(data["causes"][key]) for key in ("what", "source")), strict=True))
+    causes = list(zip(*(data["causes"][key] for key in ("what", "source")), strict=True))
     traced = list(found.traces)
     for a, b in itertools.permutations(traced[:5] + traced[-5:], 2):
         here, there = (data["traced"][str(names.index(cell))] for cell in (a, b))

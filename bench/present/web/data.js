@@ -24,16 +24,11 @@ for (const [number, figures] of rowsOf(DATA.cells.figures).entries()) {
 
 /* Rows from columns. */
 function rowsOf(columns) {
-  const entries = Object.entries(columns).map(([key, values]) => [key, decoded(values)]);
+  const entries = Object.entries(columns);
   const count = entries.length ? entries[0][1].length : 0;
   return Array.from({ length: count }, (_, index) =>
     Object.fromEntries(entries.map(([key, values]) => [key, values[index]])),
   );
-}
-
-/* Repeated texts are stored once. */
-function decoded(values) {
-  return Array.isArray(values) ? values : values.at.map((place) => values.texts[place]);
 }
 
 /* Rows of a table: values by column, their details, and the number of the cell they are about. */
