@@ -326,7 +326,7 @@ def test_histories_show_what_changed_and_with_what(tmp_path, monkeypatch):
     page, markdown = published_daily(tmp_path, days=12, upgraded=7)
     for text in (page, markdown):
         assert "gpt2-nano, fp32, 2 cores of An eight-core processor" in text
-        assert "pmap, data=2, batch 64: from 2026-10-07 on, the ratio is 1.0" in text
+        assert "pmap, data=2, batch 64: from 2026-10-07 09:00 UTC on, the ratio is 1.0" in text
         assert "times what it was. Changed with it: jax 0.11.0 to 0.12.0." in text
         assert "2026-10-01 to 2026-10-12" in text
     assert page.count('<svg class="spark"') == 1, "the baseline has no ratio"

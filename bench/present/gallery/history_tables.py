@@ -79,7 +79,7 @@ def _changes(history: History) -> str | None:
     fewest, known = change_points.fewest(), len(history.rated)
     if known < fewest:
         return f"too few runs: {known} of {fewest}" if known else None
-    return ", ".join(_day(history, change) for change in history.changes) or "none"
+    return ", ".join(_start(history, change) for change in history.changes) or "none"
 
 
 def _remarks(history: History) -> Iterator[str]:
@@ -92,17 +92,14 @@ def _remarks(history: History) -> Iterator[str]:
         )
         changed = _HASH.sub(r"\1", changed) or "nothing that is recorded"
         yield (
-            f"{history.implementation}, {history.block.place}: from {_day(history, change)} on, "
+            f"{history.implementation}, {history.block.place}: from {_start(history, change)} on, "
             f"the ratio is {numbers.ratio(change.factor)} times what it was. Changed with it: "
             f"{changed}."
         )
 
 
-def _day(history: History, change: Change) -> str:
-    """Return when the first run after a change began: the day, or the minute if it has two runs."""
-    visits = history.rated[change.place - 1 : change.place + 1]
-    before, after = (run_environment.started(visit.run.manifest) for visit, _ in visits)
-    return after if before[:10] == after[:10] else after[:10]
+def _start(history: History, change: Change) -> str:
+    return run_environment.started(history.rated[change.place][0].run.manifest)
 
 
 def sparkline(history: History, *, markdown: bool) -> Figure | None:
