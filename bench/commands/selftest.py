@@ -81,10 +81,9 @@ def selftest(
     peers = tuple(peer or PEERS) if peer_trials else ()
     faults: list[str] = []
     folder = new_folder(faults, run, "selftest")
-    for word in load or ():
-        collected(faults, choice(PATTERNS), word, "--load")
-    for word in peers:
-        collected(faults, choice(PEERS), word, "--peer")
+    for option, words, known in (("--load", load or (), PATTERNS), ("--peer", peers, PEERS)):
+        for word in words:
+            collected(faults, choice(known), word, option)
     if faults:
         raise BadInput(faults)
     settings = Settings(

@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 import typer
 
@@ -18,8 +17,7 @@ from bench.records.variants import is_requirement
 
 SETTINGS = run.SETTINGS
 
-_INSIDE = "LOCKSTEP_UPGRADED"
-"""Environment variable of a process that runs in the environment of `--to`."""
+_INSIDE = "LOCKSTEP_UPGRADED"  # a variable of processes that run in the environment of --to
 
 
 def upgrade(context: typer.Context) -> None:
@@ -28,39 +26,36 @@ def upgrade(context: typer.Context) -> None:
 
     run.answer_help(context)
     parser = OptionParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--from")
+    parser.add_argument("--from", dest="base")
     parser.add_argument("--to")
     parser.add_argument("--bisect", action="store_true")
     parsed, words = parser.parse_known_args(context.args)
-    named = {name: text for name, text in vars(parsed).items() if name != "bisect" and text}
-    for name, text in named.items():
-        if not is_requirement(text):
+    for name, text in (("from", parsed.base), ("to", parsed.to)):
+        if text and not is_requirement(text):
             refuse(f"--{name}: {text!r} is not a version, such as jax==0.10.2")
-    if "from" not in named:
+    if not parsed.base:
         refuse(f"name the version to compare with: {as_typed('upgrade')} --from jax==0.10.2")
-    if not parsed.bisect and ("to" not in named or _INSIDE in os.environ):
-        words.insert(0, f"--base-revision={named['from']}")
+    if not parsed.bisect and (not parsed.to or _INSIDE in os.environ):
+        words.insert(0, f"--base-revision={parsed.base}")
         raise typer.Exit(run.run_pytest(words, "regress_plugin"))
-    asked, _, first = named["from"].partition("==")
+    asked, _, first = parsed.base.partition("==")
     package = asked.partition("[")[0]  # without extras
     if parsed.bisect and not first:
-        refuse(f"--bisect: {named['from']!r} has to be one version, such as jax==0.10.2")
-    if parsed.bisect and "to" in named and package not in SHOWN:
+        refuse(f"--bisect: {parsed.base!r} has to be one version, such as jax==0.10.2")
+    if parsed.bisect and parsed.to and package not in SHOWN:
         refuse(f"--bisect with --to: {package} is none of {', '.join(SHOWN)}")
     chosen = {word.partition("=")[0] for word in words if parsed.bisect}
     if wrong := sorted(chosen & {"--allow-undecided", "--dry-run", "--run"}):
         refuse(f"--bisect makes several runs, which must all decide; omit {' and '.join(wrong)}")
-    here = make_environment(named["to"]) if "to" in named else None
+    here = make_environment(parsed.to) if parsed.to else None
     if here:
-        words = ["--to", named["to"], *words]
+        words = ["--to", parsed.to, *words]
         os.environ[_INSIDE] = "yes"
     gate = partial(_compare, str(here.python) if here else sys.executable, words)
     if not parsed.bisect:
-        raise typer.Exit(gate(named["from"]))
+        raise typer.Exit(gate(parsed.base))
     present = here.versions if here else installed([package])
-    last = present.get(package) or refuse(
-        f"{package} is not installed here; name a version with --to"
-    )
+    last = present.get(package) or refuse(f"{package} is not installed; name a version with --to")
     typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
     releases = first, *releases_between(package, first, last), last
     code, answer = bisect([f"{asked}=={one}" for one in releases], gate)
@@ -73,10 +68,10 @@ def _compare(python: str, words: Sequence[str], base: str) -> int:
     command = [python, "-m", "bench", "upgrade", "--from", base, *words]
     with termination_as_interrupt(), Guard(command) as child:
         try:
-            return cast("int", child.code())
+            return child.code() or 0
         except KeyboardInterrupt:  # only this process has got it; the other builds its report
             os.kill(child.pid, signal.SIGINT)
-            return cast("int", child.code())
+            return child.code() or 0
 
 
 def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:
@@ -89,8 +84,7 @@ def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, st
     while high > low:
         # The oldest comes first: if it is no faster, there is nothing to find.
         middle = (low + high) // 2 if low else 0
-        base = versions[middle]
-        code = gate(base)
+        code = gate(base := versions[middle])
         if code not in (0, 1):
             return code, f"the comparison with {base} was inconclusive: exit code {code}"
         low, high = (middle + 1, high) if code else (low, middle)

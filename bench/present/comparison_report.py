@@ -87,12 +87,11 @@ CELLS = Column(
 
 def blocks(compared: RunComparison) -> list[Table]:
     """Return a table for every block with cells that can be compared."""
-    tables = []
-    for one, other in compared.blocks:
-        if changes := [change for change in compared.changes if change.block == one.name]:
-            facts = [*_facts(one, other)]
-            tables.append(Table(f"{one.subject}, {one.place}", CHANGES, changes, facts))
-    return tables
+    return [
+        Table(f"{one.subject}, {one.place}", CHANGES, changes, [*_facts(one, other)])
+        for one, other in compared.blocks
+        if (changes := [change for change in compared.changes if change.block == one.name])
+    ]
 
 
 def _facts(one: Comparison, other: Comparison) -> Iterator[str]:
