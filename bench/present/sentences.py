@@ -53,9 +53,10 @@ class Summary:
 
     @property
     def first(self) -> str:
-        """The leader with the smallest bound, or the first arm that has a time; may be empty."""
-        timed = [cell["implementation"] for cell in self.comparison.ranked]
-        return next(iter([*self.comparison.standings.leaders, *timed]), "")
+        """The leader with the smallest bound, or an arm that has a time; may be empty."""
+        timed = sorted(self.comparison.ranked, key=lambda cell: not cell["interleaved"])
+        arms = [*self.comparison.standings.leaders, *(cell["implementation"] for cell in timed)]
+        return next(iter(arms), "")
 
     @property
     def leaders(self) -> Figure:
@@ -130,8 +131,7 @@ class Summary:
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         approximately = approximate([self])
-        rest += approximately and f" {approximately}"
-        rest += self._utilization()
+        rest += (approximately and f" {approximately}") + self._utilization()
         if not self.compared:
             alone = f"There is nothing to compare {self.first} with."
             return f"{'' if approximately else alone}{rest}".strip()

@@ -77,6 +77,15 @@ def test_an_arm_alone_has_nothing_to_be_compared_with(tmp_path):
     assert row.endswith("There is nothing to compare pmap with.")
 
 
+def test_an_arm_whose_rivals_were_measured_apart_is_no_rival_itself(tmp_path):
+    """The faster ones would otherwise be both what is compared and what is not ranked."""
+    ratios = {"pmap": 1.0, "jit_spmd": 0.5, "nnx_jit": 0.6}
+    plan = synthetic.Plan(devices=(1,), ratios=ratios, alone=frozenset({"jit_spmd", "nnx_jit"}))
+    said = " ".join(" ".join(closing_lines(synthetic.write(tmp_path, plan))).split())
+    assert "There is nothing to compare pmap with. Not ranked" in said
+    assert "shared no rounds: jit_spmd and nnx_jit." in said
+
+
 def test_failures_come_once_with_their_reason(tmp_path):
     plan = synthetic.Plan(devices=(1, 2), endings=dict([*ENDINGS.items()][:1]))
     lines = closing_lines(synthetic.write(tmp_path, plan))
