@@ -59,9 +59,9 @@ def path_faults(folder: str, paths: Sequence[str]) -> list[str]:
         path.stem: f"the built-in {path.relative_to(ROOT)}, which is selected by its name"
         for path in (ROOT / folder).rglob("*.py")
     }
+    taken[TWIN] = "the copy of the baseline"
     if folder == "implementations":
         taken |= dict.fromkeys(CLASSES, "a class of implementations")
-        taken[TWIN] = "the copy of the baseline"
     faults = []
     for text in paths:
         path = Path(text)
