@@ -1,6 +1,7 @@
 """`python -m bench upgrade --from jax==0.10.2`: did another jax version make steps slower?"""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ _INSIDE = "LOCKSTEP_UPGRADED"  # a variable of processes that run in the environ
 
 def upgrade(context: typer.Context) -> None:
     """Compare the steps here with the same ones under another jax. See `upgrade --help`."""
-    from bench.measure.version_environments import SHOWN, make_environment, releases_between
+    from bench.measure.version_environments import SHOWN, make_environment
 
     run.answer_help(context)
     parser = OptionParser(add_help=False, allow_abbrev=False)
@@ -56,11 +57,19 @@ def upgrade(context: typer.Context) -> None:
         raise typer.Exit(gate(parsed.base))
     present = here.versions if here else installed([package])
     last = present.get(package) or refuse(f"{package} is not installed; name a version with --to")
-    typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
-    releases = first, *releases_between(package, first, last), last
-    code, answer = bisect([f"{asked}=={one}" for one in releases], gate)
+    code, answer = bisect([f"{asked}=={one}" for one in _releases(package, first, last)], gate)
     typer.echo(answer)
     raise typer.Exit(code)
+
+
+def _releases(package: str, first: str, last: str) -> list[str]:
+    from bench.measure.version_environments import releases_between
+
+    order = [[*map(int, re.findall(r"\d+", version)[:3])] for version in (first, last)]
+    if order != sorted(order):  # without the numbers of pre-releases
+        refuse(f"--bisect: {package}=={first} is newer than {last}, which is compared with it")
+    typer.echo(f"listing {package}'s releases since {first}, which may take a minute", err=True)
+    return [first, *releases_between(package, first, last), last]
 
 
 def _compare(python: str, words: Sequence[str], base: str) -> int:

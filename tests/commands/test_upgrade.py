@@ -110,6 +110,13 @@ def test_what_is_no_version_or_cannot_be_had_is_bad_input(
     assert error in " ".join(done.err.split())
 
 
+def test_a_bisection_refuses_to_begin_with_a_newer_version(front: Front) -> None:
+    done = front("upgrade", "--from=jax==0.12.0", "--to=jax==0.11.0", "--bisect", *PLAN)
+    assert done.code == 4, done
+    said = " ".join(done.err.split())
+    assert "jax==0.12.0 is newer than 0.11.0, which is compared with it" in said
+
+
 VERSIONS = ["jax==1", "jax==2", "jax==3", "jax==4", "jax==5"]
 
 
