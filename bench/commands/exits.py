@@ -57,23 +57,18 @@ def refuse(text: str, code: int = BAD_INPUT) -> NoReturn:
 
 
 @contextmanager
-def refusing(*errors: type[Exception]) -> Iterator[None]:
-    """Treat these errors as invalid input as well, except that of a full disk."""
-    try:
-        yield
-    except errors as error:
-        full = isinstance(error, NotStoredError) or getattr(error, "errno", None) in DISK_FULL
-        refuse(message(error), FAILED if full else BAD_INPUT)
-
-
-@contextmanager
 def _ending_on_errors() -> Iterator[None]:
     try:
         yield
     except (BadInput, StoreError, PermissionError) as error:
         refuse(message(error))
-    except ChildError as error:
+    except (ChildError, NotStoredError) as error:
         refuse(str(error), FAILED)
+    except OSError as error:
+        full = error.errno in DISK_FULL
+        if not (full or error.filename):  # about no file, but a pipe or a connection
+            raise
+        refuse(message(error), FAILED if full else BAD_INPUT)
     except typer.TyperException as error:  # a command line that Typer cannot parse
         if type(error).__name__ == "NoArgsIsHelpError":  # the message is the whole help
             typer.echo(error.format_message(), err=True)

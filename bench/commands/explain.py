@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.commands.exits import refusing
 from bench.commands.shared_options import plain_console, warn_of_damage
 from bench.measure.run_folder import find_run, refuse_race
 from bench.plan.option_values import BadInput
@@ -43,27 +42,26 @@ def explain(
     from bench.present import explanation
 
     console = plain_console()
-    with refusing(OSError):
-        stored = store.load(find_run(run)) if run else newest_run(a, b)
-        warn_of_damage(stored)
-        refuse_race(stored.manifest, "explained")
-        programs, tables = stored.programs, cell_table.build(stored)
-        known = {row["cell"] for row in stored.cell_rows}
-        a, b = whole_name(a, known), whole_name(b, known)
-        compiled = a != b and {a, b} <= programs.keys()
-        separate = a != b and {a, b} <= known and {a, b} & cells_apart(stored)
-        traced = not separate and {a, b} <= tables.traces.keys()
-        if compiled or separate:
-            explanation.show_times(console, (a, b), tables)
-        if compiled and (every or not traced):
-            explanation.show_programs(console, (a, b), (programs[a], programs[b]))
-        if separate:
-            explanation.show_parts(console, (a, b), tables)
-            return
-        if compiled and not traced:
-            typer.echo("Traces would show how long each operation takes; --profile records them.")
-            return
-        found, path = explain_cells(a, b, stored, tables)
+    stored = store.load(find_run(run)) if run else newest_run(a, b)
+    warn_of_damage(stored)
+    refuse_race(stored.manifest, "explained")
+    programs, tables = stored.programs, cell_table.build(stored)
+    known = {row["cell"] for row in stored.cell_rows}
+    a, b = whole_name(a, known), whole_name(b, known)
+    compiled = a != b and {a, b} <= programs.keys()
+    separate = a != b and {a, b} <= known and {a, b} & cells_apart(stored)
+    traced = not separate and {a, b} <= tables.traces.keys()
+    if compiled or separate:
+        explanation.show_times(console, (a, b), tables)
+    if compiled and (every or not traced):
+        explanation.show_programs(console, (a, b), (programs[a], programs[b]))
+    if separate:
+        explanation.show_parts(console, (a, b), tables)
+        return
+    if compiled and not traced:
+        typer.echo("Traces would show how long each operation takes; --profile records them.")
+        return
+    found, path = explain_cells(a, b, stored, tables)
     explanation.show(console, found, every=every)
     typer.echo(f"causes: {path.as_posix()}")
 

@@ -2,7 +2,7 @@
 
 import typer
 
-from bench.commands.exits import refuse, refusing
+from bench.commands.exits import refuse
 from bench.records.paths import REPORTS
 
 
@@ -16,8 +16,7 @@ def gallery() -> None:
 
     if not REPORTS.is_dir():
         refuse(f"there is no folder {REPORTS}/ here")
-    with refusing(OSError):
-        page, entries = index.build(REPORTS)
+    page, entries = index.build(REPORTS)
     for entry in entries:
         typer.echo(f"{entry.folder}: {entry.headline}")
     typer.echo(f"gallery: {page.as_posix()}")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import typer
 
-from bench.commands.exits import refusing
 from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run, refuse_race
@@ -40,21 +39,20 @@ def maxbatch(
     from bench.present import run_tables
     from bench.project import largest_fit
 
-    with refusing(OSError):
-        faults = file_faults(implementation_path or (), workload_path or ())
-        folder = collected(faults, find_run, run) or Path()
-        selected = collected(faults, selector, expression) or selector("")
-        limit_bytes = None if memory is None else collected(faults, bytes_of, memory)
-        if faults:
-            raise BadInput(faults)
-        refuse_race((stored_run := load_run(run)).manifest, "searched")
-        cells = proved(stored_run, selected)
-        catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
-        limit = largest_fit.limit_of(catalogue, limit_bytes)
-        searches = largest_fit.searches_of_run(cells, Contents(catalogue), limit)
-        if not searches:
-            raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
-        stored = largest_batches.read(folder)
+    faults = file_faults(implementation_path or (), workload_path or ())
+    folder = collected(faults, find_run, run) or Path()
+    selected = collected(faults, selector, expression) or selector("")
+    limit_bytes = None if memory is None else collected(faults, bytes_of, memory)
+    if faults:
+        raise BadInput(faults)
+    refuse_race((stored_run := load_run(run)).manifest, "searched")
+    cells = proved(stored_run, selected)
+    catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
+    limit = largest_fit.limit_of(catalogue, limit_bytes)
+    searches = largest_fit.searches_of_run(cells, Contents(catalogue), limit)
+    if not searches:
+        raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
+    stored = largest_batches.read(folder)
     rows = [] if again else largest_fit.valid(searches, stored)
     total = numbers.count(len(searches), "cell")
     if rows:
@@ -64,8 +62,7 @@ def maxbatch(
     try:
         console = plain_console(stderr=True)
         for row in largest_fit.search_here(left, catalogue, console):
-            with refusing(OSError):
-                largest_batches.write(folder, [row])
+            largest_batches.write(folder, [row])
             typer.echo(run_tables.largest_line(row))
             rows.append(row)
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bench.commands.exits import refuse, refusing
+from bench.commands.exits import refuse
 from bench.commands.shared_options import Files, Keyword, files_of, load_run, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run, refuse_race
@@ -81,10 +81,9 @@ def project(
 
 @contextmanager
 def predicting() -> Iterator[None]:
-    """Refuse folders that cannot be written, and say that an interrupted compilation is kept."""
+    """Say that an interrupted compilation is kept."""
     try:
-        with refusing(OSError):
-            yield
+        yield
     except KeyboardInterrupt:
         kept = "what was compiled is kept, and the same command continues from there"
         typer.echo(f"interrupted: {kept}", err=True)

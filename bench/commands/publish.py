@@ -2,7 +2,6 @@
 
 import typer
 
-from bench.commands.exits import refusing
 from bench.measure.run_folder import find_run
 from bench.records import store
 from bench.records.paths import REPORTS
@@ -18,9 +17,8 @@ def publish(run: str) -> None:
     from bench.present.gallery import index, published_run
 
     stored = store.load(find_run(run))
-    with refusing(OSError):
-        folder = published_run.publish(stored, REPORTS)
-        index.build(REPORTS, also=[folder.name])
+    folder = published_run.publish(stored, REPORTS)
+    index.build(REPORTS, also=[folder.name])
     pages = [(REPORTS / name).as_posix() for name in (index.MARKDOWN, index.PAGE)]
     typer.echo(f"published: {folder.as_posix()}")
     typer.echo(f"to commit: git add --force {folder.as_posix()} {' '.join(pages)}")

@@ -16,7 +16,6 @@ from bench.commands.exits import (
     INTERRUPTED,
     OptionParser,
     refuse,
-    refusing,
     termination_as_interrupt,
 )
 from bench.measure.catalogue import path_faults
@@ -26,7 +25,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import Options, command_parser, read_options
 from bench.records import store
 from bench.records.attempts import Ledger
-from bench.records.files import NotStoredError, digest, storing
+from bench.records.files import digest, storing
 from bench.records.paths import REPORTS, ROOT
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def referee(context: typer.Context) -> None:
     if faults := path_faults("implementations", _outside(paths)):
         raise BadInput(faults)
     try:
-        with refusing(NotStoredError, OSError), storing(path.parent), termination_as_interrupt():
+        with storing(path.parent), termination_as_interrupt():
             code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)
     except KeyboardInterrupt:
         typer.echo("interrupted; attempts that have begun are recorded as inconclusive", err=True)

@@ -2,9 +2,8 @@
 
 import typer
 
-from bench.commands.exits import refusing
 from bench.commands.shared_options import load_run, plain_console
-from bench.records.files import NotStoredError, storing
+from bench.records.files import storing
 
 
 def report(run: str, all_plots: bool = False) -> None:
@@ -19,7 +18,7 @@ def report(run: str, all_plots: bool = False) -> None:
 
     stored = load_run(run)
     found = cell_table.build(stored)
-    with refusing(NotStoredError, OSError), storing(stored.directory):
+    with storing(stored.directory):
         page = build(stored, found, all_plots=all_plots)
     print_summary(plain_console(), stored, found)
     typer.echo(f"report: {page.as_posix()}")
