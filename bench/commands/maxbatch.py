@@ -86,12 +86,8 @@ def proved(stored: store.Run, selected: Callable[[str], bool]) -> list[CellRow]:
 def bytes_of(text: str) -> float:
     """Parse a size such as `16GiB` or `80G`; BadInput if it is 0 or has no unit."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(k|M|G|T|Ki|Mi|Gi|Ti)B?", text)
-    if match is None:
-        raise BadInput(
-            [f"--memory: {text!r} is not a number and a unit, spelled as in 16GiB or 80G"]
-        )
+    if match is None or not float(match[1]):
+        form = "is not a number above 0 and a unit, spelled as in 16GiB or 80G"
+        raise BadInput([f"--memory: {text!r} {form}"])
     number, unit = match.groups()
-    size = float(number) * (1024.0 if "i" in unit else 1e3) ** ("KMGT".index(unit[0].upper()) + 1)
-    if size == 0:
-        raise BadInput([f"--memory: {text} has to be above 0, such as 16GiB"])
-    return size
+    return float(number) * (1024.0 if "i" in unit else 1e3) ** ("KMGT".index(unit[0].upper()) + 1)

@@ -346,15 +346,11 @@ def test_bytes_are_read(text, value):
     assert bytes_of(text) == value
 
 
-@pytest.mark.parametrize("text", ["16 gigabytes", "-1G", "", "GiB", "256", "16gib"])
+@pytest.mark.parametrize(
+    "text", ["16 gigabytes", "-1G", "", "GiB", "256", "16gib", "0G", "0.0 GiB"]
+)
 def test_what_is_no_number_of_bytes_is_refused(text):
-    with pytest.raises(BadInput, match="is not a number and a unit, spelled as in 16GiB"):
-        bytes_of(text)
-
-
-@pytest.mark.parametrize("text", ["0G", "0.0 GiB"])
-def test_no_memory_is_refused(text):
-    with pytest.raises(BadInput, match=f"--memory: {text} has to be above 0, such as 16GiB"):
+    with pytest.raises(BadInput, match="is not a number above 0 and a unit, spelled as"):
         bytes_of(text)
 
 
