@@ -34,12 +34,8 @@ class Repository:
 
     def python_files(self, folder: Path) -> list[str]:
         """Return the stems of the Python files that the base has directly in a folder."""
-        inside = Path(self.relative(folder))
-        # A name may contain pattern characters.
-        command = ("--literal-pathspecs", "ls-tree", "-z", "--name-only", "--full-tree")
-        listed = git(self.root, *command, self.base, "--", f"{inside.as_posix()}/").split("\0")
-        found = map(Path, listed)
-        return [path.stem for path in found if path.suffix == ".py" and path.parent == inside]
+        listed = git(folder, "ls-tree", "-z", "--name-only", self.base).split("\0")
+        return [Path(name).stem for name in listed if name.endswith(".py")]
 
 
 def find_repository(folder: Path, revision: str) -> Repository:
@@ -152,28 +148,26 @@ def find_bases(options: Options, catalogue: Catalogue, selected: Sequence[str]) 
         faults.append("--isolate: in a gate of revisions, both steps have to run in the worker")
     files = {e["name"]: Path(e["path"]).resolve() for e in catalogue["implementations"]}
     folders: dict[Path, Repository] = {}
-    origins, new = {}, []
-    for name in selected:
-        folder = files[name].parent
+    then: dict[Path, list[str]] = {}
+    for folder in dict.fromkeys(files[name].parent for name in selected):
         try:
-            if folder not in folders:
-                folders[folder] = find_repository(folder, revision)
-            if files[name].stem in folders[folder].python_files(folder):
-                origins[name] = files[name]
-            else:
-                new.append(name)
+            folders[folder] = find_repository(folder, revision)
+            then[folder] = folders[folder].python_files(folder)
         except RevisionError as error:
             faults.append(str(error))
-    if not faults and not origins:
-        faults.append(f"there is nothing to compare: {revision} has no {', '.join(new)}")
     if faults:
-        raise BadInput(list(dict.fromkeys(faults)))  # files of a folder share a fault
+        raise BadInput(list(dict.fromkeys(faults)))  # folders of a repository share a fault
+    paths = {name: files[name] for name in selected}
+    origins = {name: path for name, path in paths.items() if path.stem in then[path.parent]}
+    new = tuple(name for name in paths if name not in origins)
+    if not origins:
+        raise BadInput([f"there is nothing to compare: {revision} has no {', '.join(new)}"])
     # Implementations that these folders had at the base and that no folder has now.
     removed = tuple(
         name
-        for folder, one in folders.items()
-        for name in one.python_files(folder)
+        for names in then.values()
+        for name in names
         if not (options.implementations or name in files or name.startswith("_"))
     )
     compared = {path.parent: folders[path.parent] for path in origins.values()}
-    return Bases(revision, origins, compared, tuple(new), removed)
+    return Bases(revision, origins, compared, new, removed)
