@@ -24,7 +24,7 @@ class Repository:
     base: str
     """Full hash of the base commit."""
     head: str
-    """Full hash of the checked-out commit; empty before the first commit."""
+    """Full hash of the checked-out commit."""
     dirty: bool
     """Whether the working tree, which is measured, differs from `head`."""
 
@@ -51,9 +51,7 @@ def find_repository(folder: Path, revision: str) -> Repository:
         base = git(root, *wanted, f"{revision}^{{commit}}").strip()
     except RevisionError as error:
         raise RevisionError(f"{revision!r} is not a revision of {root}{_hint(root)}") from error
-    head = ""
-    with contextlib.suppress(RevisionError):
-        head = git(root, *wanted, "HEAD^{commit}").strip()
+    head = git(root, *wanted, "HEAD^{commit}").strip()
     return Repository(root, base, head, dirty=_changed(root))
 
 
