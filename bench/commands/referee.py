@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,6 +18,7 @@ from bench.commands.exits import (
     refuse,
     termination_as_interrupt,
 )
+from bench.commands.shared_options import plain_console
 from bench.measure.catalogue import path_faults
 from bench.plan.content_keys import read_files
 from bench.plan.matrix import name_of
@@ -30,7 +31,6 @@ from bench.records.paths import REPORTS, ROOT
 
 if TYPE_CHECKING:
     from bench.measure.engine import Engine
-    from bench.records.cells import Block
 
 SETTINGS = run.SETTINGS
 
@@ -45,29 +45,6 @@ BLOCK = ("workloads", "meshes", "batch_sizes", "precision", "microbatches", "rem
 EFFORT = ("launches", "rounds", "seconds", "margin", "budget", "cold", "timeout", "silence",
           "isolate")  # fmt: skip
 DEFAULTS = {"launches": "3", "rounds": "64", "seconds": "10", "margin": "2", "meshes": ("data=1",)}
-
-
-class _Monitor:
-    """Reports progress on stderr, and stops once no challenger is left."""
-
-    def __init__(self, engine: Engine, challengers: Sequence[str]) -> None:
-        self._engine, self._challengers = engine, set(challengers)
-        (self._block,) = engine.plan.blocks
-
-    def note(self, text: str) -> None:
-        typer.echo(text, err=True)
-
-    def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
-        self.note(f"{block.name}: launch {launch + 1}, {len(arms)} arms")
-
-    def phase(self, event: Any) -> None:
-        pass
-
-    def end(self, block: Block, launch: int, statuses: Any, verdicts: Any) -> None:
-        pass
-
-    def stop(self) -> bool:
-        return self._challengers <= self._engine.schedule.blocks[self._block.name].failed
 
 
 def referee(context: typer.Context) -> None:
@@ -92,6 +69,7 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
     from bench.analyse.alpha_spending import level
     from bench.analyse.outcomes import Ruling, judge_attempts, made_findings, record
     from bench.analyse.verdicts import ALPHA
+    from bench.commands.pytest_plugin.run_estimates import RunEstimates
     from bench.present import attempt_record
 
     engine, hashes = _set_up(ledger, options, paths)
@@ -102,7 +80,9 @@ def _judged(ledger: Ledger, options: Options, paths: Sequence[str], *, as_json: 
     started, rulings, programs = time.monotonic(), dict[str, Ruling](), {}
     if tested:
         (block,), engine.schedule.sharing = engine.plan.blocks, ALPHA / error
-        engine.measure({block: [incumbent, *tested]}, _Monitor(engine, tested))
+        selected = {block: [incumbent, *tested]}
+        with RunEstimates(engine).progress(plain_console(stderr=True), selected) as progress:
+            engine.measure(selected, progress)
         stored = store.load(engine.directory or REPORTS)
         rulings = judge_attempts(stored, incumbent, tested, engine.schedule.sharing)
         programs = stored.programs

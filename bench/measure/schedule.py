@@ -276,7 +276,7 @@ class Schedule:
         if names and baseline not in (*names, *failed):
             names.insert(0, baseline)
         alone = names == [baseline] and baseline not in state.waiting
-        return [] if settled and alone else names
+        return [] if alone and (settled or self.sharing is not None) else names
 
     def _widest(self, selected: Iterable[Block], left_s: float) -> Block | None:
         """Return the block with the widest unsettled interval among those that fit the budget."""

@@ -58,7 +58,7 @@ def test_what_is_faster_is_kept_and_becomes_an_incumbent(referee: Referee) -> No
     assert look["spent"] <= alpha_spending.ALPHA
     done = referee("mine.py", "other.py", times={"other": 0.5})
     assert done.code == 0, done
-    assert "launch 1, 2 arms" in done.err
+    assert "mlp-base/data=1/b256/fp32  2 ok, 1 of 1 decided" in done.err
     kept = r"keep 3 other: a factor of (1\.9|2\.0) to 2\.[01] faster, ratio 0\.50"
     assert re.match(kept, done.out)
     record = r"Record: 0\.40\d times the first incumbent, best, after 3 attempts, 2 kept"

@@ -1,4 +1,4 @@
-"""Estimated durations of the selected launches, and the output of a dry run."""
+"""Estimated durations of the selected launches, for a dry run and for the display of progress."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from bench.measure.engine import Engine
 from bench.plan.estimate import AROUND_S, launch_stages, read_history
 from bench.plan.matrix import Plan
 from bench.plan.presets import default_batch
+from bench.present.progress import Progress, Remaining
 from bench.records.cells import Block
 from bench.records.messages import Stages
 from bench.records.numbers import clock, count
@@ -54,6 +55,15 @@ class RunEstimates:
             ]
             for block, arms in selected.items()
         }
+
+    def progress(
+        self, console: Console, selected: Mapping[Block, Sequence[str]], most_failures: int = 0
+    ) -> Progress:
+        """Return a display of the progress of the launches that are not stored yet."""
+        left = [s for seconds in self.missing(selected).values() for s in seconds]
+        more = self._engine.plan.target_ci is not None
+        remaining = Remaining(sum(left), self._engine.schedule.budget_left_s, more=more)
+        return Progress(console, len(left), remaining, self.launch, most_failures)
 
 
 def print_plan(

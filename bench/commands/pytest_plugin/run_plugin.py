@@ -32,7 +32,7 @@ from bench.plan.option_values import BadInput
 from bench.plan.options import add_options, read_options
 from bench.plan.selection import selector
 from bench.present.columns import missing
-from bench.present.progress import Progress, Remaining
+from bench.present.progress import Progress
 from bench.records import files, store
 from bench.records.cells import Block, base_of
 from bench.records.files import NotStoredError, storing
@@ -178,13 +178,9 @@ class Front:
         """Show the progress while items run, and let signals interrupt them."""
         if not self._measures:
             return (yield)
-        left = [s for seconds in self._estimates.missing(self._selected).values() for s in seconds]
         self._report_impossible_blocks()
-        more = self.engine.plan.target_ci is not None
-        remaining = Remaining(sum(left), self.engine.schedule.budget_left_s, more=more)
         most: int = self.config.getvalue("maxfail") or 0  # by -x or --maxfail; None by default
-        estimate = self._estimates.launch
-        self._progress = Progress(self.console, len(left), remaining, estimate, most)
+        self._progress = self._estimates.progress(self.console, self._selected, most)
         with termination_as_interrupt(), self._progress:
             return (yield)
 
