@@ -132,7 +132,8 @@ def lowered(case, monkeypatch):
     implementation = load(FILES[case.name])
     assert implementation.why_unsupported(problem, mesh) is None
     batch = stand_in(gpt2.problem(config, 1, "bf16").batch(0), BATCH)
-    return problem, abstract_step(implementation, problem, mesh, batch).lower((case.platform,))
+    traced = abstract_step(implementation, problem, mesh, batch).traced
+    return problem, traced.lower(lowering_platforms=(case.platform,))
 
 
 def counts(pattern, text):

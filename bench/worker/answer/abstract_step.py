@@ -7,7 +7,6 @@ after them.
 """
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.stages import Traced
 
 from bench.contract import Implementation, Problem, TrainStep
 from bench.worker.prove.failures import own_copy
@@ -33,10 +33,7 @@ class NotAbstractError(Exception):
 class AbstractStep:
     """A step that is a single compiled function."""
 
-    jaxpr: Any
-    """The function as a closed jaxpr."""
-    lower: Callable[..., Any]
-    """Lowers the function to a jax.stages.Lowered; `lower(("cuda",))` does so for that platform."""
+    traced: Traced
     state_bytes: int
     """Bytes of the state on one device."""
     bubble: float
@@ -86,8 +83,8 @@ def abstract_step(
             )
         program = found.pop("program")
         arguments = [shardings.described(argument) for argument in program.in_tracers]
-    jaxpr, options = program.params["jaxpr"], _jit_options(program.params)
-    return AbstractStep(jaxpr, partial(_lowered, jaxpr, options, arguments), **found)
+    step = jax.jit(core.jaxpr_as_fun(program.params["jaxpr"]), **_jit_options(program.params))
+    return AbstractStep(_traced(step, arguments), **found)
 
 
 def stand_in(batch: Any, rows: int) -> Any:
@@ -166,12 +163,8 @@ def _decided(equation: Any, arguments: list[jax.ShapeDtypeStruct]) -> list[Shard
     """
     if all(argument.sharding is None for argument in arguments):
         return [None] * len(equation.outvars)
-    if equation.primitive.name == "jit":
-        jaxpr, options = equation.params["jaxpr"], _jit_options(equation.params)
-    else:
-        bind = partial(equation.primitive.bind, **equation.params)
-        jaxpr, options = jax.make_jaxpr(bind)(*arguments), {}
-    compiled = _lowered(jaxpr, options, arguments).compile()
+    operation = jax.jit(partial(equation.primitive.bind, **equation.params))
+    compiled = _traced(operation, arguments).lower().compile()
     shardings = jax.tree.leaves(compiled.output_shardings)
     return shardings if jax.tree.leaves(compiled.input_shardings) else [None] * len(shardings)
 
@@ -191,19 +184,14 @@ def _jit_options(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _lowered(
-    jaxpr: Any,
-    options: dict[str, Any],
-    arguments: list[jax.ShapeDtypeStruct],
-    platforms: tuple[str, ...] | None = None,
-) -> Any:
+def _traced(function: Any, arguments: list[jax.ShapeDtypeStruct]) -> Traced:
+    """Trace a compiled function; if its arguments' axes are explicit, under their mesh."""
     shardings = [argument.sharding for argument in arguments]
-    # Arrays whose axes are explicit are traced under their mesh.
     explicit = [
         sharding.mesh.abstract_mesh
         for sharding in shardings
         if isinstance(sharding, NamedSharding) and not sharding.mesh.are_all_axes_auto
     ]
-    function = jax.jit(core.jaxpr_as_fun(jaxpr), **options)
     with jax.sharding.use_abstract_mesh(explicit[0]) if explicit else nullcontext():
-        return function.trace(*arguments).lower(lowering_platforms=platforms)
+        traced: Traced = function.trace(*arguments)
+    return traced

@@ -113,8 +113,8 @@ def compile_step(
 ) -> CompiledStep:
     """Compile a step without running it; for errors see `abstract_step`."""
     step = abstract_step(implementation, problem, mesh, batch)
-    program = step.lower().compile().runtime_executable()
-    return CompiledStep([program], flops_of(step.jaxpr), step.state_bytes, step.bubble, step.period)
+    program, flops = step.traced.lower().compile().runtime_executable(), flops_of(step.traced.jaxpr)
+    return CompiledStep([program], flops, step.state_bytes, step.bubble, step.period)
 
 
 def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> CompiledStep:
