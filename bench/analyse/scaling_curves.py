@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench.records import numbers
+from bench.records.cells import subject_of
 
 Kind = Literal["strong", "weak"]
 
@@ -38,8 +39,8 @@ class Scaling:
 
     @property
     def subject(self) -> str:
-        """`gpt2-nano, fp32`."""
-        return f"{self.workload}-{self.size}, {self.options}"
+        """`gpt2-nano, fp32`: that of the blocks on its largest mesh."""
+        return subject_of(self.workload, self.size, self.options)
 
     @property
     def slug(self) -> str:

@@ -132,12 +132,17 @@ class Block:
     @cached_property
     def subject(self) -> str:
         """Workload and options: `gpt2-nano, fp32`. Blocks of a subject differ by mesh and batch."""
-        return f"{self.workload}-{self.size}, {str(self.options).replace(',', ', ')}"
+        return subject_of(self.workload, self.size, str(self.options))
 
     @property
     def place(self) -> str:
         """Mesh and batch: `data=2, batch 16`."""
         return f"{self.mesh}, batch {self.batch}"
+
+
+def subject_of(workload: str, size: str, options: str) -> str:
+    """Return the subject of blocks with these options, which are written as in a block's name."""
+    return f"{workload}-{size}, {options.replace(',', ', ')}"
 
 
 @dataclass(frozen=True)

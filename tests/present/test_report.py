@@ -632,6 +632,13 @@ def test_strong_and_weak_curves(found: Tables) -> None:
     assert ("python_loop", 4) not in strong.index
 
 
+def test_curves_are_shown_where_their_blocks_are(tmp_path: Path) -> None:
+    built, _ = small(tmp_path, devices=(1, 2), variants={"": 1.0, "slow": 1.25})
+    subjects = {block.subject for block in built.comparisons}
+    assert {curve.subject for curve in built.curves} == subjects
+    assert len(subjects) == 2
+
+
 def test_curves_do_not_mix_meshes() -> None:
     meshes = ["data=1", "data=2", "data=2,model=2", "data=4,model=2", "data=4", "model=4"]
     cells = pd.DataFrame(
