@@ -40,7 +40,7 @@ class Scaling:
     @property
     def subject(self) -> str:
         """`gpt2-nano, fp32`: that of the blocks on its largest mesh."""
-        return subject_of(self.workload, self.size, self.options)
+        return subject_of(f"{self.workload}-{self.size}", self.options)
 
     @property
     def slug(self) -> str:

@@ -28,6 +28,7 @@ from bench.present.columns import Table
 from bench.present.predicted_curves import Projected
 from bench.present.print_plots import Figures, PrintedChart
 from bench.records import numbers, printable
+from bench.records.cells import subject_of
 from bench.records.grouping import grouped
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
@@ -136,7 +137,7 @@ def _general(
     effects = block_ratios.option_effects(found.comparisons)
     effects = [effect for effect in effects if effect.block.subject == subject]
     trained = [each for each in loss_curves.find(found) if each.block.subject == subject]
-    largest = [row for row in found.largest if f"{row['workload']}, {row['options']}" == subject]
+    largest = [r for r in found.largest if subject_of(r["workload"], r["options"]) == subject]
     tables = [
         *(chart.table for chart in charts),
         run_tables.variants(effects, manifest),

@@ -132,7 +132,7 @@ class Block:
     @cached_property
     def subject(self) -> str:
         """Workload and options: `gpt2-nano, fp32`. Blocks of a subject differ by mesh and batch."""
-        return subject_of(self.workload, self.size, str(self.options))
+        return subject_of(f"{self.workload}-{self.size}", str(self.options))
 
     @property
     def place(self) -> str:
@@ -140,9 +140,9 @@ class Block:
         return f"{self.mesh}, batch {self.batch}"
 
 
-def subject_of(workload: str, size: str, options: str) -> str:
-    """Return the subject of blocks with these options, which are written as in a block's name."""
-    return f"{workload}-{size}, {options.replace(',', ', ')}"
+def subject_of(workload: str, options: str) -> str:
+    """Return the subject of blocks, given `gpt2-nano` and the options as in a block's name."""
+    return f"{workload}, {options.replace(',', ', ')}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bench.present import markdown, print_plots, report_files
 from bench.present.print_plots import Figures
 from bench.present.rendering import environment
 from bench.records import store
+from bench.records.largest_batches import MaxBatchRow
 
 if TYPE_CHECKING:
     from bench.analyse.cell_table import Tables
@@ -255,3 +256,16 @@ def test_reports_have_their_plots_as_files(tmp_path: Path) -> None:
     linked = set(re.findall(r"\(plots/(.+)\.svg\)", page))
     for ending in ("svg", "png", "pdf"):
         assert {path.stem for path in (directory / "plots").glob(f"*.{ending}")} == linked
+
+
+def test_the_largest_batches_of_several_options_are_with_their_blocks(tmp_path: Path) -> None:
+    found, run = build(tmp_path, variants={"": 1.0, "slow": 1.25})
+    row = MaxBatchRow(
+        implementation="jit_spmd", workload="mlp-base", mesh="data=2", options="fp32,variant=slow",
+        limit_bytes=4e9, limit_is="this device", batch=48, predicted_bytes=3.9e9, next_batch=50,
+        next_bytes=4.1e9, compilations=6, status="ok", reason="", refuted=[], peak_bytes=None,
+        contents="hash",
+    )  # fmt: skip
+    found = dataclasses.replace(found, largest=[row])
+    general, slow = markdown.content(found, run.manifest, undrawn(found))["subjects"]
+    assert ["Largest batch" in str(each["sections"]) for each in (general, slow)] == [False, True]
