@@ -1,11 +1,9 @@
 """`python -m bench plan WORKLOAD-SIZE`: which mesh shape would be fastest on other hardware."""
 
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from bench.commands.project import COMPILING, predicting
 from bench.commands.shared_options import Files, Keyword, plain_console
 from bench.measure.catalogue import file_faults, read_catalogue
 from bench.plan.option_values import BadInput, choice, collected, remat_policy
@@ -43,49 +41,46 @@ def plan(
       remat (POLICY): What the backward pass recomputes: none, dots or full, also called nothing.
       scan_layers: Run a model's equal layers in one loop over stacked parameters.
     """
-    from bench.present.terminal import counter
     from bench.project import mesh_ranking
-    from bench.project.compiled_programs import MOST_DEVICES, programs
+    from bench.project.compiled_programs import MOST_DEVICES, compiling
     from bench.project.projection import targets, without_peak
 
-    with predicting():
-        faults = file_faults(implementation_path or (), workload_path or ())
-        collected(faults, choice(PRECISIONS), precision, "--precision")
-        policy = collected(faults, remat_policy, remat, "--remat") or ""
-        # Every mesh is compiled.
-        wanted, _ = targets(faults, hardware, str(chips), most=MOST_DEVICES)
-        if len(wanted) > 1:
-            faults.append("--hardware: a plan is for one kind of chip")
-        batch = batch or default_batch(workload) * chips
-        if batch % microbatches:
-            faults.append(f"--batch: {batch} does not divide into {microbatches} microbatches")
-        selected = collected(faults, selector, keyword) or selector("")
-        faults = faults or [*without_peak(wanted, [precision])]
-        if faults:
-            raise BadInput(faults)
-        (sheet,) = wanted
-        catalogue = read_catalogue(implementation_path or (), workload_path or ())
-        given = {*catalogue["implementation_paths"], *catalogue["workload_paths"]}
-        for entry in (*catalogue["implementations"], *catalogue["workloads"]):
-            if entry["error"] and entry["path"] in given:
-                raise BadInput([f"{entry['path']}: {entry['error']}"])
-        name = _workload(workload, catalogue)
-        scanning = {entry["name"] for entry in catalogue["workloads"] if entry.get("scans")}
-        if scan_layers and name[0] not in scanning:
-            raise BadInput([f"--scan-layers: {name[0]} has no stack of equal layers to loop over"])
-        every = catalogue["implementations"]
-        usable = [entry["name"] for entry in every if not entry["error"] and is_exact(entry)]
-        chosen = [implementation for implementation in usable if selected(implementation)]
-        if not chosen:
-            raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])
-        options = StepOptions(precision, microbatches, policy, scan_layers)
-        with counter(plain_console(stderr=True), *COMPILING) as progress:
-            read = partial(programs, catalogue=catalogue, progress=progress)
-            ranking = mesh_ranking.rank(name, batch, options, sheet, chips, chosen, read)
-        if not ranking.ranked:
-            reasons = (*ranking.refused, *ranking.unsupported)
-            raise BadInput([f"{workload}: no mesh can be predicted", *reasons])
-        written = mesh_ranking.build(ranking, REPORTS / f"plan_{files.slug(ranking.title)}")
+    faults = file_faults(implementation_path or (), workload_path or ())
+    collected(faults, choice(PRECISIONS), precision, "--precision")
+    policy = collected(faults, remat_policy, remat, "--remat") or ""
+    # Every mesh is compiled.
+    wanted, _ = targets(faults, hardware, str(chips), most=MOST_DEVICES)
+    if len(wanted) > 1:
+        faults.append("--hardware: a plan is for one kind of chip")
+    batch = batch or default_batch(workload) * chips
+    if batch % microbatches:
+        faults.append(f"--batch: {batch} does not divide into {microbatches} microbatches")
+    selected = collected(faults, selector, keyword) or selector("")
+    faults = faults or [*without_peak(wanted, [precision])]
+    if faults:
+        raise BadInput(faults)
+    (sheet,) = wanted
+    catalogue = read_catalogue(implementation_path or (), workload_path or ())
+    given = {*catalogue["implementation_paths"], *catalogue["workload_paths"]}
+    for entry in (*catalogue["implementations"], *catalogue["workloads"]):
+        if entry["error"] and entry["path"] in given:
+            raise BadInput([f"{entry['path']}: {entry['error']}"])
+    name = _workload(workload, catalogue)
+    scanning = {entry["name"] for entry in catalogue["workloads"] if entry.get("scans")}
+    if scan_layers and name[0] not in scanning:
+        raise BadInput([f"--scan-layers: {name[0]} has no stack of equal layers to loop over"])
+    every = catalogue["implementations"]
+    usable = [entry["name"] for entry in every if not entry["error"] and is_exact(entry)]
+    chosen = [implementation for implementation in usable if selected(implementation)]
+    if not chosen:
+        raise BadInput([f"-k: {keyword!r} selects none of {', '.join(usable)}"])
+    options = StepOptions(precision, microbatches, policy, scan_layers)
+    with compiling(catalogue, plain_console(stderr=True)) as read:
+        ranking = mesh_ranking.rank(name, batch, options, sheet, chips, chosen, read)
+    if not ranking.ranked:
+        reasons = (*ranking.refused, *ranking.unsupported)
+        raise BadInput([f"{workload}: no mesh can be predicted", *reasons])
+    written = mesh_ranking.build(ranking, REPORTS / f"plan_{files.slug(ranking.title)}")
     mesh_ranking.show(plain_console(), ranking)
     typer.echo(f"plan: {written.as_posix()}")
 

@@ -1,9 +1,6 @@
 """`python -m bench project RUN`: predictions for hardware that is not here."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +14,6 @@ from bench.plan.option_values import BadInput, choice, collected
 from bench.plan.selection import selector
 from bench.records.cells import PRECISIONS
 from bench.records.paths import as_typed
-
-COMPILING = "compiling steps", "compiled {} of {} steps"
 
 
 def project(
@@ -45,9 +40,9 @@ def project(
     if (run is None) != check_published:
         refuse("name either a stored run or --check-published")
     from bench.present import predicted_curves
-    from bench.present.terminal import counter, show
+    from bench.present.terminal import show
     from bench.project import prediction_tables, projection, projection_page
-    from bench.project.compiled_programs import programs
+    from bench.project.compiled_programs import compiling
     from bench.project.program_formulae import Scaling
     from bench.project.projection import targets
 
@@ -55,36 +50,23 @@ def project(
     if run is None:
         show(console, prediction_tables.published())
         return
-    with predicting():
-        faults = file_faults(implementation_path or (), workload_path or ())
-        if precision is not None:
-            collected(faults, choice(PRECISIONS), precision, "--precision")
-        wanted, counts = targets(faults, hardware, chips)
-        selected = collected(faults, selector, keyword) or selector("")
-        folder = collected(faults, find_run, run) or Path()
-        collected(faults, choice(("weak", "strong")), scaling, "--scaling")
-        if faults:
-            raise BadInput(faults)
-        kind: Scaling = "strong" if scaling == "strong" else "weak"
-        refuse_race((stored := load_run(run)).manifest, "projected")
-        catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
-        with counter(plain_console(stderr=True), *COMPILING) as progress:
-            read = partial(programs, catalogue=catalogue, progress=progress)
-            found = projection.project(stored, wanted, counts, read, kind, precision, selected)
-        drawn = projection_page.draw(found)
-        written = projection_page.build(
-            found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
-        )
+    faults = file_faults(implementation_path or (), workload_path or ())
+    if precision is not None:
+        collected(faults, choice(PRECISIONS), precision, "--precision")
+    wanted, counts = targets(faults, hardware, chips)
+    selected = collected(faults, selector, keyword) or selector("")
+    folder = collected(faults, find_run, run) or Path()
+    collected(faults, choice(("weak", "strong")), scaling, "--scaling")
+    if faults:
+        raise BadInput(faults)
+    kind: Scaling = "strong" if scaling == "strong" else "weak"
+    refuse_race((stored := load_run(run)).manifest, "projected")
+    catalogue = read_catalogue(*files_of(folder, implementation_path, workload_path))
+    with compiling(catalogue, plain_console(stderr=True)) as read:
+        found = projection.project(stored, wanted, counts, read, kind, precision, selected)
+    drawn = projection_page.draw(found)
+    written = projection_page.build(
+        found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
+    )
     projection_page.show(console, found, drawn)
     typer.echo(f"projection: {written.as_posix()} (`{as_typed('report')} {run}` shows its curves)")
-
-
-@contextmanager
-def predicting() -> Iterator[None]:
-    """Say that an interrupted compilation is kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = "what was compiled is kept, and the same command continues from there"
-        typer.echo(f"interrupted: {kept}", err=True)
-        raise

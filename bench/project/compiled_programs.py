@@ -13,18 +13,21 @@ import operator
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Literal, cast
 
 import psutil
+from rich.console import Console
 
 from bench.measure.environment import compiling_environment, relevant_variables
 from bench.measure.processes.guarded import Child
 from bench.plan.content_keys import Contents, read_files
 from bench.plan.option_values import BadInput
+from bench.present.terminal import counter
 from bench.records import user_cache
 from bench.records.cells import Cell
 from bench.records.files import digest
@@ -110,6 +113,18 @@ def entry_names(catalogue: Catalogue, *, here: bool) -> Callable[[Cell], str]:
         return f"programs/{digest(json.dumps([contents.key(cell), shared]).encode(), 32)}.json"
 
     return name
+
+
+@contextmanager
+def compiling(catalogue: Catalogue, console: Console) -> Iterator[Read]:
+    """Yield a compiler of steps that shows its progress and, if interrupted, what is kept."""
+    try:
+        with counter(console, "compiling steps", "compiled {} of {} steps") as progress:
+            yield partial(programs, catalogue=catalogue, progress=progress)
+    except KeyboardInterrupt:
+        kept = "what was compiled is kept, and the same command continues from there"
+        console.print(f"interrupted: {kept}", soft_wrap=True)
+        raise
 
 
 def programs(
