@@ -44,7 +44,6 @@ from bench.records.printable import shortened
 if TYPE_CHECKING:
     from bench.analyse.cell_table import Tables
 
-CELLS_FILE = Path(__file__).with_name("cells_test.py")
 BENCHMARK_JSON = "benchmark.json"
 SHOWN = (
     *("mesh", "devices", "batch", "options", "implementation"),
@@ -136,8 +135,7 @@ class Front:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make an item of each cell."""
-        if metafunc.definition.path == CELLS_FILE:
-            metafunc.parametrize("cell_name", list(self._cells), ids=list(self._cells))
+        metafunc.parametrize("cell_name", list(self._cells), ids=list(self._cells))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
