@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bench.commands import run
-from bench.commands.exits import (
-    INTERRUPTED,
-    OptionParser,
-    refuse,
-    termination_as_interrupt,
-)
+from bench.commands.exits import OptionParser, refuse, termination_as_interrupt
 from bench.commands.shared_options import plain_console
 from bench.measure.catalogue import path_faults
 from bench.plan.content_keys import read_files
@@ -60,7 +55,7 @@ def referee(context: typer.Context) -> None:
             code = _judged(Ledger(path), read_options(given), paths, as_json=given.json)
     except KeyboardInterrupt:
         typer.echo("interrupted; attempts that have begun are recorded as inconclusive", err=True)
-        code = INTERRUPTED
+        raise
     raise typer.Exit(code)
 
 
