@@ -153,7 +153,41 @@ class Vocabulary(nnx.Module):
                 for y in (x, labels)
             )
         x, table = vary_alike(x, self.table.embedding[...])
-        return _cross_entropy(self.model_axis, self.size, x, table, labels)
+        loss = jax.custom_vjp(lambda *own: self._loss_and_residuals(*own)[0])
+        loss.defvjp(self._loss_and_residuals, _gradients)
+        return loss(x, table, labels)
+
+    def _loss_and_residuals(
+        self, x: jax.Array, table: jax.Array, labels: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Return the mean loss, and x, the table and the logits' gradients for the backward pass.
+
+        A part's gradients, in the logits' dtype, replace its logits, as in llm.c, so that only they
+        are kept. `labels` are (batch, tokens), or (parts, batch, tokens); `x` has one more
+        dimension, the width. `table` has this device's shard of the rows; the last are padding.
+        """
+        axis = self.model_axis
+        narrow = table.astype(x.dtype)  # once: compilers do not move it out of the loop over parts
+
+        def of_part(own: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            x, part_labels = own
+            logits = _logits(x, narrow)
+            rows = axis.first(self.rows) + jnp.arange(logits.shape[-1])
+            wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+            if self.size != self.rows:
+                wide = jnp.where(rows < self.size, wide, -jnp.inf)
+            is_label = part_labels[..., None] == rows
+            largest = axis.largest(wide.max(-1))
+            log_total = largest + jnp.log(axis.total(jnp.exp(wide - largest[..., None]).sum(-1)))
+            # A masked sum, because the transpose of a lookup would scatter into a wide array.
+            of_label = axis.total(jnp.where(is_label, wide, 0).sum(-1))
+            of_logits = (jnp.exp(wide - log_total[..., None]) - is_label) / labels.size
+            return log_total - of_label, of_logits.astype(logits.dtype)
+
+        in_parts = labels.ndim > 2  # noqa: PLR2004 - batch and tokens
+        run = partial(jax.lax.map, of_part) if in_parts else of_part
+        losses, of_logits = run((x, labels))
+        return losses.mean(), (x, table, of_logits)
 
 
 def padded_rows(size: int) -> int:
@@ -165,53 +199,8 @@ def _logits(x: jax.Array, table: jax.Array) -> jax.Array:
     return jnp.dot(x, table.astype(x.dtype).T)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _cross_entropy(
-    axis: ModelAxis, size: int, x: jax.Array, table: jax.Array, labels: jax.Array
-) -> jax.Array:
-    return _cross_entropy_forward(axis, size, x, table, labels)[0]
-
-
-def _cross_entropy_forward(
-    axis: ModelAxis, size: int, x: jax.Array, table: jax.Array, labels: jax.Array
-) -> tuple[jax.Array, Any]:
-    """Return the mean loss, and x, the table and the logits' gradients for the backward pass.
-
-    A part's gradients, in the logits' dtype, replace its logits, as in llm.c, so that only they are
-    kept. `labels` are (batch, tokens), or (parts, batch, tokens); `x` has one more dimension, the
-    width. `table` has this device's shard of the rows over `axis`; rows after `size` are padding.
-    """
-    narrow = table.astype(x.dtype)  # once: compilers do not move it out of the loop over parts
-
-    def of_part(own: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        x, of_part = own
-        logits = _logits(x, narrow)
-        rows = axis.first(padded_rows(size)) + jnp.arange(logits.shape[-1])
-        wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-        if size != padded_rows(size):
-            wide = jnp.where(rows < size, wide, -jnp.inf)
-        is_label = of_part[..., None] == rows
-        largest = axis.largest(wide.max(-1))
-        log_total = largest + jnp.log(axis.total(jnp.exp(wide - largest[..., None]).sum(-1)))
-        # A masked sum, because the transpose of a lookup would scatter into a wide array.
-        of_label = axis.total(jnp.where(is_label, wide, 0).sum(-1))
-        of_logits = (jnp.exp(wide - log_total[..., None]) - is_label) / labels.size
-        return log_total - of_label, of_logits.astype(logits.dtype)
-
-    in_parts = labels.ndim > 2  # noqa: PLR2004 - batch and tokens
-    run = partial(jax.lax.map, of_part) if in_parts else of_part
-    losses, of_logits = run((x, labels))
-    return losses.mean(), (x, table, of_logits)
-
-
-def _cross_entropy_backward(
-    axis: ModelAxis, size: int, saved: Any, cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    del axis, size
+def _gradients(saved: Any, cotangent: jax.Array) -> tuple[jax.Array, jax.Array, None]:
     x, table, of_logits = saved
     gradients = jax.vjp(_logits, x, table)[1](of_logits)
     of_x, of_table = ((leaf * cotangent).astype(leaf.dtype) for leaf in gradients)
     return of_x, of_table, None
-
-
-_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
