@@ -13,7 +13,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from bench.measure.environment import relevant_variables, worker_environment
-from bench.measure.processes import host_memory
+from bench.measure.processes import oom_kills
 from bench.measure.processes.guarded import ask
 from bench.plan.content_keys import Contents
 from bench.plan.option_values import BadInput
@@ -261,7 +261,7 @@ def _key(cell: Cell, contents: Contents) -> str | None:
 
 def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
     """Run some steps of a cell with one process and no variant on its mesh, on this machine."""
-    before = host_memory.count_kills()
+    before = oom_kills.count_kills()
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     answer = ask(COMMAND, json.dumps(cell_request(cell, catalogue)), environment, TIMEOUT_S)
     if answer.code == 0:
@@ -269,7 +269,7 @@ def prove_fit(cell: Cell, catalogue: Catalogue) -> Fit:
     if answer.code is None:
         return Fit(status="timeout", reason=f"no answer in {TIMEOUT_S:.0f} s", peak_bytes=None)
     killed = answer.ending == "was killed by SIGKILL"
-    by_kernel = killed and host_memory.killed_by_kernel(before) is not False
+    by_kernel = killed and oom_kills.killed_by_kernel(before) is not False
     if by_kernel or "bad_alloc" in "\n".join(answer.tail):
         return Fit(status="oom", reason=f"its process {answer.ending}", peak_bytes=None)
     return Fit(status="crashed", reason=f"its process {answer.blame}", peak_bytes=None)

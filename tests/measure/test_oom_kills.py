@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure.processes import host_memory
-from bench.measure.processes.host_memory import count_kills, killed_by_kernel
+from bench.measure.processes import oom_kills
+from bench.measure.processes.oom_kills import count_kills, killed_by_kernel
 
 
 @pytest.fixture
 def vmstat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(host_memory, "VMSTAT", tmp_path / "vmstat")
+    monkeypatch.setattr(oom_kills, "VMSTAT", tmp_path / "vmstat")
     (tmp_path / "vmstat").write_text("nr_free_pages 17\noom_kill 5\nthp_fault_alloc 1\n")
     return tmp_path / "vmstat"
 

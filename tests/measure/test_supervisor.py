@@ -12,7 +12,7 @@ import pytest
 
 from bench.measure import supervisor
 from bench.measure.environment import worker_cores, worker_environment
-from bench.measure.processes import group, host_memory
+from bench.measure.processes import group, oom_kills
 from bench.measure.supervisor import Attempt, Launch
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
@@ -202,7 +202,7 @@ def test_who_killed_it_is_read_from_the_kernels_counters(
     bench: Bench, counts: Iterator[int | None], status: str, told: str
 ) -> None:
     bench.monkeypatch.setattr(group, "count_kills", lambda: next(counts))
-    bench.monkeypatch.setattr(host_memory, "count_kills", lambda: next(counts))
+    bench.monkeypatch.setattr(oom_kills, "count_kills", lambda: next(counts))
     bench.run({"B": "kill"})
     assert bench.statuses == {"A": "ok", "B": status, "C": "ok"}
     assert "killed by SIGKILL" in bench.cells["B"]["reason"]

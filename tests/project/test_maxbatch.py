@@ -585,7 +585,7 @@ def test_a_process_that_gives_no_answer_ran_out_of_memory_only_if_something_says
     ended = {"code": 1, "ending": "ended with code 1", "tail": [], "blame": "is to blame"} | answer
     monkeypatch.setattr(largest, "ask", lambda *_: SimpleNamespace(**ended))
     counters = {"killed_by_kernel": lambda *_: kernel_kills, "count_kills": int}
-    monkeypatch.setattr(largest, "host_memory", SimpleNamespace(**counters))
+    monkeypatch.setattr(largest, "oom_kills", SimpleNamespace(**counters))
     found = largest.prove_fit(cell("own"), {"platform": "cpu"})
     assert found == {"status": status, "reason": reason, "peak_bytes": None}
 

@@ -17,7 +17,7 @@ import psutil
 
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.guarded import Guarded, OnLine
-from bench.measure.processes.host_memory import count_kills, killed_by_kernel
+from bench.measure.processes.oom_kills import count_kills, killed_by_kernel
 from bench.records.current_arm import Turns
 from bench.records.messages import Catalogue, Job, Place, is_event
 from bench.records.printable import readable
