@@ -152,7 +152,7 @@ def test_a_comparison_ends_with_the_command_that_started_it(front: Front, tmp_pa
         f'[ "$1" = python ] && {{ echo $$ > {told}.part; mv {told}.part {told}; exec sleep 300; }}'
     )
     uv.write_text(uv.read_text().replace("\n", f"\n{hang}\n", 1))
-    with front.start("upgrade", "--from", "jax==0.11.0", "--bisect", *PLAN) as command:
+    with front.start("upgrade", "--from", "jax==0.10.0", "--bisect", *PLAN) as command:
         until = time.monotonic() + 60
         while not told.exists() and time.monotonic() < until:
             time.sleep(0.02)

@@ -31,7 +31,7 @@ from bench.worker.prove.optimizer_numbers import (
 )
 from bench.worker.prove.relative_errors import close, multiple_of, some, update_errors
 from bench.worker.prove.state_reader import is_count
-from bench.worker.prove.trajectory import vector
+from bench.worker.prove.trajectory import apply_update, vector
 
 PATIENCE_S = 120.0
 """Seconds after which no further number is tried."""
@@ -95,8 +95,8 @@ def ends_of(rule: Rule, steps: Sequence[AtStep]) -> list[Any]:
     """Return the parameters after each step by an optimizer, which begins each from our own."""
     opt_state, found = rule.init(steps[0].params), []
     for params, _, _, grads in steps:
-        updates, opt_state = rule.update(grads, opt_state, params)
-        found.append(optax.apply_updates(params, updates))
+        after, opt_state = apply_update(rule, params, opt_state, grads)
+        found.append(after)
     return found
 
 
