@@ -60,7 +60,7 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
 
 def rebuild(directory: Path) -> tuple[float, int]:
     """Build the report of a stored run; return its duration and the size of the page in bytes."""
-    from bench.present.report_files import build  # noqa: PLC0415 (loading it is part of the cost)
+    from bench.present.report_files import build  # noqa: PLC0415 (it is slow to load)
 
     start = time.perf_counter()
     page = build(store.load(directory))
