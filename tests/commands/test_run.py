@@ -25,6 +25,7 @@ from bench.records import files, store
 from bench.records.cells import StepOptions
 from bench.records.paths import ROOT
 from bench.records.rows import SCHEMA
+from tests.slow import slow
 
 
 @pytest.fixture
@@ -689,7 +690,7 @@ def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done
     front = Front(mixed[0].folder)
     front.environment["PYTHONPROFILEIMPORTTIME"] = "1"
     tables = {"numpy", "pandas", "pyarrow", "scipy", "vl_convert"}
-    for words, module, slow in (
+    for words, module, late in (
         (["--help"], "commands.run", {*tables, "pytest", "pydantic"}),
         (["run", *SMALL, "--dry-run"], "measure.engine", tables),
     ):
@@ -698,10 +699,10 @@ def test_commands_without_tables_need_not_wait_for_them(mixed: tuple[Front, Done
         names = [line.rpartition("|")[2].strip() for line in err.splitlines()]
         assert process.returncode == 0
         assert f"bench.{module}" in names
-        assert not slow & {name.partition(".")[0] for name in names}
+        assert not late & {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *slow(signal.SIGTERM)])
 def test_an_interruption_keeps_what_is_stored(front: Front, number: signal.Signals) -> None:
     front.environment["XDG_CACHE_HOME"] = str(front.folder / "cache")
     front.environment["PYTHONIOENCODING"] = "ascii"  # As of a terminal that lacks some characters.

@@ -260,14 +260,12 @@ ALWAYS = {
     "other libraries": "mlp-data=4-fp32",
 }
 """Proved in every run of the tests, for every implementation of a kind; the others in
-`nox -s conformance`, but for FIRST."""
-
-FIRST = {("fsdp_shard_map", "mlp-data=2,fsdp=2-fp32,microbatches=2,remat,clip=0.1")}
+`nox -s conformance`."""
 
 
 def marks(kind, name, case):
     always = str(case) == ALWAYS.get(kind)
-    return () if always or (name, str(case)) in FIRST else (pytest.mark.slow,)
+    return () if always else (pytest.mark.slow,)
 
 
 def test_every_implementation_is_of_one_kind():

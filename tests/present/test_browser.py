@@ -619,6 +619,7 @@ def test_back_returns_to_a_page_that_was_opened_without_a_fragment(open_page) ->
     assert page.locator("#subject").input_value() == before
 
 
+@pytest.mark.slow
 def test_unsupported_cells_come_last(open_page) -> None:
     table = open_page("#cells").page.locator("#all")
     assert "unsupported" not in table.locator("tbody").inner_text()

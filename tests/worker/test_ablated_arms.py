@@ -84,7 +84,7 @@ def test_without_its_update_a_step_still_computes_and_reduces_gradients(name: st
     jax.tree.map(np.testing.assert_array_equal, start, built.params(arm.state))
 
 
-@pytest.mark.parametrize("name", ["jit_spmd", *slow("shard_map_pmean")])
+@pytest.mark.parametrize("name", slow("jit_spmd", "shard_map_pmean"))
 def test_the_forward_pass_has_a_third_of_the_flops_and_no_gradients(name: str) -> None:
     problem = gpt2.problem(gpt2.SIZES["tiny"](), 8, "fp32")
     whole = row_of(name, problem)

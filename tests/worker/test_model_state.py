@@ -199,8 +199,7 @@ def synchronized(problem):
 @pytest.mark.parametrize(
     ("statistics", "implementation", "microbatches"),
     [
-        (SYNCHRONIZED, jit_spmd, 1),
-        *slow((LOCAL, python_loop, 2)),
+        *slow((SYNCHRONIZED, jit_spmd, 1), (LOCAL, python_loop, 2)),
         *slow((SYNCHRONIZED, Module(), 1), (LOCAL, Module(), 1), (LOCAL, python_loop, 1)),
         *slow((SYNCHRONIZED, shard_map_pmean, 2), (SYNCHRONIZED, jit_spmd, 2)),
         *slow((LOCAL, shard_map_pmean, 2), (SYNCHRONIZED, zero2, 2)),

@@ -154,11 +154,7 @@ def never_averaged(problem, mesh):
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
-        ("compressed_int8", "data=2"),
-        *slow(
-            *((name, "data=2") for name in APPROXIMATE if name != "compressed_int8"),
-            *((name, mesh) for name in APPROXIMATE for mesh in ("data=1", "data=4")),
-        ),
+        *slow(*((name, f"data={count}") for name in APPROXIMATE for count in (1, 2, 4))),
     ],
 )
 def test_approximate_files_train_as_the_reference_does(proofs, name, mesh):

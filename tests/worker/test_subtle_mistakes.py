@@ -25,6 +25,7 @@ from bench.worker.prove.failures import WrongStepError
 from bench.worker.prove.gate import STEPS
 from bench.worker.prove.trajectory import check_placed, check_waitable
 from implementations import jit_spmd
+from tests.slow import slow
 
 
 def stateful(problem):
@@ -588,7 +589,12 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+SLOW_TO_NAME = ("scaled", "no decay of biases")
+
+
+@pytest.mark.parametrize(
+    "name", [*slow(*SLOW_TO_NAME), *(name for name in MISTAKES if name not in SLOW_TO_NAME)]
+)
 def test_a_mistake_is_named(gate, name):
     implementation, diagnosis = MISTAKES[name]
     with pytest.raises(WrongStepError) as caught:
