@@ -82,8 +82,7 @@ STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
 
 FACT = (
     "Each fault is injected into a real run that also measures correct implementations. No fault "
-    "may leave a process, an incomplete file or an unreadable report behind. Ended after: time "
-    "from the fault to the end of the process that had it."
+    "may leave a process, an incomplete file or an unreadable report behind."
 )
 
 
@@ -102,8 +101,6 @@ COLUMNS = (
     Column("cell", "How its cell ended, or what the run reported", value=_ending),
     Column("others", "Other cells"),
     Column("code", "Exit code", format="count"),
-    Column("cut_s", "Ended after",
-           value=lambda row: "" if row["cut_s"] is None else f"{row['cut_s']:.1f} s"),
     Column("left", "Leftover processes", value=lambda row: ", ".join(row["left"]) or "none"),
     Column("half_written", "Incomplete files",
            value=lambda row: ", ".join(row["half_written"]) or "none"),
@@ -115,7 +112,7 @@ SHORT = (
     Column("name", "Fault"),
     Column("passed", "", value=verdict),
     Column("cell", "How its cell ended", value=lambda row: shorten(_ending(row), 40)),
-    *(column for column in COLUMNS if column.key in ("others", "code", "cut_s")),
+    *(column for column in COLUMNS if column.key in ("others", "code")),
     Column("left", "Left", value=lambda row: str(len(row["left"]) + len(row["half_written"]))),
 )
 """The columns that fit on a terminal; `left` counts leftover processes and incomplete files."""
