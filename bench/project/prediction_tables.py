@@ -256,7 +256,6 @@ PUBLISHED = (
 def published() -> Table:
     """Return the table of published results and their predictions."""
     rows = published_results.compare()
-    _, others = published_results.published()
     misses = [row["name"] for row in rows if not row["within"]]
     errors = [abs(row["error"]) for row in rows]
     half, largest = (numbers.percent(e) for e in (statistics.median(errors), max(errors)))
@@ -267,5 +266,4 @@ def published() -> Table:
         f"of {len(rows)} lie outside the interval that the errors for the other models or chips "
         f"give{outside}."
     )
-    remarks = [f"Not predicted: {one.name} ({one.says}), because {one.why}." for one in others]
-    return Table("Published results and predictions", PUBLISHED, rows, [fact], remarks)
+    return Table("Published results and predictions", PUBLISHED, rows, [fact])
