@@ -17,7 +17,7 @@ meshes are compiled one by one, as far as possible.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
@@ -110,15 +110,18 @@ class Formula:
     curve: Curve
     programs: tuple[Program, ...]
     """The compiled programs, smallest first; the first two determine the constants."""
+    off: Mapping[tuple[int, str], float]
+    """Absolute error of each figure at each of the other compiled sizes, by size and name: `flops`,
+    or for a collective `payload_bytes of all-reduce over data of f32`."""
     error: float
-    """The largest error of a figure at the other compiled sizes, relative to the compiled one."""
+    """The largest of these errors, relative to the compiled figure."""
 
     def at(self, cell: Cell) -> Program:
         """Return the program of a cell of the curve.
 
-        Raises ValueError if a figure would be negative, or if a shard would hold a single sample
-        although none did where the formula was checked: arrays then lose a dimension, and other
-        operations fuse.
+        Raises ValueError if a figure would be negative, or so small that its error where it was
+        checked exceeds TOLERANCE of it; or if a shard would hold a single sample although none did
+        where the formula was checked: arrays then lose a dimension, and other operations fuse.
         """
         axis, smallest, largest = self.curve.first, self.programs[0], self.programs[-1]
         size = cell.block.mesh.axis(axis)
@@ -130,6 +133,13 @@ class Formula:
         figures = _figures(self.programs, axis, size)
         if negative := [name for name, value in figures.items() if value < 0]:
             raise ValueError(f"at {axis}={size}, {', '.join(negative)} would be below 0")
+        # The divided part shrinks as the axis grows; an error of the constant part does not.
+        for (checked, name), off in self.off.items():
+            if size > checked and off > TOLERANCE * figures[name]:
+                raise ValueError(
+                    f"at {axis}={size}, {name} would be {figures[name]:.6g}, and {off:.3g}, "
+                    f"the error at {axis}={checked}, is more than {TOLERANCE:.0%} of that"
+                )
 
         def grown(row: Communication) -> Communication:
             members = _members(row, axis, size / smallest.mesh.axis(axis))
@@ -223,11 +233,12 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
         raise ValueError(f"a formula needs three sizes of {axis}, and has {had}")
     for program in larger:
         _same_structure(first, program, axis)
+    off: dict[tuple[int, str], float] = {}
     errors: list[tuple[float, str]] = []
     for program, size in zip(ordered[2:], sizes[2:], strict=True):
         figures = _figures(ordered, axis, size)
         for name, value in _values(program).items():
-            gap = abs(figures[name] - value)
+            off[size, name] = gap = abs(figures[name] - value)
             detail = f"at {axis}={size}, {name} is {value:.6g} as compiled, and {figures[name]:.6g}"
             errors.append((gap and (gap / value if value else math.inf), detail))
     error, detail = max(errors, key=lambda each: each[0])
@@ -238,7 +249,7 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
             f"{first.cell.name}: {detail} by the formula from {axis}={sizes[0]} and "
             f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}"
         )
-    return Formula(curve, tuple(ordered), error)
+    return Formula(curve, tuple(ordered), off, error)
 
 
 def _rows(cell: Cell) -> int:
