@@ -108,6 +108,15 @@ class Work:
     waited_s: float
     """Collectives that compute cannot hide."""
 
+    @property
+    def longest_axis_s(self) -> float:
+        """Collectives of the mesh axis whose collectives take longest, with those along no axis."""
+        axes = {axis for one in self.collectives for axis in one.axes} or {""}
+        return max(
+            sum(one.seconds for one in self.collectives if axis in one.axes or not one.axes)
+            for axis in axes
+        )
+
     def compute_s(self, calibration: Calibration) -> float:
         """Return the seconds of the FLOPs at the calibrated rate."""
         name = self.program.cell.implementation
@@ -216,12 +225,12 @@ def predict(work: Work, calibration: Calibration) -> Prediction:
     The point estimate is `Work.step_s`. The interval covers the calibration's spread around it and
     the unknown overlap: it includes the step that hides everything it can, and the one that hides
     nothing and combines no collectives. Its lower end is at least the longest of ideal matrix
-    products and memory. Communication is no bound, because products that are split into pieces can
-    hide even what is waited for.
+    products, memory, and the communication of one mesh axis: different axes may have separate
+    links, and products that are split into pieces can hide even communication that is waited for.
     """
     compute, best = work.compute_s(calibration), work.step_s(calibration)
     rest = work.waited_s + calibration.overhead_s
-    bound = max(work.products_s, work.memory_s)
+    bound = max(work.products_s, work.memory_s, work.longest_axis_s)
     separate = sum(one.separate_s for one in work.collectives if one.hideable)
     nothing_hidden = compute + work.memory_s + separate + rest
     all_hidden = work.overlapped_s(compute) + work.memory_s + rest

@@ -196,6 +196,27 @@ def test_the_interval_holds_the_spread_and_what_overlap_may_do() -> None:
     assert (unknown.low_s, unknown.high_s) == (3, math.inf)
 
 
+@pytest.mark.parametrize(
+    ("rows", "longest"),
+    [
+        ([], 0),
+        ([ACTIVATIONS], 1),
+        ([GRADIENTS, PARAMETERS, ACTIVATIONS], 1),
+        ([GRADIENTS, SPLIT, ACTIVATIONS], 1.5),
+        # A collective over two axes, or over the whole mesh, counts for each of them.
+        ([MIXED, GRADIENTS, ACTIVATIONS, ACTIVATIONS], 3),
+        ([OTHER, GRADIENTS], 2),
+        ([OTHER], 1),
+    ],
+)
+def test_no_step_is_shorter_than_the_communication_of_an_axis(
+    rows: list[Communication], longest: float
+) -> None:
+    found = work(step(*rows, flops=1e9), MACHINE)
+    assert found.longest_axis_s == pytest.approx(longest)
+    assert predict(found, Calibration(1, 0, 0, spread=5)).low_s >= longest * (1 - 1e-12)
+
+
 def test_every_sheet_says_what_products_reach() -> None:
     for name in NAMES:
         assert 0.5 < hardware(name).achievable.value <= 1
