@@ -11,7 +11,6 @@ import numpy as np
 from bench.contract import Problem, TrainStep
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.altered_inputs import altered_inputs
 from bench.worker.prove.altered_optimizers import OwnSteps
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
@@ -180,7 +179,7 @@ def _mistakes(
 
 
 def _others(gate: Gate, seen: Observed) -> str:
-    """Name an optimizer, inputs or misplaced shards that explain updates under SGD; else empty."""
+    """Name an optimizer or misplaced shards that explain updates under SGD; else empty."""
     own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
     differs = not close(own, multiple_of(own, seen.right) * seen.right, 10 * DECAY)
     if differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY):
@@ -189,5 +188,5 @@ def _others(gate: Gate, seen: Observed) -> str:
             "optimizer would"
         )
     with suppress(Exception):  # memory may not suffice; the step is wrong all the same
-        return altered_inputs(seen) or misplaced_shards(seen, gate.mesh.shape)
+        return misplaced_shards(seen, gate.mesh.shape)
     return ""
