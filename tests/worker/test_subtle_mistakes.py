@@ -442,10 +442,6 @@ MISTAKES = {
         type("Implementation", (), {"build": staticmethod(summed)}),
         "the gradients of all steps so far are summed",
     ),
-    "noise": (
-        made(grads=noisy),
-        r"the gradients have what looks like noise of 0\.0098 of their size",
-    ),
     "parameters in bfloat16": (
         type("Implementation", (), {"build": staticmethod(in_bfloat16)}),
         r"\['layers'\].* is kept in a dtype narrower than its own",
@@ -456,15 +452,6 @@ MISTAKES = {
     ),
     "a second decay": (made(loss=decayed_again), "is off by -1e-06 times the parameters"),
     "bfloat16": (made(grads=rounded_to("bfloat16")), "the gradients are rounded to bfloat16"),
-    "each clipped": (
-        made(grads=lambda grads, _: jax.tree.map(lambda x: x.clip(-1e-2, 1e-2), grads)),
-        "each element of the gradients is clipped to 0.01",
-    ),
-    "L1": (made(grads=with_l1), "an L1 penalty is added to the loss, with a factor of 0.001"),
-    "largest": (
-        sharded(lambda grads: jax.lax.pmax(grads, "data")),
-        "each gradient is the largest of the shards', not their mean",
-    ),
     "a row twice": (
         made(batch=last_row_twice),
         r"rows are summed with the weights (0.125, ){6}0.25, 0;",
@@ -530,14 +517,6 @@ MISTAKES = {
         made(grads=lambda grads, _: jax.tree.map(lambda x: x / squared_norm(grads) ** 0.5, grads)),
         "the gradients are scaled to a norm of 1, as by clipping",
     ),
-    "each clipped by its norm": (
-        made(
-            grads=lambda grads, _: jax.tree.map(
-                lambda x: x * jnp.minimum(1, 0.05 / jnp.linalg.norm(x)), grads
-            )
-        ),
-        "each parameter's gradients are clipped separately to a norm of 0.05",
-    ),
     "summed rows": (
         made(grads=lambda grads, _: jax.tree.map(lambda x: 8 * x, grads)),
         "8 times what they should be, as if they were summed over the rows and not divided",
@@ -554,6 +533,15 @@ UNNAMED = {
     "labels": made(batch=shifted_labels),
     "rounded inputs": made(batch=lambda batch: (rounded(batch[0]), batch[1])),
     "rounded parameters": made_with(with_rounded_parameters),
+    "noise": made(grads=noisy),
+    "each clipped": made(grads=lambda grads, _: jax.tree.map(lambda x: x.clip(-1e-2, 1e-2), grads)),
+    "each clipped by its norm": made(
+        grads=lambda grads, _: jax.tree.map(
+            lambda x: x * jnp.minimum(1, 0.05 / jnp.linalg.norm(x)), grads
+        )
+    ),
+    "L1": made(grads=with_l1),
+    "largest": sharded(lambda grads: jax.lax.pmax(grads, "data")),
 }
 
 

@@ -15,7 +15,7 @@ from bench.worker.prove.altered_optimizers import OwnSteps
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.known_mistakes import MATCH, NOISE, UNKNOWN, Observed, known_mistakes
+from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
 from bench.worker.prove.misplaced_shards import misplaced_shards
 from bench.worker.prove.mistaken_times import wrong_loss, wrong_times
 from bench.worker.prove.relative_errors import (
@@ -172,7 +172,7 @@ def _mistakes(
         return []  # a shard does not fit on one device
     with exact_arithmetic(gate.programs):
         found = [*filter(None, (wrong_times(seen), wrong_loss(seen)))] or known_mistakes(seen)
-        if name == SGD and found and found[0].startswith((UNKNOWN, NOISE)):
+        if name == SGD and found and found[0].startswith(UNKNOWN):
             other = _others(gate, seen) or (_unsteady(gate, build) if build else "")
             found = [other] if other else found
         return found
