@@ -336,32 +336,6 @@ def test_a_short_turn_is_checked_as_a_whole(gate, mesh, problem, change, diagnos
     assert re.search(diagnosis, why), why
 
 
-def test_the_reference_runs_once_for_arms_in_equal_states(gate, mesh, problem, monkeypatch):
-    gate.expected(AS_TIMED)
-    arms = []
-    for name, change in {"one": cached_loss, "other": None, "wrong": one_layer}.items():
-        build = jit_spmd.build if change is None else changed(change)
-        built = build(problem, mesh)
-        arms.append(Arm(name, built.step, built.state, built.place(problem.batch(0))))
-        arms[-1].train_step = built
-        arms[-1].run(AFTER if name == "wrong" else AFTER - 3)
-    arms[2].steps = AFTER - 3  # it is not in the state of the others
-    checks, runs = SpotChecks(gate, 2, 1.0), []
-    run = gate.reference.run
-    monkeypatch.setattr(gate.reference, "run", lambda *a, **k: runs.append(k) or run(*a, **k))
-    checks.begin(arms, lambda _: None)
-
-    def after_round(turns):
-        checks.verify(lambda _: None)
-        return [] if turns else None
-
-    with CompilationLog() as log:
-        measure(arms, 1, 0, log, after_round, checked_span=checks.checked_span)
-    assert checks.reasons.keys() == {"wrong"}
-    assert checks.checks["one"] == checks.checks["other"]
-    assert [bool(more) for more in runs].count(False) == 2
-
-
 def test_a_step_whose_work_is_done_when_its_parameters_are_read_is_wrong(gate, mesh, problem):
     right = jit_spmd.build(problem, mesh)
     owed: list[Any] = []
