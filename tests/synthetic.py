@@ -17,6 +17,7 @@ from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection
+from bench.records.row_parts import ProofCheck
 from bench.records.rows import (
     SCHEMA,
     BlockRow,
@@ -26,7 +27,6 @@ from bench.records.rows import (
     Look,
     LossRow,
     Manifest,
-    ProofCheck,
     SampleRow,
     block_fields,
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
-from bench.records.row_parts import BoardSlot, Check, Energy, ForeignArms, Isolation, ProofCheck
+from bench.records.row_parts import BoardSlot, Check, Energy, ForeignArms, Isolation
 from bench.records.statuses import Status
 from bench.records.step_programs import ProgramFigures
 
@@ -203,8 +203,6 @@ class CellRow(BlockFields, ProgramFigures):
     proved_in: NotRequired[str]
     compiled_in: NotRequired[str]
     """Earlier runs that `proof` (in float64) and `compile` come from; absent if it is this run."""
-    spot_check: NotRequired[ProofCheck]
-    """Largest errors of the spot checks in the rounds."""
     jax_config: NotRequired[list[str]]
     """Settings of the process that its file has changed, and that were restored; absent if none."""
     threads_s: NotRequired[float]

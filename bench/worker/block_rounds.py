@@ -113,8 +113,6 @@ class BlockRounds:
         session.row["seconds"]["spot checks"] = self.checks.spent_s
         session.row["seconds"]["measure"] -= self.checks.spent_s
         for name, cell in session.cells.items():
-            if name in self.checks.checks:
-                cell["spot_check"] = self.checks.checks[name]
             if name in session.threads.busy:
                 cell["threads_s"] = session.threads.busy[name]
             if changed := session.changed.get(name):

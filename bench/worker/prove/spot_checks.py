@@ -20,7 +20,7 @@ import jax
 from bench.contract import Params
 from bench.records.messages import FIRST_LOOK
 from bench.records.numbers import count
-from bench.records.row_parts import AS_TIMED, ProofCheck
+from bench.records.row_parts import AS_TIMED
 from bench.worker import process_exchange
 from bench.worker.prove.arm_checks import check_completion, is_late, settle
 from bench.worker.prove.carried_state import flat, private
@@ -82,8 +82,6 @@ class SpotChecks:
         self.rounds, self.seconds = rounds, seconds
         self.reasons: dict[str, str] = {}
         """What is wrong with an arm, by its name."""
-        self.checks: dict[str, ProofCheck] = {}
-        """The passed check with the largest errors, by the arm's name."""
         self.spent_s = 0.0
         self._watched: dict[str, _WatchedArm] = {}
         self._kept: list[SpanRecord] = []
@@ -296,8 +294,6 @@ class SpotChecks:
         if lost := why_lost(kept, right):
             return lost
         watched.suspected = max(0, watched.suspected - 1)
-        worst = self.checks.get(kept.arm.name, found.check)
-        self.checks[kept.arm.name] = max(worst, found.check, key=_share)
         return ""
 
     def _why_left_out(self, kept: SpanRecord, left: LastCheck) -> str:
@@ -344,11 +340,3 @@ def _moves(before: Params, after: Params) -> bool:
     """Whether parameters change by more than a few roundings, so that an earlier step must too."""
     start = flat(before)
     return distance(flat(after), start) > FLOOR * 2.0**-23 * length(start)
-
-
-def _share(check: ProofCheck) -> float:
-    """Return the larger error of a check, as a share of its tolerance."""
-    return max(
-        check["loss_error"] / check["loss_tolerance"],
-        check["update_error"] / check["update_tolerance"],
-    )
