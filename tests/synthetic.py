@@ -281,11 +281,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             )
             if way in plan.inputs:
                 wait = int(1e9 * seconds * (1 - 1 / plan.inputs[way]))
-                samples[-1]["input"] = {
-                    "wait_ns": 20 * wait,
-                    "starved_ns": 10 * wait,
-                    "latency_wait_ns": 20 * wait,
-                }
+                samples[-1]["input"] = {"wait_ns": 20 * wait, "starved_ns": 10 * wait}
             predecessor = arm
     row: BlockRow = {
         **block_fields(block, tag, launch),
