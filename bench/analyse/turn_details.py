@@ -59,21 +59,9 @@ class ThrottledArm:
     """Turns by limit, such as `heat`; most frequent first. A turn may have several."""
 
 
-@dataclass(frozen=True)
-class Throttling:
-    """Throttled turns of a run."""
-
-    arms: tuple[ThrottledArm, ...]
-    """Arms that have any, the most affected first."""
-    reading_s: float
-    """Median time of reading the boards after a turn, outside the timed spans."""
-
-
-def throttling(samples: pd.DataFrame) -> Throttling | None:
-    """Count throttled turns; None if no board was read."""
+def throttled_arms(samples: pd.DataFrame) -> list[ThrottledArm]:
+    """Return the arms that have throttled turns, the most affected first."""
     known = samples[samples["boards_throttled"].notna()]
-    if known.empty:
-        return None
     arms = []
     for (block, arm), marks in known.groupby(["block", "arm"], sort=False)["boards_throttled"]:
         limited = [mark for mark in marks if mark]
@@ -81,7 +69,7 @@ def throttling(samples: pd.DataFrame) -> Throttling | None:
         if limited:
             arms.append(ThrottledArm(str(block), str(arm), len(marks), len(limited), reasons))
     arms.sort(key=lambda one: (-one.throttled / one.turns, one.block, one.arm))
-    return Throttling(tuple(arms), float(known["boards_read_ns"].median()) / 1e9)
+    return arms
 
 
 def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
