@@ -87,7 +87,6 @@ class SampleRow(Turn):
     launch: int
     process_throughput_ns: NotRequired[list[int]]
     """With several processes, the time of each, by rank; `throughput_ns` is the longest."""
-    process_latency_ns: NotRequired[list[int]]
 
 
 class BlockFields(TypedDict):
@@ -310,10 +309,6 @@ class BlockRow(BlockFields):
     """Why the worker ended before its phases after the rounds were done; absent if it did not."""
     optimizer_bytes: NotRequired[int]
     """Bytes of the optimizer's state, each array counted once."""
-    cores: NotRequired[list[list[int]]]
-    """Numbers of the cores that each process of the worker may run on, by rank."""
-    nproc: NotRequired[str]
-    """The worker's NPROC, which sets the threads of XLA:CPU; absent if it is not set."""
     load_before: float
     """1-minute load average of the host when the worker started."""
     load_after: float
