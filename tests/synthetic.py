@@ -311,7 +311,6 @@ def checkpoint(block: Block) -> Checkpoint:
     """A state that is replicated."""
     return {
         "reason": "",
-        "file_system": "ext4",
         "state_bytes": 10_000_000,
         "stored_bytes": 9_000_000,
         "saves": {

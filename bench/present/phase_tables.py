@@ -158,7 +158,6 @@ def checkpoints(rows: Rows) -> Table:
                detail=other("step_during_s", "step_before_s", "s")),
         Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
                detail=other("device_bytes", "seen_bytes", "bytes")),
-        Column("file_system", "File system", filter=True),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "

@@ -164,8 +164,6 @@ class Checkpoint(TypedDict):
 
     reason: str
     """Why there are no figures; empty if there are, and the restored state equals the saved one."""
-    file_system: str
-    """Type of the file system; empty if unknown."""
     state_bytes: int
     """Bytes of all arrays of the state, each counted once."""
     stored_bytes: int
