@@ -85,8 +85,6 @@ class SpotChecks:
         self.spent_s = 0.0
         self._watched: dict[str, _WatchedArm] = {}
         self._kept: list[SpanRecord] = []
-        self._drawn: dict[int | None, tuple[bool, int, bool]] = {}
-        """The extra spans of the current round."""
         self._planned = False
         self._stateless = gate is not None and not jax.tree.leaves(
             jax.eval_shape(gate.timed.optimizer.init, gate.reference.start)
@@ -167,11 +165,9 @@ class SpotChecks:
                 )
             )  # fmt: skip
 
-        if number not in self._drawn:
-            either = [self.chance.random() < 0.5 for _ in range(2)]  # noqa: PLR2004 - as likely
-            self._drawn = {number: (either[0], self.chance.randint(*SPANS), either[1])}
+        first, wait_each = (self.chance.random() < 0.5 for _ in range(2))  # noqa: PLR2004 - as likely
+        steps = self.chance.randint(*SPANS)
         self._in_turn = in_turn
-        first, steps, wait_each = self._drawn[number]
         known = watched.reader.optimizer is not None and arm.name not in self._approximate
         if whole := known and in_turn <= WHOLE:
             steps = in_turn
