@@ -17,6 +17,7 @@ from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection
+from bench.records.row_parts import ProofCheck
 from bench.records.rows import (
     SCHEMA,
     BlockRow,
@@ -26,7 +27,6 @@ from bench.records.rows import (
     Look,
     LossRow,
     Manifest,
-    ProofCheck,
     SampleRow,
     block_fields,
 )
@@ -281,11 +281,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             )
             if way in plan.inputs:
                 wait = int(1e9 * seconds * (1 - 1 / plan.inputs[way]))
-                samples[-1]["input"] = {
-                    "wait_ns": 20 * wait,
-                    "starved_ns": 10 * wait,
-                    "latency_wait_ns": 20 * wait,
-                }
+                samples[-1]["input"] = {"wait_ns": 20 * wait, "starved_ns": 10 * wait}
             predecessor = arm
     row: BlockRow = {
         **block_fields(block, tag, launch),
@@ -315,7 +311,6 @@ def checkpoint(block: Block) -> Checkpoint:
     """A state that is replicated."""
     return {
         "reason": "",
-        "file_system": "ext4",
         "state_bytes": 10_000_000,
         "stored_bytes": 9_000_000,
         "saves": {

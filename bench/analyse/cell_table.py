@@ -15,7 +15,7 @@ from bench.analyse.comparisons import Comparison, compare_arms
 from bench.analyse.process_spread import by_devices, with_twin
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.scaling_curves import Scaling
-from bench.analyse.turn_details import Throttling
+from bench.analyse.turn_details import ThrottledArm
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
@@ -51,8 +51,8 @@ class Tables:
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
     """By block, the energy meter of each attempt, or why there was none; absent in early runs."""
-    throttling: Throttling | None = None
-    """Throttled turns; None where no GPU was read."""
+    throttled: Sequence[ThrottledArm] = ()
+    """Arms with throttled turns."""
     largest: Sequence[MaxBatchRow] = ()
     """The largest batches that fit, where they were searched for."""
 
@@ -120,7 +120,7 @@ def build(run: Run) -> Tables:
         timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
-        throttling=turn_details.throttling(samples),
+        throttled=turn_details.throttled_arms(samples),
         meters={
             name: [row["energy"] for row in attempts if "energy" in row]
             for name, attempts in blocks.items()

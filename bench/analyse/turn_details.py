@@ -13,20 +13,11 @@ def input_waits(samples: pd.DataFrame) -> dict[str, dict[str, float]]:
 
     `wait_s` is the time from the host's request for the batch until it could launch the step. Where
     steps follow without a pause, devices may still be busy with earlier ones; `starved_s` bounds
-    the part in which they were idle for lack of input. `latency_wait_s` is like `wait_s`, where
-    devices finish each step before the host requests the next batch.
+    the part in which they were idle for lack of input.
     """
-    names = ["input_wait_ns", "input_starved_ns", "input_latency_wait_ns"]
-    rows = samples[["arm", "steps", "latency_steps", *names]].dropna()
-    wait, starved, latency_wait = (rows[name].astype(float) for name in names)
-    # A throughput span of a single step is also the latency span; there is no separate one.
-    waits = {
-        "wait_s": wait / rows["steps"],
-        "starved_s": starved / rows["steps"],
-        "latency_wait_s": (latency_wait / rows["latency_steps"]).where(
-            rows["latency_steps"] > 0, wait / rows["steps"]
-        ),
-    }
+    names = {"wait_s": "input_wait_ns", "starved_s": "input_starved_ns"}
+    rows = samples[["arm", "steps", *names.values()]].dropna()
+    waits = {figure: rows[name].astype(float) / rows["steps"] for figure, name in names.items()}
     medians = pd.DataFrame(waits).groupby(rows["arm"]).median() / 1e9
     return {str(arm): dict(own) for arm, own in medians.iterrows()}
 
@@ -68,21 +59,9 @@ class ThrottledArm:
     """Turns by limit, such as `heat`; most frequent first. A turn may have several."""
 
 
-@dataclass(frozen=True)
-class Throttling:
-    """Throttled turns of a run."""
-
-    arms: tuple[ThrottledArm, ...]
-    """Arms that have any, the most affected first."""
-    reading_s: float
-    """Median time of reading the boards after a turn, outside the timed spans."""
-
-
-def throttling(samples: pd.DataFrame) -> Throttling | None:
-    """Count throttled turns; None if no board was read."""
+def throttled_arms(samples: pd.DataFrame) -> list[ThrottledArm]:
+    """Return the arms that have throttled turns, the most affected first."""
     known = samples[samples["boards_throttled"].notna()]
-    if known.empty:
-        return None
     arms = []
     for (block, arm), marks in known.groupby(["block", "arm"], sort=False)["boards_throttled"]:
         limited = [mark for mark in marks if mark]
@@ -90,7 +69,7 @@ def throttling(samples: pd.DataFrame) -> Throttling | None:
         if limited:
             arms.append(ThrottledArm(str(block), str(arm), len(marks), len(limited), reasons))
     arms.sort(key=lambda one: (-one.throttled / one.turns, one.block, one.arm))
-    return Throttling(tuple(arms), float(known["boards_read_ns"].median()) / 1e9)
+    return arms
 
 
 def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:

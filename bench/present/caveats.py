@@ -10,7 +10,7 @@ from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS
-from bench.analyse.turn_details import Throttling
+from bench.analyse.turn_details import ThrottledArm
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
 from bench.present.cell_columns import Row, framework, is_other_framework
@@ -79,7 +79,7 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
     if load > cores / 2 and not any(block.conditions for block in blocks):
         others.append(f"when the run began, the load was {load:.2g} on {cores} usable cores")
     said["A busy host"] = " ".join(f"{one[0].upper()}{one[1:]}." for one in others)
-    said["Throttled GPUs"] = _throttled(content.throttling)
+    said["Throttled GPUs"] = _throttled(content.throttled)
     precisions = sorted({block.block.options.precision for block in blocks})
     kind = manifest["device_kind"]
     missing = [precision for precision in precisions if not peaks.peak(kind, precision)]
@@ -100,18 +100,17 @@ def busy(blocks: Sequence[Comparison]) -> Iterator[str]:
             yield f"while {where} was timed, {what} used {numbers.percent(most)} of the cores' time"
 
 
-def _throttled(found: Throttling | None) -> str:
-    if found is None or not found.arms:
+def _throttled(found: Sequence[ThrottledArm]) -> str:
+    if not found:
         return ""
     named = [
         f"{one.arm} in {one.block} after {one.throttled} of {numbers.count(one.turns, 'turn')} "
         f"({', '.join(f'{turns} by {why}' for why, turns in one.reasons.items())})"
-        for one in found.arms
+        for one in found
     ]
     return (
         f"A GPU's clock was held down: {_named(named)}. These turns count like others; "
-        "samples.csv marks them. Reading the GPUs took "
-        f"{numbers.si(found.reading_s, 's')} per turn, outside the timed spans."
+        "samples.csv marks them."
     )
 
 
