@@ -44,8 +44,6 @@ class Tables:
     """Traces, checkpoints and layouts are by cell: see bench.records.rows.CellRow."""
     programs: dict[str, str]
     """Operations of its programs, by cell: see bench.records.step_programs."""
-    timeline: pd.DataFrame
-    """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[str] = ()
     losses: Sequence[LossRow] = ()
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
@@ -117,7 +115,6 @@ def build(run: Run) -> Tables:
         checkpoints={
             row["cell"]: row["checkpoint"] for row in run.last_cell_rows if "checkpoint" in row
         },
-        timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
         throttling=turn_details.throttling(samples),
