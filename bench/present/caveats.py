@@ -143,30 +143,18 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
 
 
 def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
-    def beyond(effects: str) -> list[tuple[float, str, Comparison]]:
-        """Return the size, the name and the block of sure effects that exceed the margin."""
-        return [
-            (abs(effect.size), name, block)
-            for block in blocks
-            for name, effect in getattr(block, effects).items()
-            if effect.sure and abs(effect.size) > block.margin
-        ]
-
-    if moving := beyond("drifts"):
+    moving = [
+        (abs(drift.size), arm, block)
+        for block in blocks
+        for arm, drift in block.drifts.items()
+        if drift.sure and abs(drift.size) > block.margin
+    ]
+    if moving:
         size, name, where = max(moving, key=itemgetter(0))
         said["Not in a steady state"] = (
             f"{numbers.count(len(moving), 'ratio')} changed within the launches by more than the "
             f"margin; that of {name} in {where.name} changed most, by {numbers.percent(size)}. "
             "Such a ratio averages over a trend."
-        )
-    if effects := beyond("order"):
-        size, by, where = max(effects, key=itemgetter(0))
-        count = numbers.count(len({block.name for _, _, block in effects}), "block")
-        said["The order of turns matters"] = (
-            f"In {count}, the time of a turn depends on its place in the round or on what ran "
-            f"before it by more than the margin; most on its {by} in {where.name}, by "
-            f"{numbers.percent(size)}. Every arm has every place and predecessor about equally "
-            "often, so this favours none, but widens the intervals."
         )
 
 

@@ -253,12 +253,6 @@ def _known(block: Comparison, figure: str) -> list[float]:
 
 
 def _disturbances(block: Comparison) -> Iterator[str]:
-    if block.order:
-        sizes = ", ".join(
-            f"{by} {numbers.percent(e.size)}{'' if e.sure else ' (no more than chance)'}"
-            for by, e in block.order.items()
-        )
-        yield f"Effects of the order of turns: {sizes}."
     if moving := {name: effect for name, effect in block.drifts.items() if effect.sure}:
         parts = [f"{name} {numbers.percent(effect.size)}" for name, effect in moving.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."
