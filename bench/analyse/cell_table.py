@@ -50,7 +50,7 @@ class Tables:
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
     """By block, the energy meter of each attempt, or why there was none; absent in early runs."""
     throttling: Throttling | None = None
-    """Throttled turns; None where no GPU was read."""
+    """Throttled turns; None where there are none."""
     largest: Sequence[MaxBatchRow] = ()
     """The largest batches that fit, where they were searched for."""
 

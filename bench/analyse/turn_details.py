@@ -1,7 +1,7 @@
 """Figures of turns beside their times: waits for input, slow processes, throttling."""
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -49,44 +49,28 @@ def straggling(samples: pd.DataFrame) -> dict[str, dict[str, float]]:
     return found
 
 
-@dataclass(frozen=True)
-class ThrottledArm:
-    """The turns of an arm in a block at whose end a GPU's clock was held down.
+class Throttling(NamedTuple):
+    """A run's turns at whose end a GPU's clock was held down; they count like others."""
 
-    They are marked, and count like others. Samples have the marks in the column `boards_throttled`:
-    the limits in force, separated by `; `.
-    """
-
-    block: str
-    arm: str
+    throttled: int
     turns: int
     """All turns whose limits are known."""
-    throttled: int
-    """Turns with at least one limit."""
     reasons: dict[str, int]
-    """Turns by limit, such as `heat`; most frequent first. A turn may have several."""
-
-
-@dataclass(frozen=True)
-class Throttling:
-    """Throttled turns of a run."""
-
-    arms: tuple[ThrottledArm, ...]
-    """Arms that have any, the most affected first."""
-    reading_s: float
-    """Median time of reading the boards after a turn, outside the timed spans."""
+    """Throttled turns by limit, such as `heat`; most frequent first. A turn may have several."""
+    block: str
+    """Where an arm has the most of them."""
+    arm: str
 
 
 def throttling(samples: pd.DataFrame) -> Throttling | None:
-    """Count throttled turns; None if no board was read."""
+    """Count throttled turns; None if there are none.
+
+    Samples mark them in the column `boards_throttled`: the limits in force, separated by `; `.
+    """
     known = samples[samples["boards_throttled"].notna()]
-    if known.empty:
+    held = known[known["boards_throttled"] != ""]
+    if held.empty:
         return None
-    arms = []
-    for (block, arm), marks in known.groupby(["block", "arm"], sort=False)["boards_throttled"]:
-        limited = [mark for mark in marks if mark]
-        reasons = dict(Counter(word for mark in limited for word in mark.split("; ")).most_common())
-        if limited:
-            arms.append(ThrottledArm(str(block), str(arm), len(marks), len(limited), reasons))
-    arms.sort(key=lambda one: (-one.throttled / one.turns, one.block, one.arm))
-    return Throttling(tuple(arms), float(known["boards_read_ns"].median()) / 1e9)
+    reasons = Counter(word for mark in held["boards_throttled"] for word in mark.split("; "))
+    block, arm = held[["block", "arm"]].value_counts().index[0]
+    return Throttling(len(held), len(known), dict(reasons.most_common()), block, arm)

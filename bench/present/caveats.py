@@ -21,7 +21,7 @@ from bench.records.grouping import grouped
 from bench.records.rows import Manifest, is_resumable
 
 NAMED = 8
-"""Limit on the damaged parts of files, or throttled arms, that are listed by name."""
+"""Limit on the damaged parts of files, or blocks without results, that are listed by name."""
 
 FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
 """Names of custom calls that compute attention: cuDNN's on CUDA, and a Pallas kernel on TPU."""
@@ -101,17 +101,13 @@ def busy(blocks: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _throttled(found: Throttling | None) -> str:
-    if found is None or not found.arms:
+    if found is None:
         return ""
-    named = [
-        f"{one.arm} in {one.block} after {one.throttled} of {numbers.count(one.turns, 'turn')} "
-        f"({', '.join(f'{turns} by {why}' for why, turns in one.reasons.items())})"
-        for one in found.arms
-    ]
+    reasons = ", ".join(f"{turns} by {why}" for why, turns in found.reasons.items())
     return (
-        f"A GPU's clock was held down: {_named(named)}. These turns count like others; "
-        "samples.csv marks them. Reading the GPUs took "
-        f"{numbers.si(found.reading_s, 's')} per turn, outside the timed spans."
+        f"A GPU's clock was held down after {found.throttled} of "
+        f"{numbers.count(found.turns, 'turn')} ({reasons}), most often of {found.arm} in "
+        f"{found.block}. These turns count like others; samples.csv marks them."
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
-from bench.records.row_parts import BoardSlot, Check, Energy, ForeignArms, Isolation, ProofCheck
+from bench.records.row_parts import BoardState, Check, Energy, ForeignArms, Isolation, ProofCheck
 from bench.records.statuses import Status
 from bench.records.step_programs import ProgramFigures
 
@@ -73,8 +73,8 @@ class Turn(TypedDict):
     """The host's activity; None if the system does not show it."""
     energy: NotRequired[Energy]
     """Energy of the devices; absent without a counter."""
-    boards: NotRequired[BoardSlot]
-    """The GPUs; absent without NVML."""
+    boards: NotRequired[BoardState]
+    """The GPUs right after the turn; absent without NVML."""
     input: NotRequired[InputWait]
     """Waits for input, for an input arm."""
     checked: NotRequired[bool]

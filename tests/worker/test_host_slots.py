@@ -52,7 +52,7 @@ def test_a_figure_that_one_process_lacks_is_left_out():
     figures = {
         "host": host, "throughput_ns": 7, "latency_ns": 2, "wash_out_ns": 1, "energy": energy,
     }  # fmt: skip
-    slower = {**figures, "throughput_ns": 9, "latency_ns": 1, "boards": {"read_ns": 1}}
+    slower = {**figures, "throughput_ns": 9, "latency_ns": 1, "boards": {"clock_mhz": 1}}
     found = merged_turn([figures, slower], ["here", "here"])
     assert found.keys() == {
         "host", "throughput_ns", "process_throughput_ns", "latency_ns", "process_latency_ns",
