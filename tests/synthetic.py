@@ -284,7 +284,6 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
                 samples[-1]["input"] = {
                     "wait_ns": 20 * wait,
                     "starved_ns": 10 * wait,
-                    "latency_wait_ns": 20 * wait,
                 }
             predecessor = arm
     row: BlockRow = {

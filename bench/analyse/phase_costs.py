@@ -43,7 +43,7 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
         "step_s": cell["step_s"] * ratio["ratio"],
         **ratio,
         "verdict": claim.verdict.word if claim else None,
-        **dict.fromkeys(("wait_s", "starved_s", "latency_wait_s"), math.nan),
+        **dict.fromkeys(("wait_s", "starved_s"), math.nan),
         **block.waits.get(arm, {}),
     }
 

@@ -12,21 +12,12 @@ def input_waits(samples: pd.DataFrame) -> dict[str, dict[str, float]]:
 
     `wait_s` is the time from the host's request for the batch until it could launch the step. Where
     steps follow without a pause, devices may still be busy with earlier ones; `starved_s` bounds
-    the part in which they were idle for lack of input. `latency_wait_s` is like `wait_s`, where
-    devices finish each step before the host requests the next batch.
+    the part in which they were idle for lack of input.
     """
-    names = ["input_wait_ns", "input_starved_ns", "input_latency_wait_ns"]
-    rows = samples[["arm", "steps", "latency_steps", *names]].dropna()
-    wait, starved, latency_wait = (rows[name].astype(float) for name in names)
-    # A throughput span of a single step is also the latency span; there is no separate one.
-    waits = {
-        "wait_s": wait / rows["steps"],
-        "starved_s": starved / rows["steps"],
-        "latency_wait_s": (latency_wait / rows["latency_steps"]).where(
-            rows["latency_steps"] > 0, wait / rows["steps"]
-        ),
-    }
-    medians = pd.DataFrame(waits).groupby(rows["arm"]).median() / 1e9
+    columns = {"input_wait_ns": "wait_s", "input_starved_ns": "starved_s"}
+    rows = samples[["arm", "steps", *columns]].dropna()
+    waits = rows[[*columns]].astype(float).div(rows["steps"], axis=0).rename(columns=columns)
+    medians = waits.groupby(rows["arm"]).median() / 1e9
     return {str(arm): dict(own) for arm, own in medians.iterrows()}
 
 

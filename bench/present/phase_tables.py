@@ -61,7 +61,6 @@ def inputs(rows: Rows) -> Table:
         Column("verdict", "Verdict", filter=True),
         Column("wait_s", "Waits for input", "per step", "s"),
         Column("starved_s", "Devices idle for it", "per step, at most", "s"),
-        Column("latency_wait_s", "Waits", "each step waited for", "s"),
     )  # fmt: skip
     ways = dict.fromkeys(row["way"] for row in rows)
     fact = (

@@ -33,18 +33,16 @@ class HostSlot(TypedDict):
 
 
 class InputWait(TypedDict):
-    """The time that an input arm waited for its batches in one turn.
+    """The time that an input arm waited for its batches in one turn's throughput span.
 
     A wait begins when the host asks for the next batch, and ends when the step can be launched.
     Devices may be busy with earlier steps meanwhile.
     """
 
     wait_ns: int
-    """Wait in the throughput span, over all of its steps."""
+    """Wait over all of its steps."""
     starved_ns: int
     """Wait at steps whose batch came after the devices were done: a bound on their idle time."""
-    latency_wait_ns: int
-    """Wait in the latency span, where the devices are idle whenever a batch is requested."""
 
 
 class Turn(TypedDict):

@@ -8,12 +8,12 @@ from bench.analyse.turn_details import Throttling, input_waits, throttling
 
 
 def test_waits_are_those_of_a_step() -> None:
-    columns = ["arm", "steps", "latency_steps", "input_wait_ns", "input_starved_ns"]
-    rows = [("a", 10, 4, 5e9, 1e9, 1e9), ("a", 20, 4, 10e9, 2e9, 1e9), ("single", 1, 0, 3e9, 0, 0)]
-    found = input_waits(pd.DataFrame(rows, columns=[*columns, "input_latency_wait_ns"]))
+    columns = ["arm", "steps", "input_wait_ns", "input_starved_ns"]
+    rows = [("a", 10, 5e9, 1e9), ("a", 20, 10e9, 2e9), ("single", 1, 3e9, 0)]
+    found = input_waits(pd.DataFrame(rows, columns=columns))
     assert found == {
-        "a": {"wait_s": 0.5, "starved_s": 0.1, "latency_wait_s": 0.25},
-        "single": {"wait_s": 3.0, "starved_s": 0.0, "latency_wait_s": 3.0},
+        "a": {"wait_s": 0.5, "starved_s": 0.1},
+        "single": {"wait_s": 3.0, "starved_s": 0.0},
     }
 
 
