@@ -304,8 +304,6 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             "trace": 0.0,
         },
         "ceilings": None if launch else ceilings(plan, block),
-        "load_before": plan.load,
-        "load_after": plan.load + 0.5,
     }
     return samples, cells, row
 
@@ -330,7 +328,7 @@ def checkpoint(block: Block) -> Checkpoint:
         "restores": [
             {
                 "mesh": mesh, "seconds": [0.1, 0.11, 0.12], "device_bytes": 10_000_000,
-                "largest_bytes": 4_000_000, "seen_bytes": 4_000_000,
+                "seen_bytes": 4_000_000,
             }
             for mesh in (str(block.mesh), f"{block.mesh}, devices reversed")
         ],

@@ -87,7 +87,6 @@ class SampleRow(Turn):
     launch: int
     process_throughput_ns: NotRequired[list[int]]
     """With several processes, the time of each, by rank; `throughput_ns` is the longest."""
-    process_latency_ns: NotRequired[list[int]]
 
 
 class BlockFields(TypedDict):
@@ -154,10 +153,8 @@ class RestoredCheckpoint(TypedDict):
     """Seconds of each repetition. If possible, files are dropped from the page cache first."""
     device_bytes: int
     """Most bytes of the state that a device holds afterwards."""
-    largest_bytes: int
-    """Bytes of the largest shard of one array on a device."""
     seen_bytes: int
-    """Most bytes of one array seen on a device during a restore; at most `largest_bytes`."""
+    """Most bytes of one array seen on a device during a restore; at most its largest shard."""
 
 
 class Checkpoint(TypedDict):
@@ -314,11 +311,6 @@ class BlockRow(BlockFields):
     """Bytes of the optimizer's state, each array counted once."""
     cores: NotRequired[list[list[int]]]
     """Numbers of the cores that each process of the worker may run on, by rank."""
-    nproc: NotRequired[str]
-    """The worker's NPROC, which sets the threads of XLA:CPU; absent if it is not set."""
-    load_before: float
-    """1-minute load average of the host when the worker started."""
-    load_after: float
 
 
 class Devices(TypedDict):

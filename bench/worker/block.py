@@ -73,8 +73,6 @@ def run_job(
     session.announce("start")
     session.mesh = make_mesh(session.block.mesh)
     session.row["cores"] = process_exchange.gather(sorted(cores()))
-    if "NPROC" in os.environ:
-        session.row["nproc"] = os.environ["NPROC"]
     precision = session.block.options.precision
     workload = load_workload(session.block, job["workload_paths"])
     problem = make_problem(workload, session.block, precision)

@@ -279,6 +279,5 @@ def merged_turn(each: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Any:
     return {
         "host": merged_hosts([own["host"] for own in each], hosts),
         "process_throughput_ns": [own["throughput_ns"] for own in each],
-        "process_latency_ns": [own["latency_ns"] for own in each],
         **merged(each, MERGES),
     }

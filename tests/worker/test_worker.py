@@ -661,7 +661,6 @@ def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
         assert block["rounds"] == rounds
         assert block["ceilings"] is None, "not asked for"
         assert block["cores"] == [sorted(cores())]
-        assert block["nproc"] == worker_environment("cpu", 2)["NPROC"]
 
 
 def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):
