@@ -165,7 +165,6 @@ class _PageData:
                 "slug": curve.slug,
                 "cell": [self.of_cell[name] for name in curve.points["cell"]],
                 "ideal": curve.ideal.tolist(),
-                "communication": curve.communication_bound.tolist(),
                 "over": curve.oversubscribed_from,
                 **{
                     name: shortened(curve.points[name].tolist())
