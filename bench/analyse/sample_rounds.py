@@ -12,8 +12,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.signed_rank import nan_quantiles
-
 Figure = Literal["throughput", "latency"]
 
 
@@ -110,8 +108,7 @@ class Spread(NamedTuple):
 
 def spreads(rounds: Rounds, figure: Figure) -> dict[str, Spread]:
     """Return the median and quartiles of every arm that has samples."""
-    seconds = getattr(rounds, figure).T
-    quantiles = nan_quantiles(seconds, [0.5, 0.25, 0.75])
-    counts = (~np.isnan(seconds)).sum(axis=1)
-    each = zip(rounds.arms, *quantiles.T.tolist(), counts.tolist(), strict=True)
+    seconds = pd.DataFrame(getattr(rounds, figure))
+    quantiles = seconds.quantile([0.5, 0.25, 0.75]).to_numpy().tolist()
+    each = zip(rounds.arms, *quantiles, seconds.count().tolist(), strict=True)
     return {arm: Spread(*values) for arm, *values in each if values[-1]}
