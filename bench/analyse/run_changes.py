@@ -23,21 +23,10 @@ NOTABLE = 0.01
 
 Kind = Literal["machine", "versions", "environment", "code", "sources", "options"]
 
-OPTIONS = {
-    "baseline": "Baseline",
-    "launches": "Launches",
-    "rounds": "Rounds",
-    "seconds": "Seconds per launch",
-    "margin": "Margin",
-    "target_ci": "Target interval",
-    "budget": "Budget in seconds",
-    "inputs": "Input arms",
-    "ablations": "Ablated parts",
-    "isolated": "Isolated",
-    "checkpoints": "Checkpoints",
-    "profile_steps": "Profiled steps",
-    "train_steps": "Trained steps",
-}
+OPTIONS = (
+    *("baseline", "launches", "rounds", "seconds", "margin", "target_ci", "budget", "inputs"),
+    *("ablations", "isolated", "checkpoints", "profile_steps", "train_steps"),
+)
 """Resolved options that affect how a cell is measured or judged. Workloads, meshes, batches,
 precisions and implementations are part of a cell's name instead."""
 
@@ -229,8 +218,10 @@ def _recorded(manifest: Manifest) -> dict[Kind, Mapping[str, Any]]:
         "environment": manifest["environment"],
         "code": {"Commit": f"{git.get('commit') or UNKNOWN}{changes}"},
         "options": {
-            title: numbers.percent(float(value)) if key in shares else _listed(value)
-            for key, title in OPTIONS.items()
+            key.replace("_", " ").capitalize(): numbers.percent(float(value))
+            if key in shares
+            else _listed(value)
+            for key in OPTIONS
             if (value := manifest["config"].get(key)) is not None and (value or key in shares)
         },
     }

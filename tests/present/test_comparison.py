@@ -182,8 +182,8 @@ def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
         ("environment", "NPROC", "1", "not set"),
         ("environment", "XLA_FLAGS", "not set", "--xla_some=1"),
         ("options", "Rounds", "not set", "32"),
-        ("options", "Ablated parts", "not set", "forward, backward"),
-        ("options", "Profiled steps", "not set", "5"),
+        ("options", "Ablations", "not set", "forward, backward"),
+        ("options", "Profile steps", "not set", "5"),
     }
     said = {
         (d.kind, d.name, *(v.replace("\N{NARROW NO-BREAK SPACE}", " ") for v in (d.a, d.b)))
