@@ -301,8 +301,6 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             "trace": 0.0,
         },
         "ceilings": None if launch else ceilings(plan, block),
-        "load_before": plan.load,
-        "load_after": plan.load + 0.5,
     }
     return samples, cells, row
 
@@ -326,7 +324,7 @@ def checkpoint(block: Block) -> Checkpoint:
         "restores": [
             {
                 "mesh": mesh, "seconds": [0.1, 0.11, 0.12], "device_bytes": 10_000_000,
-                "largest_bytes": 4_000_000, "seen_bytes": 4_000_000,
+                "seen_bytes": 4_000_000,
             }
             for mesh in (str(block.mesh), f"{block.mesh}, devices reversed")
         ],
@@ -405,7 +403,6 @@ def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
         "counted": [1, 2],
         "ops": [product, moment],
         "untraced_ns": [round(0.9 * whole + update)] * 3,
-        "cores": plan.usable_cores,
         "drawn": compressed(_drawn(row, block.mesh.size, part, update)),
     }
 

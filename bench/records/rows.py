@@ -153,10 +153,8 @@ class RestoredCheckpoint(TypedDict):
     """Seconds of each repetition. If possible, files are dropped from the page cache first."""
     device_bytes: int
     """Most bytes of the state that a device holds afterwards."""
-    largest_bytes: int
-    """Bytes of the largest shard of one array on a device."""
     seen_bytes: int
-    """Most bytes of one array seen on a device during a restore; at most `largest_bytes`."""
+    """Most bytes of one array seen on a device during a restore; at most its largest shard."""
 
 
 class Checkpoint(TypedDict):
@@ -307,9 +305,6 @@ class BlockRow(BlockFields):
     """Why the worker ended before its phases after the rounds were done; absent if it did not."""
     optimizer_bytes: NotRequired[int]
     """Bytes of the optimizer's state, each array counted once."""
-    load_before: float
-    """1-minute load average of the host when the worker started."""
-    load_after: float
 
 
 class Devices(TypedDict):

@@ -197,7 +197,6 @@ def measure_restores(
     """Restore a state repeatedly, and watch how much of it each device holds."""
     shapes = saved_state.shapes_of(saved.shapes, shardings)
     bounds = saved_state.allowed_bytes(shapes)
-    largest = max(bounds.values())
     seconds: list[float] = []
     seen: dict[str, int] = {}
     for last in repetitions():
@@ -212,7 +211,7 @@ def measure_restores(
         del restored
     everyones = [own for process in process_exchange.gather(seen) for own in process.items()]
     for array, size in everyones:
-        if size > (bound := bounds.get(array, largest)):
+        if size > (bound := bounds.get(array, max(bounds.values()))):
             raise WrongStepError(
                 f"restored on {name}, a device held {bytes_(size)} of {array}, "
                 f"but may hold only {bytes_(bound)}"
@@ -221,7 +220,6 @@ def measure_restores(
         mesh=name,
         seconds=seconds,
         device_bytes=max(process_exchange.gather(max(held.values(), default=0))),
-        largest_bytes=largest,
         seen_bytes=max((size for _, size in everyones), default=0),
     )
 
