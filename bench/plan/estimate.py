@@ -15,7 +15,7 @@ from bench.plan.matrix import Plan
 from bench.records import store
 from bench.records.arms import TWINS
 from bench.records.cells import Block
-from bench.records.messages import STAGE_OF, Stages
+from bench.records.messages import STAGE_OF
 
 WORKER_START_S = 3.0
 """Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""
@@ -139,10 +139,11 @@ def _arms_apart(name: str) -> float:
 def launch_stages(
     block: Block, arms: int, plan: Plan, history: History, launch: int = 0, kept: int = 0,
     apart: int = 0,
-) -> Stages:  # fmt: skip
+) -> dict[str, float]:  # fmt: skip
     """Estimate a block's launch number `launch`, from 0, with the `arms` arms that can run it.
 
-    The proof and the programs of `kept` of them are cached; `apart` have processes of their own.
+    Returns the seconds of its parts. The proof and the programs of `kept` of them are cached;
+    `apart` have processes of their own.
     """
     name = f"{block.workload}-{block.size}"
     new = 0.0 if launch or not arms else 1 - kept / arms

@@ -12,7 +12,6 @@ from bench.plan.matrix import Plan
 from bench.plan.presets import default_batch
 from bench.present.progress import Progress, Remaining
 from bench.records.cells import Block
-from bench.records.messages import Stages
 from bench.records.numbers import clock, count
 from bench.records.paths import REPORTS
 
@@ -27,7 +26,7 @@ class RunEstimates:
         )
         self.budget_left_s: float | None = engine.schedule.budget_left_s
 
-    def launch(self, block: Block, arms: Sequence[str], launch: int) -> Stages:
+    def launch(self, block: Block, arms: Sequence[str], launch: int) -> float:
         """Estimate one launch of a block with these arms; those that cannot run it take no time."""
         running = self.running(block, arms)
         kept = 0 if launch else self._engine.kept(block, running)
@@ -35,7 +34,7 @@ class RunEstimates:
         foreign = self._engine.schedule.apart
         twin = [plan.baseline] * (plan.baseline in running)
         apart = sum(arm.removesuffix("@base") in foreign for arm in (*running, *twin))
-        return launch_stages(block, len(running), plan, history, launch, kept, apart)
+        return sum(launch_stages(block, len(running), plan, history, launch, kept, apart).values())
 
     def why_unsupported(self, block: Block, arm: str) -> str | None:
         """Say why an arm cannot run the block, as far as is known; `NAME@base` as NAME does."""
@@ -49,7 +48,7 @@ class RunEstimates:
         """Estimate the launches of every block that are not stored yet."""
         return {
             block: [
-                sum(self.launch(block, arms, launch).values())
+                self.launch(block, arms, launch)
                 for launch in self._engine.schedule.missing_launches(block, arms)
                 if self.running(block, arms)
             ]
