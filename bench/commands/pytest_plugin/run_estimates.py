@@ -83,12 +83,6 @@ def print_plan(
         if usual % shards and batch == math.ceil(usual / shards) * shards:
             why = f"some mesh does not divide the usual {usual}"
             lines.append((f"{name}: the batch is {batch}, because {why}", ""))
-    more = {
-        "and each with input ": plan.worker["inputs"],
-        "and each ablated: ": plan.worker["ablations"],
-        "then checkpoints of each: ": plan.modes,
-    }
-    lines += [(words + ", ".join(names), "") for words, names in more.items() if names]
     if plan.margin_reason:
         lines.append((f"differences that do not matter: {plan.margin_reason}", ""))
     total = sum(map(sum, missing.values())) + AROUND_S
