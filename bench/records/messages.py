@@ -133,10 +133,6 @@ def repeated_s(seconds: Mapping[str, float]) -> float:
     return sum(seconds[phase] for phase in seconds.keys() & STAGE_OF.keys() - {"ceilings"})
 
 
-Stages = Mapping[str, float]
-"""Estimated seconds of the parts of a launch, in their order: start, arms, measure, after."""
-
-
 class PhaseEvent(TypedDict):
     """The beginning of a phase; a later crash or timeout is blamed on `arm`."""
 
