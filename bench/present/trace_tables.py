@@ -14,12 +14,11 @@ from bench.analyse.causes import (
     oversubscription,
     pair_of,
     parts,
-    stragglers,
 )
 from bench.analyse.comparisons import Comparison
 from bench.present.bounds import TWICE
 from bench.present.charts import PARTS
-from bench.present.columns import Column, Table, formatted, where_known
+from bench.present.columns import Column, Table, formatted
 from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.trace_rows import TraceRow
@@ -158,11 +157,9 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
             for part, (label, _, note) in PARTS.items()
         ),
         Column("overlap", "Overlap", "collective beside compute", "s", detail=_share("overlap")),
-        Column("slowest", "Slowest device", "computing, over the mean", "count",
-               detail=where_known("excess", lambda share: formatted(share, "+percent"))),
     ]  # fmt: skip
     rows = [
-        {"implementation": name, **_slowest(trace)}
+        {"implementation": name}
         | {part: seconds or None for part, seconds in (means(trace) | parts(trace)).items()}
         for name, trace in traced.items()
     ]
@@ -184,15 +181,6 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
 
 def _share(part: str) -> Any:
     return lambda row: numbers.percent(row[part] / row["total"]) if row[part] else ""
-
-
-def _slowest(trace: TraceRow) -> dict[str, Any]:
-    seconds = stragglers(trace)
-    if len(seconds) == 1:
-        return {"slowest": None, "excess": None}
-    place = max(seconds, key=lambda device: seconds[device])
-    mean = sum(seconds.values()) / len(seconds)
-    return {"slowest": place, "excess": seconds[place] / mean - 1 if mean else None}
 
 
 def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
