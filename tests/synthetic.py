@@ -410,7 +410,6 @@ def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
         "counted": [1, 2],
         "ops": [product, moment],
         "untraced_ns": [round(0.9 * whole + update)] * 3,
-        "cores": plan.usable_cores,
         "drawn": compressed(_drawn(row, block.mesh.size, part, update)),
     }
 

@@ -126,19 +126,6 @@ def means(row: TraceRow) -> dict[str, float]:
     return {part.removesuffix("_ns"): float(seconds[part]) for part in _PARTS}
 
 
-def oversubscription(row: TraceRow) -> float | None:
-    """Return the devices' busy time over the time that the cores had.
-
-    Above 1, devices share cores, and "computing" includes waiting for a core. None where devices
-    are not made of cores.
-    """
-    if row["cores"] is None:
-        return None
-    parts = counted(row)
-    busy = parts["compute_ns"].sum() + parts["move_ns"].sum()
-    return float(busy / (row["cores"] * parts.groupby("step")["total_ns"].last().sum()))
-
-
 def counted(row: TraceRow) -> pd.DataFrame:
     """Return the StepParts of the counted steps, one row per step and device."""
     return pd.DataFrame([part for part in row["steps"] if part["step"] in row["counted"]])

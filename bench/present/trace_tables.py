@@ -11,7 +11,6 @@ from bench.analyse.causes import (
     Key,
     baseline_cell,
     means,
-    oversubscription,
     pair_of,
     parts,
 )
@@ -167,16 +166,9 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         "Means over devices and over the traced steps of median length. The parts except the "
         "overlap add up to the step."
     )
-    facts = [meaning]
-    shared = max((oversubscription(trace) or 0.0 for trace in traced.values()), default=0.0)
-    if shared > 1:
-        facts.append(
-            f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
-            "part of that is waiting for a core."
-        )
     said = *reasons(block, traces).values(), *against_fastest(block, traces).values()
     remarks = [found.sentence for found in said]
-    return Table("Where a step's time goes", columns, rows, facts, remarks)
+    return Table("Where a step's time goes", columns, rows, [meaning], remarks)
 
 
 def _share(part: str) -> Any:

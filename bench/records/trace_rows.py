@@ -113,7 +113,5 @@ class TraceRow(BlockFields):
     untraced_ns: list[int]
     """Times of as many steps without a profiler, also with a wait after each, run just before the
     traced ones of every pass."""
-    cores: int | None
-    """Number of cores that the processes might use, if the devices are CPUs; otherwise None."""
     drawn: NotRequired[str]
     """A DrawnStep of median duration, in the form of bench.records.step_programs.compressed."""

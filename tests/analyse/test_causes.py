@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse import cell_table
-from bench.analyse.causes import Key, attribute, means, oversubscription
+from bench.analyse.causes import Key, attribute, means
 from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.columns import formatted
@@ -63,7 +63,7 @@ def trace(
                 "overlap_ns": 0,
             }
         ],
-        "counted": [0], "ops": list(ops), "cores": 2,
+        "counted": [0], "ops": list(ops),
         "untraced_ns": [total if untraced is None else 1e6 * untraced],
     }  # fmt: skip
     return cast("TraceRow", found)
@@ -186,19 +186,12 @@ def test_traces_of_another_direction_explain_nothing() -> None:
     assert not reason("a", "b", found, 0.9).main
 
 
-def test_parts_devices_and_cores() -> None:
+def test_the_parts_of_a_step() -> None:
     (block,) = PLAN.blocks()
     cells = synthetic.attempt(PLAN, block, 0, "all", ["jit_spmd"])[1]
     (row,) = synthetic.traces(PLAN, block, cells)
     seconds = synthetic.base_seconds(PLAN, block)
     assert means(row)["dispatch"] == pytest.approx(0.1 * seconds)
-    assert oversubscription(row) == pytest.approx(2 * 0.8 / 4)
-    assert oversubscription({**row, "cores": None}) is None
-    for part in row["steps"]:
-        part["compute_ns"] *= 1 + part["device"]
-    for part in row["steps"]:
-        part["move_ns"] += 0.1e9 * seconds
-    assert oversubscription(row) == pytest.approx((2 * 1.2 + 2 * 0.1) / 4)
 
 
 def explain(a: str, b: str, run: str = ""):
