@@ -166,8 +166,7 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         "Means over devices and over the traced steps of median length. The parts except the "
         "overlap add up to the step."
     )
-    said = *reasons(block, traces).values(), *against_fastest(block, traces).values()
-    remarks = [found.sentence for found in said]
+    remarks = [found.sentence for found in reasons(block, traces).values()]
     return Table("Where a step's time goes", columns, rows, [meaning], remarks)
 
 
@@ -195,19 +194,6 @@ def _reason(cell: Mapping[str, Any], baseline: str, found: Attribution, timed: f
         f"traces ({formatted(timed - 1, '+percent')} there): the difference arises where steps "
         "follow without a pause."
     )
-
-
-def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
-    """Explain why arms slower than the baseline are slower than the fastest, if that is faster."""
-    return {
-        cell["implementation"]: reason(cell["implementation"], fastest["implementation"], *pair)
-        for fastest in block.ranked[:1]
-        for cell in block.ranked
-        if fastest["verdict"] == "faster"
-        and cell["verdict"] == "slower"
-        and (pair := pair_of(cell, fastest, traces)) is not None
-        and pair[1] > 1 + block.margin
-    }
 
 
 def trace_viewer(trace: TraceRow) -> str:
