@@ -134,7 +134,7 @@ def show_times(console: Console, cells: tuple[str, str], found: Tables) -> None:
             known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(Prose(f"Side by side, {took}{known}."))
-    for row in phase_costs.find(found.comparisons, found.traces):
+    for row in phase_costs.find(found.comparisons):
         if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
             console.print(Prose(said))
 
