@@ -366,8 +366,6 @@ def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
         "move_ns": 0,
         "idle_ns": round(0.1 * whole),
         "overlap_ns": 0,
-        "forward_ns": round(0.7 * whole),
-        "update_ns": round(update),
     }
     product: OpTime = {
         "module": "jit_step",

@@ -126,12 +126,6 @@ def means(row: TraceRow) -> dict[str, float]:
     return {part.removesuffix("_ns"): float(seconds[part]) for part in _PARTS}
 
 
-def stragglers(row: TraceRow) -> dict[int, float]:
-    """Return the seconds that each device computes in a step, by its position in the mesh."""
-    seconds = counted(row).groupby("device")["compute_ns"].mean() / 1e9
-    return dict(zip(seconds.index.tolist(), seconds.tolist(), strict=True))
-
-
 def counted(row: TraceRow) -> pd.DataFrame:
     """Return the StepParts of the counted steps, one row per step and device."""
     return pd.DataFrame([part for part in row["steps"] if part["step"] in row["counted"]])

@@ -195,8 +195,8 @@ class _PageData:
         self, spent: Mapping[str, dict[str, Any]], steps: Mapping[str, str]
     ) -> dict[str, dict[str, Any]]:
         """Return, by cell number, the breakdown of traced steps and why they differ."""
-        traced: dict[str, dict[str, Any]] = {
-            name: {
+        return {
+            str(self.of_cell[name]): {
                 "parts": parts(trace),
                 **spent[name],
                 "viewer": trace_tables.trace_viewer(trace),
@@ -207,10 +207,6 @@ class _PageData:
             for name, trace in self.found.traces.items()
             if name in self.cells
         }
-        for block in self.found.comparisons:
-            for name, reason in trace_tables.against_fastest(block, self.found.traces).items():
-                traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
-        return {str(self.of_cell[name]): each for name, each in traced.items()}
 
     def _losses(self) -> list[dict[str, Any]]:
         """Return thinned loss curves of blocks; differences are maxima over all steps so far."""

@@ -26,9 +26,6 @@ class StepParts(TypedDict):
     idle_ns: int
     overlap_ns: int
     """The part of `compute_ns` that ran during a collective."""
-    forward_ns: NotRequired[int]
-    """Time in operations of the forward pass, and of the update; earlier versions have neither."""
-    update_ns: NotRequired[int]
 
 
 class OpTime(TypedDict):

@@ -358,15 +358,6 @@ def test_what_only_throughput_shows_is_not_explained_by_traces(tmp_path: Path) -
     assert "slow is slower than jit_spmd, but not with a wait after every step" in found.sentence
 
 
-def test_others_are_compared_with_the_fastest_too(tmp_path: Path) -> None:
-    ratios = {"jit_spmd": 1.0, "slow": 1.5, "fast": 0.95}
-    built, _ = small(tmp_path, ratios=ratios, launches=3, traced=True)
-    (found,) = trace_tables.against_fastest(built.comparisons[0], built.traces).values()
-    assert "slow takes" in found.sentence
-    causes = "The main cause: elementwise operations in the update ("
-    assert f"more time than fast. {causes}" in found.sentence
-
-
 def test_operations_of_unknown_programs_are_a_part_of_their_own(tmp_path: Path) -> None:
     built, _ = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
     (block,) = built.comparisons

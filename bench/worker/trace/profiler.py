@@ -211,7 +211,6 @@ def summarize(
     own = [
         {"step": number, "device": place}
         | {f"{part}_ns": round(device.share[part]) for part in PARTS}
-        | {f"{name}_ns": round(device.phase(name)) for name in ("forward", "update")}
         for number, devices in enumerate(steps)
         for place, device in zip(places, devices, strict=True)
     ]
