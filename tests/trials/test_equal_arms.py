@@ -91,6 +91,9 @@ def test_the_95_percent_interval_holds_the_truth_about_that_often(
         assert each.holds.of == 40 * (arms - 1)
     held = sum(each.holds.count for each in found.values())
     assert 0.93 <= held / sum(each.holds.of for each in found.values()) <= 0.99
+    widths = [found[7, f"{rounds} rounds"].width for rounds in (16, 32, 128)]
+    assert widths == sorted(widths, reverse=True)
+    assert all(each.width < each.verdict_width for each in found.values())
 
 
 def test_arms_that_are_not_equal_are_alarms() -> None:
@@ -116,12 +119,12 @@ def test_a_trial_stops_where_the_engine_would() -> None:
     from bench.analyse.sample_rounds import Rounds  # noqa: PLC0415
 
     own = samples(blocks=1, processes=4, arms=["a", "b"], truth=[1, 1.5])
-    rounds, clear = replay(Rounds.of(own), ["a", "b"])
-    assert (rounds, clear["b"].verdict.word) == (16 * 4, "slower")
-    assert clear["b"].ratio.rounds == 16 * 4
-    noisy = samples(blocks=1, noise=0.5, arms=["a", "b"])
-    rounds, hopeless = replay(Rounds.of(noisy), ["a", "b"])
-    assert (rounds, hopeless["b"].verdict.word) == (128, "undecided")
+    clear = replay(Rounds.of(own), ["a", "b"])
+    assert (clear.rounds, clear.shown["b"].verdict.word) == (16 * 4, "slower")
+    assert clear.whole["b"].ratio.rounds == 128 * 4
+    hopeless = replay(Rounds.of(samples(blocks=1, noise=0.5, arms=["a", "b"])), ["a", "b"])
+    assert (hopeless.rounds, hopeless.shown["b"].verdict.word) == (128, "undecided")
+    assert hopeless.shown == hopeless.whole
 
 
 def test_rounds_without_some_arm_do_not_count() -> None:

@@ -114,7 +114,7 @@ def test_trials_that_share_a_process_say_less_than_independent_ones() -> None:
             {
                 "tool": LOCKSTEP, "trial": range(200), "processes": [[one] for one in processes],
                 "truth": 1.0, "word": "same", "holds": [True] * 160 + [False] * 40,
-                "used_s": 1.0,
+                "width": 0.1, "verdict_width": 0.2, "used_s": 1.0,
             }
         )  # fmt: skip
         (found,) = shares(trials, ["tool"])

@@ -8,6 +8,7 @@ give hundreds of trials with known truth, which overlap.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ SCALED, WORKING = "times", "work"
 
 COLUMNS = [
     *("program", "load", "processes", "slowed", "arms", "size", "trial", "truth", "used_s"),
-    *("word", "holds"),
+    *("word", "holds", "width", "verdict_width"),
 ]
 
 _SPANS = ["wash_out_ns", "throughput_ns", "latency_ns"]
@@ -121,6 +122,8 @@ def trials(
         used_s: seconds per pair until the engine would have stopped.
         word: the verdict.
         holds: whether the 95 % interval that is shown when the engine stops covers the truth.
+        width, verdict_width: half-widths, as log ratios, of intervals from all rounds: at 95 %,
+          and the one behind the verdict; infinite where there is none.
     """
     chance = np.random.default_rng(0)
     samples = pd.DataFrame({"load": "", "truth": 1.0, **samples})
@@ -153,15 +156,15 @@ def _of_block(
             own = loads.iloc[np.unique(rounds.attempt[rows])]
             under = set(own)
             for factors in (same, scales):
-                stopped, claims = replay(part(rounds, rows, factors), list(factors))
+                found = replay(part(rounds, rows, factors), list(factors))
                 trial = {
                     "program": block, "load": next(iter(under)) if len(under) == 1 else SEVERAL,
                     "processes": [f"{block}/{process}" for process in own.index],
                     "slowed": slowed, "arms": number, "size": size,
-                    "used_s": stopped * pair_s,
+                    "used_s": found.rounds * pair_s,
                 }  # fmt: skip
                 others = {arm: float(factors[arm] * truths[arm]) for arm in list(factors)[1:]}
-                yield [trial | judge(claims[arm], truth) for arm, truth in others.items()]
+                yield [trial | found.judge(arm, truth) for arm, truth in others.items()]
 
 
 def _parts(
@@ -186,26 +189,45 @@ def _parts(
                 break
 
 
-def judge(shown: Claim, truth: float) -> dict[str, object]:
-    """Compare the claim about one arm with the true ratio; see `trials`."""
-    ends = shown.ratio.interval()
-    holds = None if ends is None else ends[0] <= truth <= ends[1]
-    return {"truth": truth, "word": shown.verdict.word, "holds": holds}
+@dataclass(frozen=True)
+class Replay:
+    """The claims about a block's arms against its baseline."""
+
+    rounds: int
+    """Rounds after which the engine would have stopped."""
+    shown: dict[str, Claim]
+    """Claims from these rounds."""
+    whole: dict[str, Claim]
+    """Claims from all rounds, at the last planned look, as if nothing had been decided before."""
+
+    def judge(self, arm: str, truth: float) -> dict[str, object]:
+        """Compare the claim about one arm with the true ratio; see `equal_arms.trials`."""
+        shown, whole = self.shown[arm], self.whole[arm]
+        low, high = whole.verdict.low, whole.verdict.high
+        ends = shown.ratio.interval()
+        return {
+            "truth": truth,
+            "word": shown.verdict.word,
+            "holds": None if ends is None else ends[0] <= truth <= ends[1],
+            "width": whole.ratio.half_width(),
+            "verdict_width": math.log(high / low) / 2 if low > 0 else math.inf,
+        }
 
 
-def replay(rounds: Rounds, arms: Sequence[str]) -> tuple[int, dict[str, Claim]]:
+def replay(rounds: Rounds, arms: Sequence[str]) -> Replay:
     """Look at a block's rounds as the engine does while it measures, and stop where it stops.
 
     The rounds are those of the block's planned launches; its baseline is the first of the arms.
-    Return the number of rounds after which the engine would have stopped, and the claims from them.
     """
     total = len(rounds.attempt)
     opponents, same = dict.fromkeys(arms[1:], arms[0]), dict.fromkeys(rounds.arms, 1.0)
     taken = np.arange(0)
-    looks = list[int]()
+    looks, every = list[int](), list[int]()
     shown: dict[str, Claim] = {}
     for own in np.split(np.arange(total), rounds.starts[1:]):
-        for stop in (*filter(is_look, range(len(own))), len(own)):
+        stops = [*filter(is_look, range(len(own))), len(own)]
+        every += [int(own[0]) + stop for stop in stops]
+        for stop in stops:
             seen = np.concatenate([taken, own[:stop]])
             looks.append(len(seen))
             each = _alpha(total, tuple(looks), len(opponents))
@@ -213,7 +235,9 @@ def replay(rounds: Rounds, arms: Sequence[str]) -> tuple[int, dict[str, Claim]]:
             if all(claim.verdict.decided for claim in shown.values()):
                 break
         taken = seen
-    return len(taken), shown
+    last = _alpha(total, tuple(every), len(opponents))
+    whole = shown if len(taken) == total else compare(rounds, opponents, last, MARGIN)
+    return Replay(len(taken), shown, whole)
 
 
 @cache

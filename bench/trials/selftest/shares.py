@@ -25,6 +25,7 @@ VERDICTS = (
 INTERVALS = (
     "How often the 95 % interval of two equal arms holds their ratio, 1.",
     "It is that of the round in which the measurement stops.",
+    "Half-widths are medians over intervals from all rounds.",
 )
 
 _PROCESSES = 4
@@ -85,6 +86,10 @@ class Shares:
     slower by more than the margin."""
     holds: Rate
     """95 % intervals of equal arms, as shown when the engine stops, that covered 1."""
+    width: float
+    """Median half-width of the 95 % interval from all rounds, as a log ratio."""
+    verdict_width: float
+    """The same for the interval behind the verdicts."""
     used_s: float
     """Median of the measuring time used by a pair, in seconds."""
 
@@ -115,6 +120,8 @@ def _shares(keys: dict[Any, object], trials: pd.DataFrame) -> Shares:
         },
         wrong=_rate(any_wrong[~all_equal], of_block),
         holds=_rate(trials["holds"][equal].dropna(), processes),
+        width=float(trials["width"].median()),
+        verdict_width=float(trials["verdict_width"].median()),
         used_s=float(trials["used_s"].median()),
     )
 
@@ -152,5 +159,10 @@ def verdicts(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Ta
 def intervals(title: str, found: Sequence[Shares], keys: Mapping[str, str]) -> Table:
     """Return a table of the intervals of equal arms; `keys` as in `verdicts`."""
     rows = [{**vars(each), **each.keys} for each in found if each.holds.of]
-    columns = [*(Column(key, name) for key, name in keys.items()), Column("holds", "Holds 1")]
+    columns = [
+        *(Column(key, name) for key, name in keys.items()),
+        Column("holds", "Holds 1"),
+        Column("width", "Half-width", format="percent"),
+        Column("verdict_width", "Verdict's half-width", format="percent"),
+    ]
     return Table(title, columns, rows, INTERVALS)
