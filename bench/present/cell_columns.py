@@ -31,7 +31,7 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
         blocks[block.name] = {
             "subject": block.subject,
             "place": block.place,
-            "command": partial(command_lines.of_cells, block, manifest),
+            "command": partial(command_lines.of_cells, manifest),
             "single_steps": block.span_steps == (1,),
         }
         for name, reason in trace_tables.reasons(block, found.traces).items():
@@ -136,7 +136,8 @@ def _over_model(key: str) -> Callable[[Row], float]:
 def _again(cell: Row) -> str:
     """Return the command that measures the cell again, beside the baseline that it refers to."""
     arms = [cell["baseline"] or cell["implementation"], cell["implementation"]]
-    return str(cell["command"](dict.fromkeys(arm.partition("@")[0] for arm in arms)))
+    names = (f"{cell['block']}/{arm.partition('@')[0]}" for arm in arms)
+    return str(cell["command"](dict.fromkeys(names)))
 
 
 IMPLEMENTATION = Column("implementation", "Implementation", filter=True)

@@ -505,16 +505,6 @@ def test_a_winner_that_was_repeated_in_isolation_is_told(
     assert words in text
 
 
-def test_the_command_of_an_isolated_cell_isolates_it(tmp_path: Path) -> None:
-    run = store.load(synthetic.write(tmp_path, SMALL))
-    config = {**run.manifest["config"], "isolated": ["python_loop"]}
-    rows = cell_columns.rows(cell_table.build(run), {**run.manifest, "config": config}).values()
-    (column,) = [each for each in cell_columns.COLUMNS if each.key == "again"]
-    commands = {row["implementation"]: column.of(row) for row in rows}
-    assert commands["python_loop"].endswith(" python_loop --isolate python_loop")
-    assert "--isolate" not in commands["jit_spmd"]
-
-
 def test_a_report_says_which_attention_was_proved_against_which(tmp_path: Path) -> None:
     def mark(row) -> None:
         row["kernels"] = ["__cublas$gemm"]
