@@ -73,20 +73,16 @@ class Training:
         return max(len(one.losses) for one in (self.reference, *self.yardsticks, *self.curves))
 
     @property
-    def exact(self) -> list[Curve]:
-        """Curves of exact steps, the only ones that have to follow the reference's."""
-        return [one for one in self.curves if one.arm not in self.block.approximate]
-
-    @property
     def parted(self) -> list[Curve]:
         """Curves that leave the tolerance early, while the reference in other arithmetic does not.
 
-        Empty if there is no such yardstick.
+        Empty if there is no such yardstick. Approximate steps need not follow the reference.
         """
         known = [one.early for one in self.yardsticks if one.early is not None]
         if not known or max(known) > self.reference.tolerance:
             return []
-        return [one for one in self.exact if (one.early or 0.0) > one.tolerance]
+        exact = (one for one in self.curves if one.arm not in self.block.approximate)
+        return [one for one in exact if (one.early or 0.0) > one.tolerance]
 
 
 def find(found: Tables) -> list[Training]:

@@ -78,23 +78,6 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
         assert loss_curves.find(found)[0].curves[0].beyond
 
 
-def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run, Tables]) -> None:
-    assert phase_tables.loss_sentence(loss_curves.find(stored[1])) == (
-        "Loss curves of 100 steps differ from the reference's by at most 1.0e-3 (drifts in "
-        "mlp-base/data=1/b64/fp32; above 3.0e-4 from step 31). There, rounding alone changes the "
-        "reference by 1.0e-6 with its batch in parts and by 2.0e-6 in float64."
-    )
-    assert phase_tables.loss_sentence([]) == ""
-    one, *_ = loss_curves.find(stored[1])
-    exact = replace(one.yardsticks[1], losses=one.yardsticks[1].losses[:3])
-    cut_off = replace(one, yardsticks=[one.yardsticks[0], exact])
-    assert phase_tables.loss_sentence([cut_off]).endswith("in float64 (of 3 steps).")
-    short = [replace(each, differences=each.differences[:2]) for each in one.curves]
-    assert phase_tables.loss_sentence([replace(one, curves=short)]).startswith(
-        "Loss curves of 2 steps differ from the reference's by at most"
-    ), "as many as are compared, if the reference has failed"
-
-
 def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, replace(PLAN, devices=(2,)))
 
@@ -154,8 +137,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     synthetic.rewrite(directory, "losses", change)
     run = store.load(directory)
     found = cell_table.build(run)
-    assert all(each.largest is None for one in loss_curves.find(found) for each in one.exact)
-    assert phase_tables.loss_sentence(loss_curves.find(found)) == ""
+    assert all(each.largest is None for one in loss_curves.find(found) for each in one.curves)
     assert "oom: no room" in unfinished(found, run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
