@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from bench.analyse import loss_curves, peaks
+from bench.analyse import loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS
@@ -80,13 +80,6 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
         others.append(f"when the run began, the load was {load:.2g} on {cores} usable cores")
     said["A busy host"] = " ".join(f"{one[0].upper()}{one[1:]}." for one in others)
     said["Throttled GPUs"] = _throttled(content.throttling)
-    precisions = sorted({block.block.options.precision for block in blocks})
-    kind = manifest["device_kind"]
-    missing = [precision for precision in precisions if not peaks.peak(kind, precision)]
-    if missing and manifest["platform"] != "cpu":  # nobody publishes a CPU's peak
-        said["Utilization unknown"] = (
-            f"No peak is published for {kind} in {listing(missing)}, so there is no MFU."
-        )
     if manifest["git"]["dirty"]:
         said["Uncommitted changes"] = "The working tree had changes that the recorded commit lacks."
 
@@ -181,12 +174,6 @@ def _of_cells(said: dict[str, str], cells: Sequence[Row]) -> None:
     )
     said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
-    if drifts := {cell["cell"]: cell["replica_drift"] for cell in cells if cell["replica_drift"]}:
-        said["Replicas differ by rounding"] = (
-            f"The replicas of {listing(drifts)} differ by rounding, by at most "
-            f"{max(drifts.values()):.0e} of a step's loss or update: no more than right "
-            "steps differ from one another."
-        )
 
 
 def _foreign(cells: Sequence[Row]) -> str:
