@@ -273,21 +273,18 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
         )
     else:
         said["Steps too large for a whole proof"] = _divided_proofs(cells)
-    timed = [cell["cell"] for cell in cells if cell["status"] == "ok" and not cell["foreign"]]
-    untraced = [name for name in timed if name not in content.traces]
-    if config.get("profile_steps") and untraced:
-        said["Not traced"] = (
-            f"Tracing failed for {numbers.count(len(untraced), 'cell')}, for instance "
-            f"{untraced[0]}, so there is no explanation of its time. The times are not affected."
-        )
     trainings = loss_curves.find(content)
     said["Loss curves diverge early"] = phase_tables.parted_losses(trainings)
-    said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, content, manifest)
+    timed = [cell["cell"] for cell in cells if cell["status"] == "ok" and not cell["foreign"]]
     reasons = {f"{b.name}/{arm}": b.ended for b in content.comparisons for arm in b.arms}
     reasons |= {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
-    unsaved = [f"{name}: {reasons[name]}" for name in timed if reasons[name]]
-    if config.get("checkpoints") and unsaved:
-        said["Without a checkpoint"] = (
-            f"There are no figures of checkpoints for {numbers.count(len(unsaved), 'cell')}, for "
-            f"instance {unsaved[0]}. The times are not affected."
-        )
+    lost = {
+        ("profile_steps", "trace"): [name for name in timed if name not in content.traces],
+        ("train_steps", "whole loss curve"): phase_tables.unfinished_losses(trainings, content),
+        ("checkpoints", "checkpoint"): [f"{n}: {reasons[n]}" for n in timed if reasons[n]],
+    }
+    said["Phases that failed"] = " ".join(
+        f"There is no {what} of {numbers.count(len(cells), 'cell')}, for instance {cells[0]}."
+        for (option, what), cells in lost.items()
+        if config.get(option) and cells
+    )

@@ -13,7 +13,7 @@ import synthetic
 from pages import column
 
 from bench.analyse import cell_table, loss_curves
-from bench.present import caveats, page_data, phase_tables, report_files, run_tables
+from bench.present import caveats, page_data, report_files, run_tables
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.rows import Manifest
@@ -39,7 +39,7 @@ def read(folder: Path, **changes: object) -> tuple[store.Run, Tables]:
 
 
 def unfinished(found: Tables, manifest: Manifest) -> str:
-    return phase_tables.unfinished_losses(loss_curves.find(found), found, manifest)
+    return caveats.caveats(found, manifest).get("Phases that failed", "")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
     assert unfinished(found, run.manifest).startswith(
-        "2 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/drifts: "
+        "There is no whole loss curve of 2 cells, for instance mlp-base/data=2/b64/fp32/drifts: "
         "the loss of step 11 is nan."
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)
@@ -118,13 +118,11 @@ def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> No
     run = store.load(directory)
     manifest = {**run.manifest, "config": {**run.manifest["config"], "checkpoints": ["sync"]}}
     told = caveats.caveats(cell_table.build(run), manifest)
-    reason = "the worker exited with code 3 during checkpoint. The times are not affected."
-    assert told["Unfinished loss curves"] == (
-        "3 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/"
-        f"{run.cell_rows[0]['implementation']}: {reason}"
-    )
-    unsaved = told["Without a checkpoint"]
-    assert unsaved.startswith("There are no figures of checkpoints for 6 cells, for instance")
+    first = f"mlp-base/data=2/b64/fp32/{run.cell_rows[0]['implementation']}"
+    reason = "the worker exited with code 3 during checkpoint"
+    curves, _, checkpoints = told["Phases that failed"].partition(f"{first}: {reason}. ")
+    assert curves == "There is no whole loss curve of 3 cells, for instance "
+    assert checkpoints.startswith("There is no checkpoint of 6 cells, for instance ")
 
 
 def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
