@@ -145,8 +145,7 @@ def _general(
         run_tables.largest(largest),
         cell_columns.energy([cell for cell in cells.values() if cell["subject"] == subject]),
     ]
-    verdicts = macros().verdicts(map(sentences.Summary, blocks), sentences.listing)
-    return [verdicts, *map(macros().section, filter(None, tables))]
+    return [macros().section(table) for table in tables if table]
 
 
 def _of_block(

@@ -399,7 +399,6 @@ def test_of_many_leaders_some_are_named(tmp_path: Path) -> None:
     assert re.match(
         r"\w+, \w+, \w+ and 6 more lead: within \d+\.\d\s% of one another", summary.text()
     )
-    assert all(name in summary.text(sentences.listing) for name in ratios)
 
 
 def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
@@ -435,7 +434,6 @@ def test_too_few_rounds_have_no_bound_and_no_floor(tmp_path: Path) -> None:
         said
         == "jit_spmd has the best estimate on average, but there are too few rounds for a bound."
     )
-    assert summary.floor == numbers.MISSING
     assert sentences.decisions(built.rows) == "Against the baselines: 1 with too few rounds."
 
 
@@ -591,7 +589,6 @@ def test_the_noise_floor_is_a_relative_difference(found: Tables) -> None:
     assert wide.floor_width > planted.high - 1
     share = numbers.percent(wide.floor_width)
     assert f"so up to {share}." in next(run_tables.facts(wide, synthetic.manifest(SMALL)))
-    assert sentences.Summary(wide).floor == share
 
 
 def test_strong_and_weak_curves(found: Tables) -> None:
