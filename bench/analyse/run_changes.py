@@ -67,8 +67,9 @@ class Change:
 
     @property
     def compile(self) -> float | None:
-        """Compile time in B over that in A, where it is notable."""
-        return notable(compile_s(self.a), compile_s(self.b))
+        """Compile time in B over that in A, where it is notable and neither or both are cached."""
+        cached = (self.a["cache_hits"] > 0) == (self.b["cache_hits"] > 0)
+        return notable(compile_s(self.a), compile_s(self.b)) if cached else None
 
     @property
     def memory(self) -> float | None:
@@ -83,8 +84,6 @@ class RunComparison:
     a: Run
     b: Run
     differences: list[Difference]
-    contents: dict[str, list[Difference]]
-    """The files that differ, by the implementation or workload that they belong to."""
     margin: float
     blocks: list[tuple[Comparison, Comparison]]
     """Blocks that both runs have, in the report's order."""
@@ -111,15 +110,13 @@ def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
     # Bonferroni's inequality over the table: at most ALPHA of comparisons contain a wrong verdict.
     alpha = ALPHA / max(1, len(timed))
     changes = [_change(*pair, *blocks[pair[0]["block"]], alpha, margin) for pair in timed]
-    changed_files = contents(a, b)
     # Many implementations share files. Their own, which are named by words, come first.
-    files = dict.fromkeys(chain.from_iterable(changed_files.values()))
+    files = dict.fromkeys(chain.from_iterable(contents(a, b).values()))
     own_first = sorted(files, key=lambda file: " " not in file.name)
     return RunComparison(
         a=a,
         b=b,
         differences=[*differences(a.manifest, b.manifest), *own_first],
-        contents=changed_files,
         margin=margin,
         blocks=list(blocks.values()),
         changes=changes,

@@ -295,9 +295,6 @@ def caveats(compared: RunComparison) -> dict[str, str]:
 
 def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
     changes = compared.changes
-    if compared.contents:
-        differing = listing(compared.contents)
-        said["Other contents"] = f"The files of {differing} are not the same in A and B."
     kinds = {each.kind for each in compared.differences} & {"machine", "versions", "environment"}
     if other := [words for kind, words in _KINDS.items() if kind in kinds]:
         said["More than the code differs"] = (
@@ -320,22 +317,9 @@ def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
             "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
             f"changed, every other implementation appears to have changed instead.{times}"
         )
-    others = [
-        f"{a.name} ({a.baseline or 'none'} in A, {b.baseline or 'none'} in B)"
-        for a, b in compared.blocks
-        if a.baseline != b.baseline
-    ]
-    if others:
-        said["No common baseline"] = f"Only step times are compared in {listing(others)}."
     # An unknown number is NaN, for which the comparison with 0 is false.
     if blocks := {c.block for c in changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}:
         said["Not the same work"] = (
             f"A step of {listing(sorted(blocks))} has another number of model FLOPs in B than in "
             "A, so the step times measure different work."
-        )
-    compiled = [c for c in changes if c.compile is not None]
-    if mixed := sum((c.a["cache_hits"] > 0) != (c.b["cache_hits"] > 0) for c in compiled):
-        said["Compile times from a cache"] = (
-            f"In {numbers.count(mixed, 'cell')}, one run took programs from the compilation cache "
-            "and the other compiled them."
         )

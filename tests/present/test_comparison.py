@@ -271,8 +271,8 @@ def test_without_a_common_baseline_step_times_are_compared(tmp_path: Path) -> No
     sources = {(c.block.split("/")[1], c.source) for c in found.changes
                if c.implementation != synthetic.BASELINE}  # fmt: skip
     assert sources == {("data=1", "baseline"), ("data=2", "step time")}
-    caveat = comparison_report.caveats(found)["No common baseline"]
-    assert "mlp-base/data=2/b64/fp32 (jit_spmd in A, nnx_jit in B)" in caveat
+    facts = [" ".join(table.facts) for table in comparison_report.blocks(found)]
+    assert sum("Baselines differ: jit_spmd in A, nnx_jit in B." in text for text in facts) == 2
     assert "undecided *" in printed(found)
 
 
@@ -297,6 +297,8 @@ def test_compile_time_and_memory_are_shown_where_they_changed(tmp_path: Path) ->
             row["memory"]["total_bytes"] *= 1.5
         if row["implementation"] == "pmap":
             row["memory"]["total_bytes"] *= 1.009
+        if row["implementation"] == "shard_map_psum":  # not the same as compiling it
+            row["compile"] |= {"compile_s": 9.0, "cache_hits": 1}
         if row["implementation"] == "python_loop":
             row["memory"] = None
 
@@ -351,8 +353,6 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
         "sources", "implementation pmap", "0" * 16, "f" * 16
     )
     assert "The files differ: implementation pmap." in comparison_report.setting(found)
-    caveat = comparison_report.caveats(found)["Other contents"]
-    assert caveat == "The files of implementation pmap are not the same in A and B."
     assert {"key_a", "key_b"} <= set(found.table.columns)
 
     def share(row) -> None:
@@ -365,8 +365,6 @@ def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
         "implementation pmap",
         "bench/contract/__init__.py",
     ]
-    caveat = comparison_report.caveats(found)["Other contents"]
-    assert "jit_spmd" in caveat
 
 
 def test_damage_is_said_on_stderr_and_on_the_page(
