@@ -37,11 +37,11 @@ def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str
 
 CHANGES = (
     Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
-    Column("step_s", "Step time", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
-    Column("step", "B over A", "step time, 95 %", "ratio", lambda c: ratio_figure(c.step)),
-    Column("ratio", "To baseline", "A, B", "ratio",
+    Column("step_s", "Step times", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
+    Column("step", "Step time", "B over A, 95 %", "ratio", lambda c: ratio_figure(c.step)),
+    Column("ratio", "Ratios", "A, B", "ratio",
            value=lambda c: Figure(_sides(c, "ratio", "ratio"))),
-    Column("against_baseline", "B over A", "to baseline, 95 %", "ratio",
+    Column("against_baseline", "To baseline", "B over A, 95 %", "ratio",
            value=lambda c: ratio_figure(c.against_baseline)),
     Column("verdict", "Verdict", value=lambda c: c.verdict.word,
            detail=lambda c: f"{sure(c.verdict.low, c.verdict.high)}, "
@@ -53,18 +53,8 @@ CHANGES = (
 )  # fmt: skip
 """Columns of a table of `Change`. In most runs, compile times and memory do not change."""
 
-SHORT = (
-    Column("implementation", "Implementation"),
-    Column("step", "Step time", format="ratio", value=lambda c: ratio_figure(c.step)),
-    Column("against_baseline", "To baseline", format="ratio",
-           value=lambda c: ratio_figure(c.against_baseline)),
-    Column("verdict", "Verdict",
-           value=lambda c: c.verdict.word + " *" * (c.source == "step time"),
-           detail=lambda c: "" if c.verdict.decided else sure(c.verdict.low, c.verdict.high)),
-    Column("compile", "Compile", format="ratio", optional=True),
-    Column("memory", "Memory", format="ratio", optional=True),
-)  # fmt: skip
-"""The columns that fit on a terminal, all of them B over A; verdicts on step times have a star."""
+SHORT = [replace(c, detail=None) for c in CHANGES if c.key not in ("step_s", "ratio")]
+"""The columns that fit on a terminal, all of them B over A."""
 
 
 class Group(NamedTuple):
@@ -212,10 +202,6 @@ def _show_changes(console: Console, compared: RunComparison) -> None:
     console.print(Text(f"\nB over A (95 %), margin {margin}", style="bold"))
     for block in blocks(compared):
         terminal.show(console, replace(block, columns=SHORT, facts=()), changes=True)
-    if any(change.source == "step time" for change in compared.changes):
-        console.print(Text("* on step times, which are not paired", style="dim"))
-    if any(change.compile for change in compared.changes):
-        console.print(Text("Compile: one first call in each run, so no verdict", style="dim"))
 
 
 def _list(console: Console, lines: Sequence[str]) -> None:
