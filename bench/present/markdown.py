@@ -25,7 +25,6 @@ from bench.present import (
 from bench.present.caveats import caveats
 from bench.present.cell_columns import Row
 from bench.present.columns import Table
-from bench.present.predicted_curves import Projected
 from bench.present.print_plots import Figures, PrintedChart
 from bench.records import numbers, printable
 from bench.records.cells import subject_of
@@ -44,7 +43,7 @@ REASON = 120
 
 
 def content(
-    found: Tables, manifest: Manifest, drawn: Figures, projected: Projected | None = None
+    found: Tables, manifest: Manifest, drawn: Figures, projected: str = ""
 ) -> dict[str, Any]:
     """Return everything that the template shows of a run, by the names it uses."""
     noted = caveats(found, manifest)

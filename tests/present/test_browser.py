@@ -29,14 +29,12 @@ from bench.analyse.same_programs import differences
 from bench.present import (
     charts,
     columns,
-    predicted_curves,
     print_plots,
     program_sentences,
     rendering,
 )
 from bench.present import page as pages
 from bench.present.columns import formatted
-from bench.present.plots import vega_plot
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
 from bench.records.paths import ROOT
@@ -144,8 +142,7 @@ def found(directory: Path) -> Tables:
 def write_page(directory: Path) -> str:
     """Write the page of a stored run, without what is printed, and return its address."""
     run = store.load(directory)
-    predicted = predicted_curves.find(directory)
-    html = pages.html(cell_table.build(run), run.manifest, predicted)
+    html = pages.html(cell_table.build(run), run.manifest)
     path = directory / "report.html"
     path.write_text(html, encoding="utf-8")
     return path.as_uri()
@@ -294,47 +291,6 @@ def test_controls_choose_what_charts_show(open_page) -> None:
     opened.settle()
     assert page.locator("#mesh").input_value() == ""
     assert page.locator("#one h3").inner_text().startswith("mlp-base/")
-
-
-def test_predicted_curves_are_charts_of_the_page(browser: Browser, tmp_path: Path) -> None:
-    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2), rounds=6))
-    plots = directory / predicted_curves.PAGE.parent / "plots"
-    plots.mkdir(parents=True)
-    (directory / predicted_curves.PAGE).write_text("")
-    row = {"name": "pmap +1", "what": "predicted", "series": "", "predicted": True}
-    panels = [
-        vega_plot.spec_of("prediction", {
-            "title": title, "names": ["pmap +1"], "colours": ["var(--c3)"], "shapes": ["circle"],
-            "rows": [{**row, "x": x, "value": value / x, "low": value / x, "high": 2 * value / x}
-                     for x in (8, 16)],
-            "xs": [8, 16], "xScale": {"type": "log", "domain": [4, 32]},
-            "yScale": {"type": "log", "domain": [1e-3, 10]}, "yAxis": {"title": None},
-            "width": 200, "height": 200, "whats": ["predicted"],
-        })
-        for title, value in (("Step time", 0.08), ("Efficiency", 8))
-    ]  # fmt: skip
-    stored = {"title": "mlp <on> a chip", "spec": {"hconcat": panels}}
-    (plots / "a.json").write_text(json.dumps(stored))
-    opened = Opened(browser.new_page(), write_page(directory))
-    page, shown = opened.page, opened.page.locator("#predicted")
-    assert shown.locator("svg").count() == 0
-    shown.locator("summary").first.click()
-    shown.locator("svg").wait_for()
-    assert shown.locator("svg [stroke='var(--c3)']").count() > 2, "the page's colours"
-    assert shown.locator("h4").inner_text() == "Predicted: mlp <on> a chip"
-    shown.locator("figure summary").click()
-    texts = shown.locator("tbody tr").first.locator("th, td").all_inner_texts()
-    assert [text.replace(numbers.NARROW, " ").strip() for text in texts] == [
-        "pmap +1",
-        "predicted",
-        "8",
-        "10.0 ms",
-        "10.0 ms",
-        "20.0 ms",
-        "100 %",
-    ]
-    page.close()
-    assert opened.faults == []
 
 
 @pytest.mark.slow
