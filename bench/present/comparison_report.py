@@ -23,7 +23,7 @@ from bench.present.columns import Column, Figure, Table, formatted, item, ratio_
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
 from bench.present.sentences import counted, ends, listing, some
-from bench.present.terminal import Prose, plain
+from bench.present.terminal import plain
 from bench.records import files, numbers
 from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM, REPORTS
@@ -177,12 +177,12 @@ def show(console: Console, compared: RunComparison) -> None:
 
     If nothing compares, the tally comes first. The lines fit on a terminal of 80 columns.
     """
-    answer = Prose(tally(compared), "bold")
+    answer = plain(tally(compared), "bold")
     if not compared.changes:
         console.print(answer)
     for name, run in (("A", compared.a.manifest), ("B", compared.b.manifest)):
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
-    console.print(Prose(setting(compared), "bold"))
+    console.print(plain(setting(compared), "bold"))
     if compared.changes:
         _show_changes(console, compared)
     for group in endings(compared):
@@ -190,14 +190,14 @@ def show(console: Console, compared: RunComparison) -> None:
         _list(console, (f"A {group.a}", f"B {group.b}"))
         _list(console, group.cells)
     for title, text in caveats(compared).items():
-        console.print(Prose(Text.assemble((f"\n{title}. ", "bold"), plain(text))))
+        console.print(Text.assemble((f"\n{title}. ", "bold"), plain(text)))
     if compared.changes:
         console.print("", answer)
 
 
 def _show_changes(console: Console, compared: RunComparison) -> None:
     _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
-    console.print(Prose(APART, "dim"))
+    console.print(plain(APART, "dim"))
     margin = numbers.percent(compared.margin)
     console.print(Text(f"\nB over A (95 %), margin {margin}", style="bold"))
     for block in blocks(compared):

@@ -149,4 +149,4 @@ def show(console: Console, plan: Plan) -> None:
         why = "not supported by the implementation; the page says why"
         notes.append(f"{unsupported} left out: {why}")
     for note in notes:
-        console.print(terminal.Prose(note, "dim"))
+        console.print(terminal.plain(note, "dim"))

@@ -185,12 +185,12 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
     """Print the error of this machine's calibration, then the fastest predictions."""
     for subject, calibrated in projection.here.items():
         console.print(Text(f"{subject}, on this machine", style="bold"))
-        console.print(terminal.Prose(tables.error(calibrated)))
+        console.print(terminal.plain(tables.error(calibrated)))
     for chart in charts:
         console.print(Text(f"\npredicted: {chart.title}", style="bold"))
         console.print(_fastest(chart))
         for line in tables.remarks(chart.points):
-            console.print(terminal.Prose(line, "dim"))
+            console.print(terminal.plain(line, "dim"))
 
 
 def _fastest(chart: Chart) -> Table:
