@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,9 +12,10 @@ import pandas as pd
 import pytest
 import synthetic
 from pages import column
+from rich.console import Console
 
 from bench.analyse import cell_table, loss_curves
-from bench.present import caveats, page_data, report_files, run_tables
+from bench.present import caveats, closing_summary, page_data, report_files, run_tables
 from bench.records import store
 from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
 from bench.records.rows import Manifest
@@ -70,6 +72,9 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
     text = told["Loss curves diverge early"]
     assert text.startswith("2 cells diverged from the reference's losses within 40 steps")
     assert "drifts in mlp-base/data=1/b64/fp32 most, by 4.0e-4, where 3.0e-4 is allowed" in text
+    console = Console(file=io.StringIO(), width=1000)
+    closing_summary.print_summary(console, *stored)
+    assert text in console.file.getvalue()
     rough = read(tmp_path / "rough", drifts={**PLAN.drifts, EXACT: 1e-5})
     late = read(tmp_path / "late", drifts={"drifts": 5e-6})
     for run, found in (rough, late):
