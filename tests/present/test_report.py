@@ -536,9 +536,9 @@ def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> N
     run = store.load(directory)
     said = caveats.caveats(cell_table.build(run), run.manifest)
     assert said[title].startswith(
-        "The reference of mlp-base/data=2/b64/fp32/jit_spmd does not fit on one device. It was "
-        "computed in 8 parts of the batch, with its parameters sharded over 2 devices. In float64, "
-        "these were proved at a batch of 16. The steps of mlp-base/data=2/b64/fp32/"
+        "The reference of mlp-base/data=2/b64/fp32/jit_spmd does not fit on one device: it was "
+        "computed in parts of the batch, or with its parameters sharded. A smaller batch "
+        "served for the proof of mlp-base/data=2/b64/fp32/jit_spmd in float64. The steps of "
     )
     assert said[title].endswith(
         "do not fit in float64 at any batch: proved only in the timed dtypes."
