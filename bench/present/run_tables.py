@@ -223,11 +223,7 @@ def facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
     *others, last = block.span_steps
     spans = " or ".join([*map(str, others), numbers.count(last, "step")])
     yield f"Measured in {rounds} of {spans}, in {launches}."
-    if 1 in block.span_steps:
-        yield "In spans of one step, the step time is a latency: the clock stops after every step."
     yield from _disturbances(block)
-    if block.oversubscribed:
-        yield "There are more devices than cores, so this does not measure scaling."
 
 
 def _known(block: Comparison, figure: str) -> list[float]:
@@ -238,8 +234,6 @@ def _disturbances(block: Comparison) -> Iterator[str]:
     if moving := {name: effect for name, effect in block.drifts.items() if effect.sure}:
         parts = [f"{name} {numbers.percent(effect.size)}" for name, effect in moving.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."
-    elif block.drifts:
-        yield "Ratios are steady within launches."
     if block.conditions:
         host = block.conditions
         mhz = "" if host.mhz is None else f"; clock {host.mhz[0]:.0f} to {host.mhz[1]:.0f} MHz"
