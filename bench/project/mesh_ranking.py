@@ -128,7 +128,14 @@ def build(plan: Plan, folder: Path) -> Path:
     columns = (MESH, implementation, STEP, INTERVAL, MFU, BOUND, MEMORY)
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)
-    return write_pages(folder, "plan", plan=plan, table=table, rests=rests)
+    left_out = [
+        f"{len(cells)} {what}: {reason}"
+        for what, reasons in (("left out", plan.refused), ("not supported", plan.unsupported))
+        for reason, cells in reasons.items()
+    ]
+    return write_pages(
+        folder, "plan", title=plan.title, table=table, rests=rests, left_out=left_out
+    )
 
 
 def show(console: Console, plan: Plan) -> None:
