@@ -494,15 +494,12 @@ MISTAKES = {
         made(grads=lambda grads, _: jax.tree.map(lambda x: 8 * x, grads)),
         "8 times what they should be, as if they were summed over the rows and not divided",
     ),
-    "augmented": (
-        made_with(augmented),
-        "losses of the same batch at the same parameters are .*: the step draws random numbers",
-    ),
     "loss after": (made(loss=loss_after), "the loss is that of the parameters after the update"),
 }
 
 
 UNNAMED = {
+    "augmented": made_with(augmented),
     "momentum": made_with(averaging(lambda kept, grads, count: 0.8 * kept + grads)),
     "average from the first": made_with(
         averaging(lambda kept, grads, n: jnp.where(n == 0, grads, 0.7 * kept + 0.3 * grads))
