@@ -108,8 +108,7 @@ def _general_diagnosis(name: str, *, right_start: bool) -> str:
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
     if name == OWN:
-        later = "its first step is right, a later one not, and no change of one number explains it"
-        return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
+        return f"{OPTIMIZER}{': its first step is right, a later one not' if right_start else ''}"
     if right_start:
         return "the first step is right, but a later one is not"
     return f"the loss or the update has fewer correct digits than float64 gives ({APPROXIMATE})"
