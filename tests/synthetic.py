@@ -301,8 +301,6 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             "trace": 0.0,
         },
         "ceilings": None if launch else ceilings(plan, block),
-        "load_before": plan.load,
-        "load_after": plan.load + 0.5,
     }
     return samples, cells, row
 

@@ -307,9 +307,6 @@ class BlockRow(BlockFields):
     """Why the worker ended before its phases after the rounds were done; absent if it did not."""
     optimizer_bytes: NotRequired[int]
     """Bytes of the optimizer's state, each array counted once."""
-    load_before: float
-    """1-minute load average of the host when the worker started."""
-    load_after: float
 
 
 class Devices(TypedDict):
