@@ -322,10 +322,7 @@ def checkpoint(block: Block) -> Checkpoint:
             },
         },
         "restores": [
-            {
-                "mesh": mesh, "seconds": [0.1, 0.11, 0.12], "device_bytes": 10_000_000,
-                "largest_bytes": 4_000_000, "seen_bytes": 4_000_000,
-            }
+            {"mesh": mesh, "seconds": [0.1, 0.11, 0.12]}
             for mesh in (str(block.mesh), f"{block.mesh}, devices reversed")
         ],
     }  # fmt: skip

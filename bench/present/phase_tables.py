@@ -1,6 +1,6 @@
 """Tables and sentences about input, ablations and checkpoints, and sentences about loss curves."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -139,11 +139,6 @@ def ablation_sentence(row: Mapping[str, Any]) -> str:
 
 def checkpoints(rows: Rows) -> Table:
     """Return the table of saves and restores."""
-
-    def other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
-        """Return a formatter of another item, for rows in which the column has a value."""
-        return lambda row: "" if missing(row[column]) else formatted(row[key], name)
-
     columns = (
         IMPLEMENTATION,
         Column("what", "Operation", filter=True, long=True, detail=lambda row: row["reason"]),
@@ -155,9 +150,8 @@ def checkpoints(rows: Rows) -> Table:
                lambda row: row["stored_bytes"] or None,
                detail=lambda row: formatted(row["state_bytes"] or None, "bytes")),
         Column("step_during_s", "Step meanwhile", "before", "s",
-               detail=other("step_during_s", "step_before_s", "s")),
-        Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
-               detail=other("device_bytes", "seen_bytes", "bytes")),
+               detail=lambda row: (
+                   "" if missing(row["step_during_s"]) else formatted(row["step_before_s"], "s"))),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "

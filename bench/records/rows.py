@@ -151,12 +151,6 @@ class RestoredCheckpoint(TypedDict):
     """`data=4`; with `, devices reversed` if the order of devices differs from the saved one."""
     seconds: list[float]
     """Seconds of each repetition. If possible, files are dropped from the page cache first."""
-    device_bytes: int
-    """Most bytes of the state that a device holds afterwards."""
-    largest_bytes: int
-    """Bytes of the largest shard of one array on a device."""
-    seen_bytes: int
-    """Most bytes of one array seen on a device during a restore; at most `largest_bytes`."""
 
 
 class Checkpoint(TypedDict):
