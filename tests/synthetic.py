@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bench.records import store
-from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
+from bench.records.arms import IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection
@@ -466,8 +466,8 @@ def layout(block: Block) -> Inspection:
     })  # fmt: skip
 
 
-DRIFTS = {IN_PARTS: 1e-8, EXACT: 2e-8}
-"""Of the reference in other arithmetic, unless a plan says otherwise."""
+DRIFTS = {IN_PARTS: 1e-8}
+"""Of the reference in parts, unless a plan says otherwise."""
 
 
 def losses(plan: Plan, block: Block, cells: list[CellRow]) -> list[LossRow]:
@@ -484,7 +484,7 @@ def losses(plan: Plan, block: Block, cells: list[CellRow]) -> list[LossRow]:
             reason="",
             tolerance=3.04e-4,
         )
-        for arm in (WHOLE_BATCH, IN_PARTS, EXACT, *ok)
+        for arm in (WHOLE_BATCH, IN_PARTS, *ok)
         for drift in [plan.drifts.get(arm, DRIFTS.get(arm, 0.0))]
     ]
 
