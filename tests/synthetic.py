@@ -363,8 +363,6 @@ def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
         "move_ns": 0,
         "idle_ns": round(0.1 * whole),
         "overlap_ns": 0,
-        "forward_ns": round(0.7 * whole),
-        "update_ns": round(update),
     }
     product: OpTime = {
         "module": "jit_step",
@@ -400,7 +398,6 @@ def _trace(plan: Plan, block: Block, row: CellRow) -> TraceRow:
         "counted": [1, 2],
         "ops": [product, moment],
         "untraced_ns": [round(0.9 * whole + update)] * 3,
-        "cores": plan.usable_cores,
         "drawn": compressed(_drawn(row, block.mesh.size, part, update)),
     }
 

@@ -15,7 +15,7 @@ from bench.analyse.comparisons import Comparison, compare_arms
 from bench.analyse.process_spread import by_devices, with_twin
 from bench.analyse.sample_rounds import Rounds, spreads
 from bench.analyse.scaling_curves import Scaling
-from bench.analyse.turn_details import ThrottledArm
+from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import margin_of
 from bench.records import derived_files, largest_batches
 from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, arm_beside
@@ -44,15 +44,13 @@ class Tables:
     """Traces, checkpoints and layouts are by cell: see bench.records.rows.CellRow."""
     programs: dict[str, str]
     """Operations of its programs, by cell: see bench.records.step_programs."""
-    timeline: pd.DataFrame
-    """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[str] = ()
     losses: Sequence[LossRow] = ()
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
     """By block, the energy meter of each attempt, or why there was none; absent in early runs."""
-    throttled: Sequence[ThrottledArm] = ()
-    """Arms with throttled turns."""
+    throttling: Throttling | None = None
+    """Throttled turns; None where there are none."""
     largest: Sequence[MaxBatchRow] = ()
     """The largest batches that fit, where they were searched for."""
 
@@ -117,10 +115,9 @@ def build(run: Run) -> Tables:
         checkpoints={
             row["cell"]: row["checkpoint"] for row in run.last_cell_rows if "checkpoint" in row
         },
-        timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
-        throttled=turn_details.throttled_arms(samples),
+        throttling=turn_details.throttling(samples),
         meters={
             name: [row["energy"] for row in attempts if "energy" in row]
             for name, attempts in blocks.items()

@@ -113,7 +113,7 @@ class WorkerReport:
             self.status, self.reason = self._failed_alone["status"], end.late
         elif end.late:
             self.status = "crashed" if end.late.startswith(FORGED) else "timeout"
-            self.reason = "; ".join([end.late + during, *end.notes])
+            self.reason = end.late + during
         else:
             self._diagnose(end, group.processes[end.rank], during)
         # A worker sends its measurements before the phases after the rounds begin.

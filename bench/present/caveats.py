@@ -10,7 +10,7 @@ from bench.analyse import loss_curves, peaks
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.process_spread import PROCESS
-from bench.analyse.turn_details import ThrottledArm
+from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
 from bench.present.cell_columns import Row, framework, is_other_framework
@@ -21,7 +21,7 @@ from bench.records.grouping import grouped
 from bench.records.rows import Manifest, is_resumable
 
 NAMED = 8
-"""Limit on the damaged parts of files, or throttled arms, that are listed by name."""
+"""Limit on the damaged parts of files, or blocks without results, that are listed by name."""
 
 FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
 """Names of custom calls that compute attention: cuDNN's on CUDA, and a Pallas kernel on TPU."""
@@ -79,7 +79,7 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
     if load > cores / 2 and not any(block.conditions for block in blocks):
         others.append(f"when the run began, the load was {load:.2g} on {cores} usable cores")
     said["A busy host"] = " ".join(f"{one[0].upper()}{one[1:]}." for one in others)
-    said["Throttled GPUs"] = _throttled(content.throttled)
+    said["Throttled GPUs"] = _throttled(content.throttling)
     precisions = sorted({block.block.options.precision for block in blocks})
     kind = manifest["device_kind"]
     missing = [precision for precision in precisions if not peaks.peak(kind, precision)]
@@ -100,17 +100,14 @@ def busy(blocks: Sequence[Comparison]) -> Iterator[str]:
             yield f"while {where} was timed, {what} used {numbers.percent(most)} of the cores' time"
 
 
-def _throttled(found: Sequence[ThrottledArm]) -> str:
-    if not found:
+def _throttled(found: Throttling | None) -> str:
+    if found is None:
         return ""
-    named = [
-        f"{one.arm} in {one.block} after {one.throttled} of {numbers.count(one.turns, 'turn')} "
-        f"({', '.join(f'{turns} by {why}' for why, turns in one.reasons.items())})"
-        for one in found
-    ]
+    reasons = ", ".join(f"{turns} by {why}" for why, turns in found.reasons.items())
     return (
-        f"A GPU's clock was held down: {_named(named)}. These turns count like others; "
-        "samples.csv marks them."
+        f"A GPU's clock was held down after {found.throttled} of "
+        f"{numbers.count(found.turns, 'turn')} ({reasons}), most often of {found.arm} in "
+        f"{found.block}. These turns count like others; samples.csv marks them."
     )
 
 
@@ -142,30 +139,18 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
 
 
 def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
-    def beyond(effects: str) -> list[tuple[float, str, Comparison]]:
-        """Return the size, the name and the block of sure effects that exceed the margin."""
-        return [
-            (abs(effect.size), name, block)
-            for block in blocks
-            for name, effect in getattr(block, effects).items()
-            if effect.sure and abs(effect.size) > block.margin
-        ]
-
-    if moving := beyond("drifts"):
+    moving = [
+        (abs(drift.size), arm, block)
+        for block in blocks
+        for arm, drift in block.drifts.items()
+        if drift.sure and abs(drift.size) > block.margin
+    ]
+    if moving:
         size, name, where = max(moving, key=itemgetter(0))
         said["Not in a steady state"] = (
             f"{numbers.count(len(moving), 'ratio')} changed within the launches by more than the "
             f"margin; that of {name} in {where.name} changed most, by {numbers.percent(size)}. "
             "Such a ratio averages over a trend."
-        )
-    if effects := beyond("order"):
-        size, by, where = max(effects, key=itemgetter(0))
-        count = numbers.count(len({block.name for _, _, block in effects}), "block")
-        said["The order of turns matters"] = (
-            f"In {count}, the time of a turn depends on its place in the round or on what ran "
-            f"before it by more than the margin; most on its {by} in {where.name}, by "
-            f"{numbers.percent(size)}. Every arm has every place and predecessor about equally "
-            "often, so this favours none, but widens the intervals."
         )
 
 

@@ -36,7 +36,7 @@ def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
     """Return the rows of some blocks by the names of their files; no rows if not measured."""
     return {
         "inputs": phase_costs.input_costs(blocks),
-        "ablations": phase_costs.find(blocks, found.traces),
+        "ablations": phase_costs.find(blocks),
         "checkpoints": phase_costs.checkpoint_costs(blocks, found.checkpoints),
     }
 
@@ -89,26 +89,15 @@ def ablations(rows: Rows) -> Table:
     columns = (
         IMPLEMENTATION,
         *(
-            column
+            Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high"))
             for part, (_, title, note) in _WORDS.items()
-            for column in (
-                Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high")),
-                Column(f"{part}_traced", "In the trace", title.lower(), "percent", optional=True,
-                       span=(f"{part}_traced_low", f"{part}_traced_high")),
-            )
         ),
-    )  # fmt: skip
+    )
     fact = (
         "The share of a part is the time that a step without it saves, in turns with the whole "
         "step. Shares need not add up, because parts may overlap."
     )
     facts = [fact, *(f"{_WORDS[part][1]}: {ABLATIONS[way]}." for way, part in PARTS.items())]
-    if any(not missing(row[f"{part}_traced"]) for row in rows for part in _WORDS):
-        facts.append(
-            "In a trace, which records a few steps and waits after each, a part has the time of "
-            "its operations, and communication that of moving data. Shares are those of the time "
-            "in operations, without dispatch and idle time."
-        )
     remarks = [
         f"{row['implementation']} has no share of {label}: {row[f'{part}_reason'].rstrip('.')}."
         for row in rows
@@ -126,12 +115,8 @@ def ablation_sentence(row: Mapping[str, Any]) -> str:
         if missing(row[part]):
             continue
         text = f"{label} {numbers.percent(row[part])}"
-        notes = [between(row[f"{part}_low"], row[f"{part}_high"], "percent")]
-        if not missing(row[f"{part}_traced"]):
-            span = between(row[f"{part}_traced_low"], row[f"{part}_traced_high"], "percent")
-            traced = filter(None, (numbers.percent(row[f"{part}_traced"]), span))
-            notes.append(f"in its trace {', '.join(traced)}")
-        shares.append(f"{text} ({'; '.join(filter(None, notes))})" if any(notes) else text)
+        ends = between(row[f"{part}_low"], row[f"{part}_high"], "percent")
+        shares.append(f"{text} ({ends})" if ends else text)
     return f"Of a step of {row['cell']}, by ablation: {', '.join(shares)}." if shares else ""
 
 
