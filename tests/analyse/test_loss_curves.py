@@ -167,7 +167,7 @@ def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables])
     run, _ = stored
     report_files.build(run)
     curves = pd.read_csv(run.directory / "losses.csv")
-    assert len(curves) == 2 * 6 * 100
+    assert len(curves) == 2 * 5 * 100
     drifts = curves[(curves["arm"] == "drifts") & (curves["block"].str.contains("data=2"))]
     assert drifts["step"].tolist() == list(range(1, 101))
     assert drifts["difference"].to_numpy() == pytest.approx(1e-5 * np.arange(1, 101))
@@ -187,13 +187,13 @@ def test_a_page_has_only_so_many_steps(
     run, found = stored
     whole = page_data.build(found, run.manifest)["losses"]
     assert whole[0]["steps"] == list(range(1, 101))
-    assert whole[1]["curves"][3]["name"] == "drifts"
-    cell = whole[1]["curves"][3]["cell"]
+    assert whole[1]["curves"][2]["name"] == "drifts"
+    cell = whole[1]["curves"][2]["cell"]
     assert found.cells["cell"][cell] == "mlp-base/data=2/b64/fp32/drifts"
     monkeypatch.setattr(page_data, "MOST_STEPS", 20)
     few = json.loads(page_data.encode(page_data.build(found, run.manifest)))["losses"]
     assert (len(few[0]["steps"]), few[0]["steps"][0], few[0]["steps"][-1]) == (20, 1, 100)
-    curve = few[0]["curves"][3]
+    curve = few[0]["curves"][2]
     assert len(curve["loss"]) == len(curve["apart"]) == 20
     assert curve["apart"][-1] == pytest.approx(1e-3)
     largest = column(page_data.build(found, run.manifest), "loss_differences", "largest")
