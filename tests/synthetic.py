@@ -248,11 +248,10 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
     ways = plan.inputs | plan.ablations
     arms += [arm_beside(name, way) for name in ok for way in ways if label == "all"]
     samples: list[SampleRow] = []
-    predecessor = ""
     for number in range(plan.rounds):
         # Shared by the round's turns: what a paired estimator has to see through. Heavy-tailed.
         shared = plan.shared_noise * rng.standard_t(3)
-        for position, index in enumerate(rng.permutation(len(arms))):
+        for index in rng.permutation(len(arms)):
             arm = str(arms[index])
             own, _, way = arm.partition("+")
             ratio = plan.ratios[baseline if arm == TWIN else own] * ways.get(way, 1.0)
@@ -268,8 +267,6 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
                     "launch": launch,
                     "arm": arm,
                     "round": number,
-                    "position": position,
-                    "predecessor": predecessor,
                     "at": STARTED + 100.0 * launch + number,
                     "steps": 20,
                     "latency_steps": 20,
@@ -282,7 +279,6 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             if way in plan.inputs:
                 wait = int(1e9 * seconds * (1 - 1 / plan.inputs[way]))
                 samples[-1]["input"] = {"wait_ns": 20 * wait, "starved_ns": 10 * wait}
-            predecessor = arm
     row: BlockRow = {
         **block_fields(block, tag, launch),
         "baseline": baseline,

@@ -51,10 +51,6 @@ class Turn(TypedDict):
     arm: str
     """Implementation, TWIN, or an arm that takes input or lacks a part: see bench.records.arms."""
     round: int
-    position: int
-    """Position in the round's order, from 0."""
-    predecessor: str
-    """Arm that ran just before; empty for the first turn of the process."""
     at: float
     """Start of the turn: seconds since 1970, UTC."""
     steps: int
