@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from bench.analyse.comparisons import Comparison
-from bench.records.cells import Block
 from bench.records.trace_rows import OpTime, TraceRow
 
 _PARTS = ["total_ns", "dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns", "overlap_ns"]
@@ -126,35 +124,6 @@ def means(row: TraceRow) -> dict[str, float]:
     """Return seconds per step for each part of StepParts: means over devices and counted steps."""
     seconds = counted(row)[_PARTS].mean() / 1e9
     return {part.removesuffix("_ns"): float(seconds[part]) for part in _PARTS}
-
-
-def oversubscription(row: TraceRow) -> float | None:
-    """Return the devices' busy time over the time that the cores had.
-
-    Above 1, devices share cores, and "computing" includes waiting for a core. None where devices
-    are not made of cores.
-    """
-    if row["cores"] is None:
-        return None
-    parts = counted(row)
-    busy = parts["compute_ns"].sum() + parts["move_ns"].sum()
-    return float(busy / (row["cores"] * parts.groupby("step")["total_ns"].last().sum()))
-
-
-def stragglers(row: TraceRow) -> dict[int, float]:
-    """Return the seconds that each device computes in a step, by its position in the mesh."""
-    seconds = counted(row).groupby("device")["compute_ns"].mean() / 1e9
-    return dict(zip(seconds.index.tolist(), seconds.tolist(), strict=True))
-
-
-def busiest(row: TraceRow, block: Block) -> tuple[int, float]:
-    """Return the rank that computes the most in traced steps, and its excess over the mean."""
-    devices = block.mesh.size // block.options.processes
-    seconds = np.zeros(block.options.processes)
-    for place, computing in stragglers(row).items():
-        seconds[place // devices] += computing / devices
-    rank = int(seconds.argmax())
-    return rank, float(seconds[rank] / seconds.mean() - 1)
 
 
 def counted(row: TraceRow) -> pd.DataFrame:

@@ -6,15 +6,13 @@ arm on a resident batch.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import Any
 
-from bench.analyse.causes import counted
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import CONFIDENCE, columns, student
+from bench.analyse.ratio_intervals import columns
 from bench.records.arms import INPUT_WAYS, arm_beside
 from bench.records.rows import Checkpoint
-from bench.records.trace_rows import TraceRow
 
 
 def input_costs(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -43,7 +41,7 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
         "step_s": cell["step_s"] * ratio["ratio"],
         **ratio,
         "verdict": claim.verdict.word if claim else None,
-        **dict.fromkeys(("wait_s", "starved_s", "latency_wait_s"), math.nan),
+        **dict.fromkeys(("wait_s", "starved_s"), math.nan),
         **block.waits.get(arm, {}),
     }
 
@@ -59,7 +57,7 @@ def checkpoint_costs(
     Columns, NaN where there is no figure:
 
     - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`; the `reason` why there
-      are no figures, if any; `repetitions`; `file_system`.
+      are no figures, if any; `repetitions`.
     - Median, least and most seconds over repetitions (`_s`, `_least_s`, `_most_s`): `total` until
       all is saved or restored, `blocking`, the part of a save that blocks training, and
       `step_during`, a step during an asynchronous save; `step_before_s`, a step before it.
@@ -85,7 +83,6 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
         "state_bytes": float(checkpoint["state_bytes"]),
         "stored_bytes": float(checkpoint["stored_bytes"]),
         **dict.fromkeys(("bytes_a_second", "device_bytes", "seen_bytes"), math.nan),
-        "file_system": checkpoint["file_system"],
     }
     if checkpoint["reason"]:
         yield common
@@ -125,64 +122,29 @@ PARTS = {"local": "communication", "no-update": "update", "forward": "after_loss
 from the gradients: the backward pass, their reduction and the update."""
 
 
-def find(comparisons: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> list[dict[str, Any]]:
+def find(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Return a row for every implementation with a time, if ablated arms were requested.
 
     Columns: `cell`, `implementation`, and for each of PARTS its share of the step, which is 1 minus
     the paired ratio of the ablated step to the whole one, with its 95 % interval (`..._low`,
-    `..._high`); the share in the cell's trace (`..._traced`, with `_low` and `_high`); and the
-    `..._reason` why there is no ablated arm. NaN where there is no figure, and an empty reason
-    where there is an arm.
+    `..._high`); and the `..._reason` why there is no ablated arm. NaN where there is no figure, and
+    an empty reason where there is an arm.
 
     A share may be below 0, where the step without the part takes longer. Shares need not add up:
     communication and computation may run at the same time, and a part may slow down another.
     """
     cells = ((block, cell) for block in comparisons for cell in block.ranked if cell["ablations"])
-    return [_shares(block, cell, traces.get(cell["cell"])) for block, cell in cells]
+    return [_shares(block, cell) for block, cell in cells]
 
 
-def _shares(block: Comparison, cell: Mapping[str, Any], trace: TraceRow | None) -> dict[str, Any]:
+def _shares(block: Comparison, cell: Mapping[str, Any]) -> dict[str, Any]:
     row = {"cell": cell["cell"], "implementation": cell["implementation"]}
-    traced = traced_shares(trace) if trace else {}
     for way, part in PARTS.items():
         left = columns(part, block.ablated.get(arm_beside(cell["implementation"], way)))
-        mean, low, high = traced.get(part, (math.nan,) * 3)
         row |= {
             part: 1 - left[part],
             f"{part}_low": 1 - left[f"{part}_high"],
             f"{part}_high": 1 - left[f"{part}_low"],
-            f"{part}_traced": mean,
-            f"{part}_traced_low": low,
-            f"{part}_traced_high": high,
             f"{part}_reason": cell["ablations"][way],
         }
     return row
-
-
-def traced_shares(trace: TraceRow) -> dict[str, tuple[float, float, float]]:
-    """Return the shares of PARTS in what the devices do in a traced step, without idle time.
-
-    Each is the mean over the counted steps, with Student's 95 % interval. Communication is the time
-    in which data move and nothing is computed beside it, without waiting: a step without
-    collectives also waits for its slowest device, at its end. The update is the operations of
-    optax, and the copies that they need. Runs of early versions lack phases, and so have no shares.
-    """
-    steps = counted(trace).groupby("step").mean()
-    if "update_ns" not in steps:
-        return {}
-    busy = steps["total_ns"] - steps["idle_ns"] - steps["dispatch_ns"]
-    spent = {
-        "communication": steps["move_ns"],
-        "update": steps["update_ns"],
-        "after_loss": busy - steps["forward_ns"],
-    }
-    return {part: _mean((time / busy).to_list()) for part, time in spent.items()}
-
-
-def _mean(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean with its 95 % interval, whose ends are NaN for a single value."""
-    mean, freedom = fmean(values), len(values) - 1
-    if not freedom:
-        return mean, math.nan, math.nan
-    width = student(freedom, 1 - CONFIDENCE) * stdev(values, mean) / math.sqrt(len(values))
-    return mean, mean - width, mean + width

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +17,6 @@ from bench.records.paths import REPORTS, as_typed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from bench.analyse.cell_table import Tables
     from bench.present.explanation import Explanation
@@ -61,20 +59,16 @@ def explain(
     if compiled and not traced:
         typer.echo("Traces would show how long each operation takes; --profile records them.")
         return
-    found, path = explain_cells(a, b, stored, tables)
-    explanation.show(console, found, every=every)
-    typer.echo(f"causes: {path.as_posix()}")
+    explanation.show(console, explain_cells(a, b, stored, tables), every=every)
 
 
-def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> tuple[Explanation, Path]:
-    """Compare the traces of two cells of a run, and store the causes as CSV and Parquet.
+def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> Explanation:
+    """Compare the traces of two cells of a run.
 
-    Returns the explanation, and the CSV file: `explain_<a>_<b>.csv` in the run's folder. BadInput
-    if both are the same cell, or the run lacks a trace or a time of one of them.
+    BadInput if both are the same cell, or the run lacks a trace or a time of one of them.
     """
     from bench.analyse.causes import attribute
-    from bench.present.explanation import Explanation, causes_frame
-    from bench.records import frames
+    from bench.present.explanation import Explanation
 
     if a == b:
         raise BadInput(["name two different cells"])
@@ -92,10 +86,7 @@ def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> tuple[Expla
     ratio = float(latency[a] / latency[b])
     if not math.isfinite(ratio):
         raise BadInput([f"{a if math.isnan(latency[a]) else b} has no time in {run.directory}"])
-    explanation = Explanation(a, b, attribute(traces[a], traces[b]), ratio, run.directory.name)
-    name = "_".join(["explain", *(re.sub(r"[^\w.,=-]", "-", cell) for cell in (a, b))])
-    frames.write(causes_frame([explanation]), run.directory, name)
-    return explanation, run.directory / f"{name}.csv"
+    return Explanation(a, b, attribute(traces[a], traces[b]), ratio, run.directory.name)
 
 
 def cells_apart(run: store.Run) -> set[str]:

@@ -18,7 +18,7 @@ from bench.present.cell_columns import collectives, framework
 from bench.present.charts import PARTS
 from bench.present.columns import formatted
 from bench.present.terminal import Prose, table
-from bench.present.trace_tables import only_one_transposes, operation_name, reason, time_ratio
+from bench.present.trace_tables import only_one_transposes, operation_name, reason
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
 
@@ -97,7 +97,11 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
         shown.add_row(others, "", *_figures(a, b, gap))
     whole = _figures(attribution.traced_a, attribution.traced_b, gap)
     shown.add_row("step, as traced", "", *whole, style="bold")
-    console.print(Prose(explanation.sentence), "", shown, "", Prose(_caption(explanation), "dim"))
+    caption = (
+        f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
+        "columns are times per step and device while the profiler was recording."
+    )
+    console.print(Prose(explanation.sentence), "", shown, "", Prose(caption, "dim"))
 
 
 def show_programs(
@@ -130,7 +134,7 @@ def show_times(console: Console, cells: tuple[str, str], found: Tables) -> None:
             known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
             console.print(Prose(f"Side by side, {took}{known}."))
-    for row in phase_costs.find(found.comparisons, found.traces):
+    for row in phase_costs.find(found.comparisons):
         if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
             console.print(Prose(said))
 
@@ -179,14 +183,3 @@ def _figures(a: float, b: float, gap: float) -> list[str]:
         formatted(a - b, "+s"),
         numbers.percent((a - b) / gap) if gap else numbers.MISSING,
     ]
-
-
-def _caption(explanation: Explanation) -> str:
-    found = explanation.attribution
-    return (
-        f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
-        "columns are times per step and device while the profiler was recording, when A took "
-        f"{time_ratio(1 + found.gap, 'B')}. Just before, without a profiler, A took "
-        f"{time_ratio(found.untraced)}; in the timed rounds, with a wait after every step, it took "
-        f"{time_ratio(explanation.timed_ratio)}."
-    )

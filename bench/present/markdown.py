@@ -155,7 +155,7 @@ def _of_block(
     """Yield the tables of one block, its times first."""
     yield run_tables.comparison(block, cells, manifest)
     for table in (
-        run_tables.processes([block], found.traces),
+        run_tables.processes([block]),
         *phase_tables.tables(found, [block]),
         trace_tables.breakdown(block, found.traces),
     ):

@@ -17,7 +17,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse import block_ratios, loss_curves
@@ -39,9 +38,6 @@ from bench.records.trace_rows import TraceRow
 
 MOST_ROUNDS = 200
 """Limit on a block's rounds whose samples the page has, evenly spaced; samples.csv has all."""
-
-MOST_MOMENTS = 1000
-"""Limit on the moments of the run's timeline, each a median over rounds."""
 
 MOST_STEPS = 200
 """Limit on the points of a loss curve, evenly spaced; losses.csv has every step."""
@@ -95,7 +91,7 @@ class _PageData:
             run_tables.losses(self.trainings),
             run_tables.variants(block_ratios.option_effects(found.comparisons), self.manifest),
             cell_columns.energy(cells),
-            run_tables.processes(found.comparisons, found.traces),
+            run_tables.processes(found.comparisons),
             *phase_tables.tables(found, found.comparisons),
             run_tables.largest(found.largest),
         )
@@ -118,7 +114,6 @@ class _PageData:
             "causes": causes,
             "programs": self._programs(),
             "losses": self._losses(),
-            "timeline": _timeline(found.timeline),
         }
 
     def _figures(self, cells: Sequence[Row]) -> Columns:
@@ -170,7 +165,6 @@ class _PageData:
                 "slug": curve.slug,
                 "cell": [self.of_cell[name] for name in curve.points["cell"]],
                 "ideal": curve.ideal.tolist(),
-                "communication": curve.communication_bound.tolist(),
                 "over": curve.oversubscribed_from,
                 **{
                     name: shortened(curve.points[name].tolist())
@@ -201,8 +195,8 @@ class _PageData:
         self, spent: Mapping[str, dict[str, Any]], steps: Mapping[str, str]
     ) -> dict[str, dict[str, Any]]:
         """Return, by cell number, the breakdown of traced steps and why they differ."""
-        traced: dict[str, dict[str, Any]] = {
-            name: {
+        return {
+            str(self.of_cell[name]): {
                 "parts": parts(trace),
                 **spent[name],
                 "viewer": trace_tables.trace_viewer(trace),
@@ -213,10 +207,6 @@ class _PageData:
             for name, trace in self.found.traces.items()
             if name in self.cells
         }
-        for block in self.found.comparisons:
-            for name, reason in trace_tables.against_fastest(block, self.found.traces).items():
-                traced[f"{block.name}/{name}"]["why_fastest"] = reason.sentence
-        return {str(self.of_cell[name]): each for name, each in traced.items()}
 
     def _losses(self) -> list[dict[str, Any]]:
         """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
@@ -314,12 +304,3 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
 
 def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None]:
     return shortened(values[place] if place < len(values) else None for place in places)
-
-
-def _timeline(rounds: pd.DataFrame) -> Columns:
-    if rounds.empty:
-        return {}
-    names = ["minutes", "relative", "foreign", "steal", "mhz"]
-    groups = np.arange(len(rounds)) * min(len(rounds), MOST_MOMENTS) // len(rounds)
-    shown = rounds[names].astype(float).groupby(groups).median()
-    return {name: shortened(shown[name].tolist()) for name in names}

@@ -38,7 +38,7 @@ def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
     """Return the rows of some blocks by the names of their files; no rows if not measured."""
     return {
         "inputs": phase_costs.input_costs(blocks),
-        "ablations": phase_costs.find(blocks, found.traces),
+        "ablations": phase_costs.find(blocks),
         "checkpoints": phase_costs.checkpoint_costs(blocks, found.checkpoints),
     }
 
@@ -61,7 +61,6 @@ def inputs(rows: Rows) -> Table:
         Column("verdict", "Verdict", filter=True),
         Column("wait_s", "Waits for input", "per step", "s"),
         Column("starved_s", "Devices idle for it", "per step, at most", "s"),
-        Column("latency_wait_s", "Waits", "each step waited for", "s"),
     )  # fmt: skip
     ways = dict.fromkeys(row["way"] for row in rows)
     fact = (
@@ -92,26 +91,15 @@ def ablations(rows: Rows) -> Table:
     columns = (
         IMPLEMENTATION,
         *(
-            column
+            Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high"))
             for part, (_, title, note) in _WORDS.items()
-            for column in (
-                Column(part, title, note, "percent", span=(f"{part}_low", f"{part}_high")),
-                Column(f"{part}_traced", "In the trace", title.lower(), "percent", optional=True,
-                       span=(f"{part}_traced_low", f"{part}_traced_high")),
-            )
         ),
-    )  # fmt: skip
+    )
     fact = (
         "The share of a part is the time that a step without it saves, in turns with the whole "
         "step. Shares need not add up, because parts may overlap."
     )
     facts = [fact, *(f"{_WORDS[part][1]}: {ABLATIONS[way]}." for way, part in PARTS.items())]
-    if any(not missing(row[f"{part}_traced"]) for row in rows for part in _WORDS):
-        facts.append(
-            "In a trace, which records a few steps and waits after each, a part has the time of "
-            "its operations, and communication that of moving data. Shares are those of the time "
-            "in operations, without dispatch and idle time."
-        )
     remarks = [
         f"{row['implementation']} has no share of {label}: {row[f'{part}_reason'].rstrip('.')}."
         for row in rows
@@ -129,12 +117,8 @@ def ablation_sentence(row: Mapping[str, Any]) -> str:
         if missing(row[part]):
             continue
         text = f"{label} {numbers.percent(row[part])}"
-        notes = [between(row[f"{part}_low"], row[f"{part}_high"], "percent")]
-        if not missing(row[f"{part}_traced"]):
-            span = between(row[f"{part}_traced_low"], row[f"{part}_traced_high"], "percent")
-            traced = filter(None, (numbers.percent(row[f"{part}_traced"]), span))
-            notes.append(f"in its trace {', '.join(traced)}")
-        shares.append(f"{text} ({'; '.join(filter(None, notes))})" if any(notes) else text)
+        ends = between(row[f"{part}_low"], row[f"{part}_high"], "percent")
+        shares.append(f"{text} ({ends})" if ends else text)
     return f"Of a step of {row['cell']}, by ablation: {', '.join(shares)}." if shares else ""
 
 
@@ -159,7 +143,6 @@ def checkpoints(rows: Rows) -> Table:
                detail=other("step_during_s", "step_before_s", "s")),
         Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
                detail=other("device_bytes", "seen_bytes", "bytes")),
-        Column("file_system", "File system", filter=True),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "

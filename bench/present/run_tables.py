@@ -9,19 +9,17 @@ from rich.console import Console
 
 from bench.analyse import loss_curves, peaks
 from bench.analyse.block_ratios import Effect
-from bench.analyse.causes import busiest
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling
 from bench.present import program_sentences, terminal
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE, Row
-from bench.present.columns import Column, Figure, Table, between, formatted, missing, where_known
+from bench.present.columns import Column, Figure, Table, between, missing, where_known
 from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow
 from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
-from bench.records.trace_rows import TraceRow
 
 _COSTS = {"compile_total_s", "memory_bytes"}
 
@@ -58,18 +56,21 @@ def variants(effects: Sequence[Effect], manifest: Manifest) -> Table:
                  cell=lambda effect: effect.cell["cell"])  # fmt: skip
 
 
-def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> Table:
+def processes(blocks: Sequence[Comparison]) -> Table:
     """Return the slowest process of each implementation on meshes of several processes."""
-    rows = [row for block in blocks for row in _processes(block, traces)]
+    rows = [
+        {**cell, "place": block.place, **block.straggling[cell["implementation"]]}
+        for block in blocks
+        for cell in block.ranked
+        if cell["implementation"] in block.straggling
+    ]
     columns = [
         IMPLEMENTATION,
         PLACE,
         Column("slowest", "Slowest process", "by rank", "count"),
         Column("often", "How often", "of the spans", "percent"),
         Column("excess", "Spread", "slowest over fastest, median", "percent"),
-        Column("busiest", "Computes most", "by rank, over the mean", "count", optional=True,
-               detail=lambda row: formatted(row["more"], "percent") if row["more"] else ""),
-    ]  # fmt: skip
+    ]
     fact = (
         "A step takes as long as its slowest process. Processes wait for one another in "
         "collectives, so their times are close even where their work is not: traces show what each "
@@ -78,15 +79,6 @@ def processes(blocks: Sequence[Comparison], traces: Mapping[str, TraceRow]) -> T
     return Table(
         "Slowest processes", columns, rows, [fact], name="processes", cell=lambda row: row["cell"]
     )
-
-
-def _processes(block: Comparison, traces: Mapping[str, TraceRow]) -> Iterator[Row]:
-    for cell in block.ranked:
-        name, trace = cell["implementation"], traces.get(cell["cell"])
-        if name in block.straggling:
-            rank, more = busiest(trace, block.block) if trace else (None, None)
-            row = {"cell": cell["cell"], "implementation": name, "place": block.place}
-            yield row | block.straggling[name] | {"busiest": rank, "more": more}
 
 
 def largest(rows: Sequence[MaxBatchRow]) -> Table:
@@ -253,12 +245,6 @@ def _known(block: Comparison, figure: str) -> list[float]:
 
 
 def _disturbances(block: Comparison) -> Iterator[str]:
-    if block.order:
-        sizes = ", ".join(
-            f"{by} {numbers.percent(e.size)}{'' if e.sure else ' (no more than chance)'}"
-            for by, e in block.order.items()
-        )
-        yield f"Effects of the order of turns: {sizes}."
     if moving := {name: effect for name, effect in block.drifts.items() if effect.sure}:
         parts = [f"{name} {numbers.percent(effect.size)}" for name, effect in moving.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."

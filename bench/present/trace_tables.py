@@ -11,15 +11,13 @@ from bench.analyse.causes import (
     Key,
     baseline_cell,
     means,
-    oversubscription,
     pair_of,
     parts,
-    stragglers,
 )
 from bench.analyse.comparisons import Comparison
 from bench.present.bounds import TWICE
 from bench.present.charts import PARTS
-from bench.present.columns import Column, Table, formatted, where_known
+from bench.present.columns import Column, Table, formatted
 from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.trace_rows import TraceRow
@@ -158,11 +156,9 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
             for part, (label, _, note) in PARTS.items()
         ),
         Column("overlap", "Overlap", "collective beside compute", "s", detail=_share("overlap")),
-        Column("slowest", "Slowest device", "computing, over the mean", "count",
-               detail=where_known("excess", lambda share: formatted(share, "+percent"))),
     ]  # fmt: skip
     rows = [
-        {"implementation": name, **_slowest(trace)}
+        {"implementation": name}
         | {part: seconds or None for part, seconds in (means(trace) | parts(trace)).items()}
         for name, trace in traced.items()
     ]
@@ -170,29 +166,12 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         "Means over devices and over the traced steps of median length. The parts except the "
         "overlap add up to the step."
     )
-    facts = [meaning]
-    shared = max((oversubscription(trace) or 0.0 for trace in traced.values()), default=0.0)
-    if shared > 1:
-        facts.append(
-            f"Devices worked {numbers.significant(shared)} times as long as the cores could: "
-            "part of that is waiting for a core."
-        )
-    said = *reasons(block, traces).values(), *against_fastest(block, traces).values()
-    remarks = [found.sentence for found in said]
-    return Table("Where a step's time goes", columns, rows, facts, remarks)
+    remarks = [found.sentence for found in reasons(block, traces).values()]
+    return Table("Where a step's time goes", columns, rows, [meaning], remarks)
 
 
 def _share(part: str) -> Any:
     return lambda row: numbers.percent(row[part] / row["total"]) if row[part] else ""
-
-
-def _slowest(trace: TraceRow) -> dict[str, Any]:
-    seconds = stragglers(trace)
-    if len(seconds) == 1:
-        return {"slowest": None, "excess": None}
-    place = max(seconds, key=lambda device: seconds[device])
-    mean = sum(seconds.values()) / len(seconds)
-    return {"slowest": place, "excess": seconds[place] / mean - 1 if mean else None}
 
 
 def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
@@ -215,19 +194,6 @@ def _reason(cell: Mapping[str, Any], baseline: str, found: Attribution, timed: f
         f"traces ({formatted(timed - 1, '+percent')} there): the difference arises where steps "
         "follow without a pause."
     )
-
-
-def against_fastest(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
-    """Explain why arms slower than the baseline are slower than the fastest, if that is faster."""
-    return {
-        cell["implementation"]: reason(cell["implementation"], fastest["implementation"], *pair)
-        for fastest in block.ranked[:1]
-        for cell in block.ranked
-        if fastest["verdict"] == "faster"
-        and cell["verdict"] == "slower"
-        and (pair := pair_of(cell, fastest, traces)) is not None
-        and pair[1] > 1 + block.margin
-    }
 
 
 def trace_viewer(trace: TraceRow) -> str:

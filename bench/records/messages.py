@@ -149,8 +149,7 @@ class PhaseEvent(TypedDict):
 class RowEvent(TypedDict):
     """A row of a cell, a trace, a loss curve, or the block.
 
-    The block's row is sent after the rounds, and again with its cells after each later phase; the
-    supervisor adds the host's load.
+    The block's row is sent after the rounds, and again with its cells after each later phase.
     """
 
     event: Literal["cell", "trace", "losses", "block"]

@@ -26,9 +26,6 @@ class StepParts(TypedDict):
     idle_ns: int
     overlap_ns: int
     """The part of `compute_ns` that ran during a collective."""
-    forward_ns: NotRequired[int]
-    """Time in operations of the forward pass, and of the update; earlier versions have neither."""
-    update_ns: NotRequired[int]
 
 
 class OpTime(TypedDict):
@@ -113,7 +110,5 @@ class TraceRow(BlockFields):
     untraced_ns: list[int]
     """Times of as many steps without a profiler, also with a wait after each, run just before the
     traced ones of every pass."""
-    cores: int | None
-    """Number of cores that the processes might use, if the devices are CPUs; otherwise None."""
     drawn: NotRequired[str]
     """A DrawnStep of median duration, in the form of bench.records.step_programs.compressed."""

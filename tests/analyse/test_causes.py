@@ -9,18 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import pandas as pd
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse import cell_table
-from bench.analyse.causes import Key, attribute, busiest, means, oversubscription, stragglers
+from bench.analyse.causes import Key, attribute, means
 from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.columns import formatted
-from bench.present.explanation import show
+from bench.present.explanation import causes_frame, show
 from bench.present.trace_tables import reason
 from bench.records import numbers, store
 from tests import synthetic
@@ -63,7 +62,7 @@ def trace(
                 "overlap_ns": 0,
             }
         ],
-        "counted": [0], "ops": list(ops), "cores": 2,
+        "counted": [0], "ops": list(ops),
         "untraced_ns": [total if untraced is None else 1e6 * untraced],
     }  # fmt: skip
     return cast("TraceRow", found)
@@ -186,22 +185,12 @@ def test_traces_of_another_direction_explain_nothing() -> None:
     assert not reason("a", "b", found, 0.9).main
 
 
-def test_parts_devices_and_cores() -> None:
+def test_the_parts_of_a_step() -> None:
     (block,) = PLAN.blocks()
     cells = synthetic.attempt(PLAN, block, 0, "all", ["jit_spmd"])[1]
     (row,) = synthetic.traces(PLAN, block, cells)
     seconds = synthetic.base_seconds(PLAN, block)
     assert means(row)["dispatch"] == pytest.approx(0.1 * seconds)
-    assert oversubscription(row) == pytest.approx(2 * 0.8 / 4)
-    assert oversubscription({**row, "cores": None}) is None
-    for part in row["steps"]:
-        part["compute_ns"] *= 1 + part["device"]
-    assert stragglers(row) == pytest.approx({0: 0.8 * seconds, 1: 1.6 * seconds})
-    two = replace(block, options=replace(block.options, processes=2))
-    assert busiest(row, two) == (1, pytest.approx(1.6 / 1.2 - 1))
-    for part in row["steps"]:
-        part["move_ns"] += 0.1e9 * seconds
-    assert oversubscription(row) == pytest.approx((2 * 1.2 + 2 * 0.1) / 4)
 
 
 def explain(a: str, b: str, run: str = ""):
@@ -218,18 +207,17 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     synthetic.write(reports, PLAN)
-    found, path = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    found = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     assert found.timed_ratio == pytest.approx(1.5, abs=0.05)
     assert found.attribution.explained > 0.9
     assert found.sentence.startswith("With a wait after every step, slow takes ")
     assert "which transpose in slow but not in jit_spmd" in found.sentence
-    frame = pd.read_csv(path)
+    frame = causes_frame([found])
     assert frame["difference_s"].sum() == pytest.approx(0.5 * synthetic.base_seconds(
         PLAN, next(PLAN.blocks())), rel=1e-3)  # fmt: skip
     update = frame.set_index("what").loc["elementwise operations in the update"]
     assert (update["a_ops"], update["b_ops"]) == ("fusion_in_slow", "fusion_in_jit_spmd")
     assert update["source"] == "optax/_src/transform.py:283"
-    assert path.with_suffix(".parquet").exists()
 
     console = Console(file=io.StringIO(), width=80)
     show(console, found)
@@ -262,7 +250,7 @@ def test_a_cell_is_named_by_an_end_that_no_other_has(reports: Path) -> None:
 
 def test_a_screen_of_causes_is_shown_unless_all_are_asked_for(reports: Path) -> None:
     synthetic.write(reports, PLAN)
-    found, _ = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
+    found = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     causes = found.attribution.causes
     many = [replace(causes[0], key=causes[0].key._replace(source=f"line {n}")) for n in range(30)]
     found = replace(found, attribution=replace(found.attribution, causes=many))
@@ -279,9 +267,9 @@ def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:
     for number, plan in enumerate([PLAN, replace(PLAN, ratios={"jit_spmd": 1.0})]):
         folder = synthetic.write(reports, plan, f"run{number}")
         os.utime(folder / "launches", (1e9 + number, 1e9 + number))
-    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd").run == "run0"
     (reports / "broken/launches").mkdir(parents=True)
-    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")[0].run == "run0"
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd").run == "run0"
 
 
 def test_a_published_run_is_explained_only_if_it_is_named(
@@ -291,7 +279,7 @@ def test_a_published_run_is_explained_only_if_it_is_named(
     monkeypatch.setattr("bench.commands.explain.tracked_folders", lambda _: {"synthetic"})
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
         explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
-    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd", "synthetic")[0].run == "synthetic"
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd", "synthetic").run == "synthetic"
 
 
 def test_cells_that_cannot_be_explained(reports: Path) -> None:

@@ -183,51 +183,32 @@ PARTS = {"local": 0.69, "no-update": 0.88, "forward": 0.3}
 
 def test_a_report_tells_the_shares_of_parts_and_ranks_nobody_by_them(tmp_path: Path) -> None:
     plan = synthetic.Plan(
-        devices=(2,), ratios={"jit_spmd": 1.0, "pmap": 1.1}, rounds=64, noise=0.001, traced=True,
+        devices=(2,),
+        ratios={"jit_spmd": 1.0, "pmap": 1.1},
+        rounds=64,
+        noise=0.001,
         ablations=PARTS,
-    )  # fmt: skip
+    )
     directory = synthetic.write(tmp_path, plan)
     content = cell_table.build(store.load(directory))
     (block,) = content.comparisons
     assert set(block.claims) == {"pmap"}
     assert not block.input_claims
     assert block.arms == ("jit_spmd", "pmap")
-    rows = phase_costs.find([block], content.traces)
+    rows = phase_costs.find([block])
     assert [row["implementation"] for row in rows] == ["jit_spmd", "pmap"]
     for row in rows:
         for way, part in phase_costs.PARTS.items():
             assert row[part] == pytest.approx(1 - PARTS[way], abs=0.01)
             assert row[f"{part}_low"] < 1 - PARTS[way] < row[f"{part}_high"]
             assert row[f"{part}_high"] - row[f"{part}_low"] < 0.04
-            assert 0 <= row[f"{part}_traced"] <= 1
     said = phase_tables.ablation_sentence(rows[0])
     assert said.startswith(f"Of a step of {rows[0]['cell']}, by ablation: communication 31")
     table = phase_tables.ablations(rows)
-    assert len(table.shown("text")) == 7, "each share beside that of the trace"
+    assert len(table.shown("text")) == 4
     drawn = page_data.build(content, store.read_manifest(directory))
     assert column(drawn, "ablations", "update") == pytest.approx([0.12, 0.12], abs=0.01)
     assert set(drawn["blocks"]["samples"][0]) == {"0", "1", "twin"}
-
-
-def test_a_traced_share_is_one_of_the_time_in_operations_and_has_an_interval() -> None:
-    """Two devices, of which the second waits; idle time and dispatch are no part."""
-    parts = dict.fromkeys(("dispatch_ns", "idle_ns"), 10)
-    shared: Any = parts | {"compute_ns": 80, "overlap_ns": 0, "forward_ns": 20}
-    steps = [
-        {**shared, "step": step, "device": device, "total_ns": 120, "wait_ns": 10 * device,
-         "move_ns": 20 - 10 * device, "update_ns": update}
-        for step, update in enumerate((10, 20, 30, 70))
-        for device in (0, 1)
-    ]  # fmt: skip
-    trace: Any = {"steps": steps, "counted": [0, 1, 2], "ops": []}
-    found = phase_costs.traced_shares(trace)
-    assert found["communication"] == pytest.approx((0.15, 0.15, 0.15))
-    assert found["after_loss"] == pytest.approx((0.8, 0.8, 0.8))
-    width = 4.303 * 0.1 / math.sqrt(3)  # Student's, two degrees of freedom
-    assert found["update"] == pytest.approx((0.2, 0.2 - width, 0.2 + width), rel=1e-3)
-    del shared["forward_ns"]
-    earlier: Any = {**trace, "steps": [{**shared, "step": 0, "device": 0}]}
-    assert phase_costs.traced_shares(earlier) == {}, "stored before phases were"
 
 
 def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
@@ -239,8 +220,8 @@ def test_a_part_without_a_share_has_a_reason(tmp_path: Path) -> None:
 
     synthetic.rewrite(directory, "cells", refuse)
     content = cell_table.build(store.load(directory))
-    table = phase_tables.ablations(phase_costs.find(content.comparisons, content.traces))
+    table = phase_tables.ablations(phase_costs.find(content.comparisons))
     assert table.remarks == [
         "pmap has no share of communication: the compiler inserts its collectives."
     ]
-    assert len(table.shown("text")) == 4, "no traces"
+    assert len(table.shown("text")) == 4

@@ -92,12 +92,6 @@ def test_operations_at_the_same_time_share_it():
     assert spent == {"dot": 50, "fusion": 50}
 
 
-def test_an_operations_time_counts_to_its_phase():
-    """Loops run operations of their own, which are counted."""
-    found = divide(("loop", 0, 60), ("fusion", 0, 30), ("reduce", 40, 60), ("reduce", 50, 60, 1))
-    assert (found.phase("update"), found.phase("forward")) == (50, 0)
-
-
 def test_a_collective_waits_until_all_have_arrived():
     events = [("reduce", 10, 60), ("reduce", 40, 60, 1)]
     early, late = (divide(*events, device=device).share for device in (0, 1))

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bench.records.host import cores, host_id
+from bench.records.host import host_id
 from bench.records.messages import RowEvent
 from bench.records.rows import BlockFields, CellRow
 from bench.records.step_programs import compressed
@@ -211,7 +211,6 @@ def summarize(
     own = [
         {"step": number, "device": place}
         | {f"{part}_ns": round(device.share[part]) for part in PARTS}
-        | {f"{name}_ns": round(device.phase(name)) for name in ("forward", "update")}
         for number, devices in enumerate(steps)
         for place, device in zip(places, devices, strict=True)
     ]
@@ -250,9 +249,7 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
     lengths = process_exchange.from_main([one[0].share["total"] for one in traced.steps])
     median = statistics.median(lengths)
     number, began = min(traced.kept, key=lambda one: abs(lengths[one[0]] - median))
-    on_cpu = jax.devices()[0].platform == "cpu"
     everyones_ns = process_exchange.gather(traced.untraced_ns)
-    allowed = process_exchange.gather((host_id(), sorted(cores())))
     return TraceRow(
         **fields,
         cell=row["cell"],
@@ -263,7 +260,5 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         counted=counted,
         ops=ops,
         untraced_ns=[max(each) for each in zip(*everyones_ns, strict=True)],
-        # Cores that the processes may use; a core that several may use counts once.
-        cores=len({(host, core) for host, own in allowed for core in own}) if on_cpu else None,
         drawn=compressed(drawn_step(number, began, traced.steps[number], places)),
     )

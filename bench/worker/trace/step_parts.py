@@ -58,14 +58,6 @@ class DeviceStep:
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
 
-    def phase(self, name: str) -> float:
-        """Return the nanoseconds in operations of a phase."""
-        return sum(
-            spent["compute"] + spent["wait"] + spent["move"]
-            for operation, spent in self.operations.items()
-            if operation.phase == name and operation.category != "control"
-        )
-
 
 def identify_runs(
     events: Iterable[Event],

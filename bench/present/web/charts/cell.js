@@ -29,7 +29,6 @@ GROUPS.cell = (target) => {
     element("h3", { tabindex: "-1" }, cell.full),
     cell.status === "ok" ? "" : element("p.reason", status, cell.reason),
     cell.traced?.why && element("p", cell.traced.why),
-    cell.traced?.why_fastest && element("p", cell.traced.why_fastest),
     element("dl.facts", ...factsOf(cell)),
     element("p", ...trace, "measure again: ", again, " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
