@@ -27,7 +27,7 @@ from bench.plan.options import Options
 from bench.records import store
 from bench.records.arms import TWIN
 from bench.records.cells import Block, StepOptions
-from bench.records.host import cores, installed, load_average, usable_cores
+from bench.records.host import installed, usable_cores
 from bench.records.mesh import AXES, MeshShape
 from bench.records.messages import Catalogue, Event, Job, LookEvent, WorkerSettings
 from bench.records.rows import BlockRow, CellRow, SampleRow
@@ -157,7 +157,7 @@ def compare(
             looks = LaunchLooks(schedule, session.block)
             samples = _race(session, looks)
     taken, _ = looks.finish(samples, 0)
-    block = cast("BlockRow", {**session.row, "looks": taken, "load_after": load_average()})
+    block = cast("BlockRow", {**session.row, "looks": taken})
     return _stored(plan, samples, list(session.cells.values()), block, agreement)
 
 
@@ -184,7 +184,6 @@ class _Session(BlockSession):
         self.asked: list[Event] = []
         super().__init__(job, self._keep, Path())
         self.threads, self.mesh = FileThreads(), mesh
-        self.row |= {"load_before": load_average(), "cores": [sorted(cores())]}
         self.problem = cast("Problem", _Problem(lambda _: batch, self.block.batch))
 
     def put_back(self, name: str, *, whole: bool = True) -> None:

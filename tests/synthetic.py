@@ -17,6 +17,7 @@ from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH, arm_beside
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.messages import Inspection
+from bench.records.row_parts import ProofCheck
 from bench.records.rows import (
     SCHEMA,
     BlockRow,
@@ -26,7 +27,6 @@ from bench.records.rows import (
     Look,
     LossRow,
     Manifest,
-    ProofCheck,
     SampleRow,
     block_fields,
 )
@@ -281,11 +281,7 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             )
             if way in plan.inputs:
                 wait = int(1e9 * seconds * (1 - 1 / plan.inputs[way]))
-                samples[-1]["input"] = {
-                    "wait_ns": 20 * wait,
-                    "starved_ns": 10 * wait,
-                    "latency_wait_ns": 20 * wait,
-                }
+                samples[-1]["input"] = {"wait_ns": 20 * wait, "starved_ns": 10 * wait}
             predecessor = arm
     row: BlockRow = {
         **block_fields(block, tag, launch),
@@ -305,8 +301,6 @@ def attempt(plan: Plan, block: Block, launch: int, label: str, names: list[str])
             "trace": 0.0,
         },
         "ceilings": None if launch else ceilings(plan, block),
-        "load_before": plan.load,
-        "load_after": plan.load + 0.5,
     }
     return samples, cells, row
 
@@ -315,7 +309,6 @@ def checkpoint(block: Block) -> Checkpoint:
     """A state that is replicated."""
     return {
         "reason": "",
-        "file_system": "ext4",
         "state_bytes": 10_000_000,
         "stored_bytes": 9_000_000,
         "saves": {
@@ -331,7 +324,7 @@ def checkpoint(block: Block) -> Checkpoint:
         "restores": [
             {
                 "mesh": mesh, "seconds": [0.1, 0.11, 0.12], "device_bytes": 10_000_000,
-                "largest_bytes": 4_000_000, "seen_bytes": 4_000_000,
+                "seen_bytes": 4_000_000,
             }
             for mesh in (str(block.mesh), f"{block.mesh}, devices reversed")
         ],

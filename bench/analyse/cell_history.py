@@ -19,7 +19,7 @@ from scipy import special
 from bench.analyse import change_points
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.ratio_intervals import UNPAIRED_FREEDOM, UNPAIRED_SD, Ratio, quotient, ratios
+from bench.analyse.ratio_intervals import UNPAIRED_FREEDOM, UNPAIRED_SD, Ratio, ratios
 from bench.analyse.run_changes import Difference, contents, differences, hardware
 from bench.records.cells import Block
 from bench.records.grouping import grouped
@@ -88,12 +88,6 @@ class History:
             *files.get(f"workload {self.block.workload}", []),
         ]
         return list(dict.fromkeys(changed))
-
-    @property
-    def latest(self) -> Ratio | None:
-        """The newest ratio over the one before."""
-        rated = self.rated
-        return quotient(rated[-1][1], rated[-2][1]) if len(rated) > 1 else None
 
 
 def find(runs: Iterable[tuple[Run, Tables]]) -> list[History]:

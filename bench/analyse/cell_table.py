@@ -44,15 +44,13 @@ class Tables:
     """Traces, checkpoints and layouts are by cell: see bench.records.rows.CellRow."""
     programs: dict[str, str]
     """Operations of its programs, by cell: see bench.records.step_programs."""
-    timeline: pd.DataFrame
-    """See bench.analyse.turn_details.timeline."""
     damaged: Sequence[str] = ()
     losses: Sequence[LossRow] = ()
     """Loss curves, of implementations and references: see bench.analyse.loss_curves."""
     meters: Mapping[str, list[EnergyMeter]] = field(default_factory=dict)
     """By block, the energy meter of each attempt, or why there was none; absent in early runs."""
     throttling: Throttling | None = None
-    """Throttled turns; None where no GPU was read."""
+    """Throttled turns; None where there are none."""
     largest: Sequence[MaxBatchRow] = ()
     """The largest batches that fit, where they were searched for."""
 
@@ -117,7 +115,6 @@ def build(run: Run) -> Tables:
         checkpoints={
             row["cell"]: row["checkpoint"] for row in run.last_cell_rows if "checkpoint" in row
         },
-        timeline=turn_details.timeline(run.samples, {c.name: c.baseline for c in comparisons}),
         damaged=[*run.damaged, *derived_files.damage(run.directory)],
         losses=run.losses,
         throttling=turn_details.throttling(samples),

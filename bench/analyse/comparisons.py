@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.disturbances import Conditions, Effect, conditions, drifts, order_effects
+from bench.analyse.disturbances import Conditions, Effect, conditions, drifts
 from bench.analyse.process_spread import Spreads
 from bench.analyse.ratio_intervals import Ratio, compare, log_intervals, ratios
 from bench.analyse.sample_rounds import Rounds
@@ -65,8 +65,6 @@ class Comparison:
     noise cancels, or by step time where there is no ratio. Approximate ones follow the exact."""
     drifts: dict[str, Effect]
     """Trend of each arm's ratio to the baseline within the launches."""
-    order: dict[str, Effect]
-    """Effects of `position` and `predecessor` on the times of turns."""
     conditions: Conditions | None
     """Conditions on the host during the block; None where the system reported nothing."""
     straggling: dict[str, dict[str, float]]
@@ -200,7 +198,6 @@ def compare_arms(
         waits=input_waits(counted) if fed else {},
         ranked=[],
         drifts=drifts(rounds.paired(opponents)),
-        order=order_effects(rounds),
         conditions=conditions(counted),
         straggling=straggling(counted) if block.options.processes > 1 else {},
         programs=programs,

@@ -1,4 +1,4 @@
-"""Checks that measuring does not disturb the result: trends within launches, effects of order."""
+"""Checks that the host does not disturb the result: trends within launches, and others' load."""
 
 import math
 import statistics
@@ -8,18 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import scipy  # which loads scipy.stats, for 0.5 s, only where it is used
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from bench.analyse.sample_rounds import Rounds
-from bench.analyse.signed_rank import batches, nan_quantiles, pairs
+from bench.analyse.signed_rank import batches, pairs
 
 SURE = 0.001
 """P-value below which an effect is taken to be real; it is strict because many are tested."""
 
 _FEWEST_ROUNDS = 8
-_FEWEST_TURNS = 3
 _LARGEST_AUTOCORRELATION = 0.9
 """Upper limit of a lag-1 autocorrelation; closer to 1, no inflation factor is large enough."""
 
@@ -102,34 +99,6 @@ def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
     first = np.minimum(correlations[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
     factor: NDArray[np.float64] = np.maximum(weighted, (1 + first) / (1 - first))
     return np.maximum(factor, 1.0)
-
-
-def order_effects(rounds: Rounds) -> dict[str, Effect]:
-    """Return the effects of `position` and `predecessor` on the times of turns.
-
-    A turn's log time, less its arm's median in the process and less its round's median, is grouped
-    by position or predecessor. Orders are nearly balanced, so that neither the arms nor the other
-    effect confound the groups. The size is the largest difference between two groups' medians; the
-    test is Kruskal and Wallis's. An effect with too few turns is left out.
-    """
-    left = np.log(rounds.throughput)
-    left[(~np.isnan(left)).sum(axis=1) < 2] = np.nan  # noqa: PLR2004 (an arm alone in its round)
-    for process in np.unique(rounds.attempt):
-        own = rounds.attempt == process
-        left[own] -= nan_quantiles(left[own].T, [0.5])[:, 0]
-    left -= nan_quantiles(left, [0.5])
-    by = {"position": rounds.position, "predecessor": rounds.predecessor}
-    return {name: found for name, own in by.items() if (found := _group_effect(left, own))}
-
-
-def _group_effect(left: NDArray[np.float64], by: NDArray[np.float64]) -> Effect | None:
-    known = ~(np.isnan(left) | np.isnan(by))
-    every = (left[known & (by == one)] for one in np.unique(by[known]))
-    groups = [own for own in every if len(own) >= _FEWEST_TURNS]
-    if len(groups) < 2 or not np.ptp(np.concatenate(groups)):  # noqa: PLR2004
-        return None
-    medians = [np.median(own) for own in groups]
-    return Effect(float(np.ptp(medians)), float(scipy.stats.kruskal(*groups).pvalue))
 
 
 @dataclass(frozen=True)

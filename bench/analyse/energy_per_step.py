@@ -55,12 +55,11 @@ def figures(energy: Mapping[tuple[str, str], Usage], cell: Row, baseline: str) -
     used = energy.get((cell["block"], cell["implementation"]))
     if cell["status"] != "ok" or used is None:
         return {}
-    units, joules = cell["units_per_step"], used["joules"]
+    joules = used["joules"]
     own = {
         "joules_per_step": joules,
         "joules_error": joules * used["error"],
-        "joules_per_unit": joules / units,
-        "units_per_joule": units / joules,
+        "joules_per_unit": joules / cell["units_per_step"],
         "watts": used["watts"],
     }
     other = energy.get((cell["block"], baseline))

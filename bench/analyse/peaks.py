@@ -97,20 +97,17 @@ def roofline(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, flo
 
     `cell` is a row of that table, with its times; `machine` has the ceilings of its hardware.
     """
-    flops, moved, sent = (cell[of] for of in ("compiled_flops", "accessed_bytes", "wire_bytes"))
+    flops, moved = cell["compiled_flops"], cell["accessed_bytes"]
     if flops < LEAST * cell["model_flops"]:
         flops = math.nan
     intensity = flops / moved if moved > 0 else math.nan
     reached = flops / cell["step_s"] / cell["devices"]
-    roof = rate = math.nan
-    if machine is not None:
-        rate = machine["all_reduce_bytes"] or math.nan
-        if not math.isnan(intensity):
-            roof = min(machine["matmul_flops"], intensity * machine["memory_bytes"])
+    roof = math.nan
+    if machine is not None and not math.isnan(intensity):
+        roof = min(machine["matmul_flops"], intensity * machine["memory_bytes"])
     return {
         "intensity": intensity,
         "device_flops": reached,
         "roof_flops": roof,
         "roof": reached / roof if roof > 0 else math.nan,
-        "communication_s": sent / rate if sent else 0.0,
     }

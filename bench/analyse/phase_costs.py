@@ -41,7 +41,7 @@ def _input_cost(block: Comparison, cell: Mapping[str, Any], way: str) -> dict[st
         "step_s": cell["step_s"] * ratio["ratio"],
         **ratio,
         "verdict": claim.verdict.word if claim else None,
-        **dict.fromkeys(("wait_s", "starved_s", "latency_wait_s"), math.nan),
+        **dict.fromkeys(("wait_s", "starved_s"), math.nan),
         **block.waits.get(arm, {}),
     }
 
@@ -57,7 +57,7 @@ def checkpoint_costs(
     Columns, NaN where there is no figure:
 
     - `cell`, `implementation`; `what`: `save, async` or `restore on data=2`; the `reason` why there
-      are no figures, if any; `repetitions`; `file_system`.
+      are no figures, if any; `repetitions`.
     - Median, least and most seconds over repetitions (`_s`, `_least_s`, `_most_s`): `total` until
       all is saved or restored, `blocking`, the part of a save that blocks training, and
       `step_during`, a step during an asynchronous save; `step_before_s`, a step before it.
@@ -83,7 +83,6 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
         "state_bytes": float(checkpoint["state_bytes"]),
         "stored_bytes": float(checkpoint["stored_bytes"]),
         **dict.fromkeys(("bytes_a_second", "device_bytes", "seen_bytes"), math.nan),
-        "file_system": checkpoint["file_system"],
     }
     if checkpoint["reason"]:
         yield common

@@ -3,7 +3,6 @@
 Every ratio is B over A: below 1, B is faster.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -24,21 +23,10 @@ NOTABLE = 0.01
 
 Kind = Literal["machine", "versions", "environment", "code", "sources", "options"]
 
-OPTIONS = {
-    "baseline": "Baseline",
-    "launches": "Launches",
-    "rounds": "Rounds",
-    "seconds": "Seconds per launch",
-    "margin": "Margin",
-    "target_ci": "Target interval",
-    "budget": "Budget in seconds",
-    "inputs": "Input arms",
-    "ablations": "Ablated parts",
-    "isolated": "Isolated",
-    "checkpoints": "Checkpoints",
-    "profile_steps": "Profiled steps",
-    "train_steps": "Trained steps",
-}
+OPTIONS = (
+    *("baseline", "launches", "rounds", "seconds", "margin", "target_ci", "budget", "inputs"),
+    *("ablations", "isolated", "checkpoints", "profile_steps", "train_steps"),
+)
 """Resolved options that affect how a cell is measured or judged. Workloads, meshes, batches,
 precisions and implementations are part of a cell's name instead."""
 
@@ -104,17 +92,10 @@ class RunComparison:
     """Block by block, in the same order."""
     ended: list[tuple[Row, Row]]
     """Cells that ended differently, in A and in B."""
-    only: dict[tuple[str, str], list[Row]]
-    """Cells of one run only, by that run (`A` or `B`) and by what the other run lacks."""
-    untimed: int
-    """Number of cells that have no time in either run, with the same status in both."""
+    only: dict[str, list[Row]]
+    """Cells of one run only, by that run: `A` or `B`."""
     table: pd.DataFrame
     """One row per cell of either run, as in `compare.csv`."""
-
-    @property
-    def same_run(self) -> bool:
-        """Whether both are the same run."""
-        return self.a.manifest == self.b.manifest
 
 
 def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
@@ -143,8 +124,10 @@ def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
         blocks=list(blocks.values()),
         changes=changes,
         ended=[(one, other) for one, other in both if one["status"] != other["status"]],
-        only=_only("A", cells_a, cells_b, "B") | _only("B", cells_b, cells_a, "A"),
-        untimed=sum(one["status"] == other["status"] != "ok" for one, other in both),
+        only={
+            run: [cell for name, cell in own.items() if name not in others]
+            for run, own, others in (("A", cells_a, cells_b), ("B", cells_b, cells_a))
+        },
         table=_table(cells_a, cells_b, changes),
     )
 
@@ -183,28 +166,6 @@ def _change(
         verdict=decide(against or step, alpha, margin),
         source="baseline" if against else "step time",
     )
-
-
-def _only(
-    run: str, own: Mapping[str, Row], others: Mapping[str, Row], other: str
-) -> dict[tuple[str, str], list[Row]]:
-    """Group cells that the other run lacks by the first of their parts that it lacks altogether."""
-    has = {part for cell in others.values() for part in _parts(cell)}
-    groups: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-    for name, cell in own.items():
-        if name not in others:
-            lacks = (f"{other} has no {part}" for part in _parts(cell) if part not in has)
-            groups[run, next(lacks, f"{other} has other cells of the block")].append(cell)
-    return groups
-
-
-def _parts(cell: Row) -> list[str]:
-    """Name the parts of a cell: the implementation first, the block last."""
-    return [
-        f"implementation {cell['implementation']}",
-        f"workload {cell['workload']}-{cell['size']}",
-        *(f"{part} {cell[part]}" for part in ("options", "mesh", "batch", "block")),
-    ]
 
 
 def _table(
@@ -257,8 +218,10 @@ def _recorded(manifest: Manifest) -> dict[Kind, Mapping[str, Any]]:
         "environment": manifest["environment"],
         "code": {"Commit": f"{git.get('commit') or UNKNOWN}{changes}"},
         "options": {
-            title: numbers.percent(float(value)) if key in shares else _listed(value)
-            for key, title in OPTIONS.items()
+            key.replace("_", " ").capitalize(): numbers.percent(float(value))
+            if key in shares
+            else _listed(value)
+            for key in OPTIONS
             if (value := manifest["config"].get(key)) is not None and (value or key in shares)
         },
     }

@@ -12,8 +12,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.signed_rank import nan_quantiles
-
 Figure = Literal["throughput", "latency"]
 
 
@@ -29,11 +27,6 @@ class Rounds:
     latency: NDArray[np.float64]
     """Like `throughput`, but waiting for the devices after every step; identical to it where the
     throughput span is a single step."""
-    position: NDArray[np.float64]
-    """(rounds, arms): place of the turn in its round, from 0."""
-    predecessor: NDArray[np.float64]
-    """(rounds, arms): index in `arms` of the arm that ran just before. NaN for the first turn of a
-    round, which follows the harness's own work."""
 
     @classmethod
     def of(cls, samples: pd.DataFrame) -> Self:
@@ -54,15 +47,11 @@ class Rounds:
         throughput = samples["throughput_ns"].to_numpy(float) / 1e9 / steps
         latency = samples["latency_ns"].to_numpy(float) / 1e9
         latency = np.divide(latency, waited, out=throughput.copy(), where=waited > 0)
-        position = samples["position"].to_numpy(float)
-        predecessor = pd.Index(arms).get_indexer(samples["predecessor"])
         return cls(
             arms=tuple(arms.tolist()),
             attempt=keys // longest,
             throughput=table(throughput),
             latency=table(latency),
-            position=table(position),
-            predecessor=table(np.where((position == 0) | (predecessor < 0), np.nan, predecessor)),
         )
 
     def seconds(self, arm: str) -> NDArray[np.float64]:
@@ -119,8 +108,7 @@ class Spread(NamedTuple):
 
 def spreads(rounds: Rounds, figure: Figure) -> dict[str, Spread]:
     """Return the median and quartiles of every arm that has samples."""
-    seconds = getattr(rounds, figure).T
-    quantiles = nan_quantiles(seconds, [0.5, 0.25, 0.75])
-    counts = (~np.isnan(seconds)).sum(axis=1)
-    each = zip(rounds.arms, *quantiles.T.tolist(), counts.tolist(), strict=True)
+    seconds = pd.DataFrame(getattr(rounds, figure))
+    quantiles = seconds.quantile([0.5, 0.25, 0.75]).to_numpy().tolist()
+    each = zip(rounds.arms, *quantiles, seconds.count().tolist(), strict=True)
     return {arm: Spread(*values) for arm, *values in each if values[-1]}

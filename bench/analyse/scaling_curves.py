@@ -72,16 +72,6 @@ class Scaling:
         return np.column_stack([devices, best * share])
 
     @cached_property
-    def communication_bound(self) -> NDArray[np.float64]:
-        """The smallest communication time of any implementation, at the measured rate.
-
-        (meshes, 2): devices, and seconds per step; empty unless it is known on two meshes.
-        """
-        known = self.points[self.points["communication_s"] > 0]
-        least = known.groupby("devices")["communication_s"].min().reset_index().to_numpy(float)
-        return least if len(least) > 1 else least[:0]
-
-    @cached_property
     def oversubscribed_from(self) -> float | None:
         """The number of devices above which devices share cores; 0 if they do on all meshes.
 

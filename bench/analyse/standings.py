@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from itertools import combinations, compress
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse.process_spread import ASSUMED, Spreads
 from bench.analyse.ratio_intervals import log_intervals
 from bench.analyse.sample_rounds import Rounds
-from bench.analyse.signed_rank import nan_quantiles
 from bench.records.grouping import grouped
 
 
@@ -111,8 +111,8 @@ def _logs(
     present = (~np.isnan(columns)).astype(int)
     kept = ((present.T @ present > 0).sum(axis=1) > 1) | (len(arms) == 1)
     names = [*compress(known, kept)]
-    typical = np.log(nan_quantiles(columns[:, kept].T, [0.5]))
-    middle, high = typical - typical.T, np.where(np.eye(len(names)), 0, math.inf)
+    typical = np.log(pd.DataFrame(columns[:, kept]).median().to_numpy(float))
+    middle, high = typical[:, np.newaxis] - typical, np.where(np.eye(len(names)), 0, math.inf)
     pairs, count = [*combinations(names, 2)], max(1, len(names) - 1)
     alphas = [errors.get(frozenset(pair), alpha) / count for pair in pairs]
     found = log_intervals(rounds, pairs, alphas, process).T

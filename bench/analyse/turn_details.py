@@ -1,8 +1,7 @@
-"""Figures of turns beside their times: waits for input, slow processes, throttling, the host."""
+"""Figures of turns beside their times: waits for input, slow processes, throttling."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,21 +12,12 @@ def input_waits(samples: pd.DataFrame) -> dict[str, dict[str, float]]:
 
     `wait_s` is the time from the host's request for the batch until it could launch the step. Where
     steps follow without a pause, devices may still be busy with earlier ones; `starved_s` bounds
-    the part in which they were idle for lack of input. `latency_wait_s` is like `wait_s`, where
-    devices finish each step before the host requests the next batch.
+    the part in which they were idle for lack of input.
     """
-    names = ["input_wait_ns", "input_starved_ns", "input_latency_wait_ns"]
-    rows = samples[["arm", "steps", "latency_steps", *names]].dropna()
-    wait, starved, latency_wait = (rows[name].astype(float) for name in names)
-    # A throughput span of a single step is also the latency span; there is no separate one.
-    waits = {
-        "wait_s": wait / rows["steps"],
-        "starved_s": starved / rows["steps"],
-        "latency_wait_s": (latency_wait / rows["latency_steps"]).where(
-            rows["latency_steps"] > 0, wait / rows["steps"]
-        ),
-    }
-    medians = pd.DataFrame(waits).groupby(rows["arm"]).median() / 1e9
+    columns = {"input_wait_ns": "wait_s", "input_starved_ns": "starved_s"}
+    rows = samples[["arm", "steps", *columns]].dropna()
+    waits = rows[[*columns]].astype(float).div(rows["steps"], axis=0).rename(columns=columns)
+    medians = waits.groupby(rows["arm"]).median() / 1e9
     return {str(arm): dict(own) for arm, own in medians.iterrows()}
 
 
@@ -50,77 +40,28 @@ def straggling(samples: pd.DataFrame) -> dict[str, dict[str, float]]:
     return found
 
 
-@dataclass(frozen=True)
-class ThrottledArm:
-    """The turns of an arm in a block at whose end a GPU's clock was held down.
+class Throttling(NamedTuple):
+    """A run's turns at whose end a GPU's clock was held down; they count like others."""
 
-    They are marked, and count like others. Samples have the marks in the column `boards_throttled`:
-    the limits in force, separated by `; `.
-    """
-
-    block: str
-    arm: str
+    throttled: int
     turns: int
     """All turns whose limits are known."""
-    throttled: int
-    """Turns with at least one limit."""
     reasons: dict[str, int]
-    """Turns by limit, such as `heat`; most frequent first. A turn may have several."""
-
-
-@dataclass(frozen=True)
-class Throttling:
-    """Throttled turns of a run."""
-
-    arms: tuple[ThrottledArm, ...]
-    """Arms that have any, the most affected first."""
-    reading_s: float
-    """Median time of reading the boards after a turn, outside the timed spans."""
+    """Throttled turns by limit, such as `heat`; most frequent first. A turn may have several."""
+    block: str
+    """Where an arm has the most of them."""
+    arm: str
 
 
 def throttling(samples: pd.DataFrame) -> Throttling | None:
-    """Count throttled turns; None if no board was read."""
-    known = samples[samples["boards_throttled"].notna()]
-    if known.empty:
-        return None
-    arms = []
-    for (block, arm), marks in known.groupby(["block", "arm"], sort=False)["boards_throttled"]:
-        limited = [mark for mark in marks if mark]
-        reasons = dict(Counter(word for mark in limited for word in mark.split("; ")).most_common())
-        if limited:
-            arms.append(ThrottledArm(str(block), str(arm), len(marks), len(limited), reasons))
-    arms.sort(key=lambda one: (-one.throttled / one.turns, one.block, one.arm))
-    return Throttling(tuple(arms), float(known["boards_read_ns"].median()) / 1e9)
+    """Count throttled turns; None if there are none.
 
-
-def timeline(samples: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Return one row per round of a run's samples, in chronological order; `baselines` is by block.
-
-    Columns: `minutes` since the first round, `launch`, the baseline's step time `relative` to its
-    median over the block, the shares of all cores' time that other processes (`foreign`) and other
-    guests (`steal`) had, and the cores' mean frequency, `mhz`; NaN where unknown. The system counts
-    in ticks of 10 ms, so a short round's shares are rough, and `foreign` may come out below 0:
-    average them.
+    Samples mark them in the column `boards_throttled`: the limits in force, separated by `; `.
     """
-    key = ["block", "launch", "attempt", "round"]
-    # If no system reports a frequency, the column is of objects, whose mean pandas takes slowly.
-    samples = samples.astype({"host_mhz": float})
-    host = samples.groupby(key, sort=False).agg(
-        at=("at", "min"),
-        available=("host_cores_s", "sum"),
-        foreign=("host_foreign_s", "sum"),
-        steal=("host_steal_s", "sum"),
-        mhz=("host_mhz", "mean"),
-    )
-    available = host["available"].astype(float).where(host["available"] > 0)
-    own = samples[samples["arm"] == samples["block"].map(baselines)]
-    seconds = own["throughput_ns"] / own["steps"]
-    relative = seconds / seconds.groupby(own["block"]).transform("median")
-    table = host.assign(
-        minutes=(host["at"] - host["at"].min()) / 60,
-        relative=pd.Series(relative.to_numpy(), index=pd.MultiIndex.from_frame(own[key])),
-        foreign=host["foreign"] / available,
-        steal=host["steal"] / available,
-    )
-    columns = ["minutes", "launch", "relative", "foreign", "steal", "mhz"]
-    return table.sort_values("at", kind="stable").reset_index()[columns]
+    known = samples[samples["boards_throttled"].notna()]
+    held = known[known["boards_throttled"] != ""]
+    if held.empty:
+        return None
+    reasons = Counter(word for mark in held["boards_throttled"] for word in mark.split("; "))
+    block, arm = held[["block", "arm"]].value_counts().index[0]
+    return Throttling(len(held), len(known), dict(reasons.most_common()), block, arm)

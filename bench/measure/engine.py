@@ -100,13 +100,6 @@ class Engine:
         ):
             raise BadInput([f"--run: {fault}"])
 
-    def kept(self, block: Block, arms: Sequence[str]) -> int:
-        """Count the arms whose proof and programs a first launch would find in the user's cache."""
-        if self.options.cold or self.bases is not None or self.catalogue["processes"] > 1:
-            return 0
-        keys = proof_cache.entry_keys(self._contents, block, arms)
-        return sum(user_cache.has(keys[name]) for name in arms if name in keys)
-
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.
 

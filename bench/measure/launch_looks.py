@@ -5,17 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from bench.analyse.verdicts import Claim
 from bench.measure.schedule import Schedule
-from bench.records.arms import ABLATIONS, TWIN, implementation_of, is_ablated, own_arms
+from bench.records.arms import TWIN, is_ablated
 from bench.records.cells import Block
 from bench.records.messages import LookEvent
 from bench.records.rows import Look, SampleRow
 
 EXTENSION = 0.5
 """Extra turns granted where they probably decide, as a share of a launch's planned turns."""
-
-SHARE_MARGIN = 0.02
-"""An ablated arm leaves the rounds once the 95 % interval of its share of the step has no larger
-half-width than this, as a fraction of the step. It takes no part in the block's error rate."""
 
 
 class LaunchLooks:
@@ -31,14 +27,13 @@ class LaunchLooks:
         self._progress = 1.0
         self._settled: set[str] = set()
         self._opponents: Mapping[str, str] = {}
-        self._widths: dict[str, float] = {}
-        """Half-widths of ablated arms' intervals at the last look, over SHARE_MARGIN."""
 
     def arms_to_continue(self, event: LookEvent) -> list[str]:
         """List the arms that need more rounds, and the arms they are compared with.
 
-        After the planned turns, only arms that EXTENSION would probably settle need more; none does
-        if another launch is planned, because this one has no more error to spend.
+        Beside ablated arms, all need the planned turns. After these, only arms that EXTENSION would
+        probably settle need more; none does if another launch is planned, because this one has no
+        more error to spend.
         """
         rows, self._progress = event["rows"], event["progress"]
         self._state.programs |= event.get("programs", {})
@@ -47,20 +42,18 @@ class LaunchLooks:
         late = self._progress >= 1
         # If a worker died after a look, its successor takes none, and the alpha spent is lost.
         claims = self._look(rows) if len(self._attempts) == 1 else {}
-        if (late and not self._last) or not (claims or self._widths):
+        if (late and not self._last) or not claims:
             return [] if late or (self._schedule.sharing and not self._opponents) else arms
+        if not late and any(map(is_ablated, arms)):
+            return arms
         # Rounds cannot compare an arm that is measured alone.
         needed = {arm for arm in arms if arm in claims and claims[arm].ratio.paired}
         needed -= self._settled
-        shares = {arm: width for arm, width in self._widths.items() if arm not in self._settled}
         if late:
             left = (1 + EXTENSION) / self._progress
             undecided = {arm: claims[arm] for arm in needed if claims[arm].to_decide > 0}
             needed = self._decidable(undecided, len(rows) * (left - 1))
-            shares = {a: w for a, w in shares.items() if w**2 <= left}
-        beside = {self._opponents[arm] for arm in needed} | ({TWIN} if needed else set())
-        beside |= set(map(implementation_of, shares))
-        needed |= shares.keys() & set(arms)
+        beside = {TWIN, *(self._opponents[arm] for arm in needed)}
         return [arm for arm in arms if arm in needed | beside] if needed else []
 
     def _decidable(self, undecided: Mapping[str, Claim], turns: float) -> set[str]:
@@ -91,17 +84,12 @@ class LaunchLooks:
         progress = (len(self._state.launches) + done) / schedule.plan.launches
         self._opponents = schedule.opponents(self._block, samples)
         alpha = self._spending.look(rounds, progress, schedule.family(self._opponents))
-        if not self._opponents and not any(is_ablated(row["arm"]) for row in rows):
+        if not self._opponents:
             return {}
-        found = schedule.compared(self._block, samples, self._opponents, self._spending.looks)
-        claims, settled, paired, spreads = found
+        looks = self._spending.looks
+        claims, settled = schedule.compared(self._block, samples, self._opponents, looks)
         if alpha:
-            from bench.analyse.ratio_intervals import ratios  # noqa: PLC0415 (needs scipy)
-
-            shares = ratios(paired, own_arms(paired.arms, ABLATIONS), spreads).items()
-            self._widths = {a: r.value * r.half_width() / SHARE_MARGIN for a, r in shares}
-            narrow = {arm for arm, width in self._widths.items() if width <= 1}
-            self._settled = settled | narrow  # an arm that is undecided again comes back
+            self._settled = settled  # an arm that is undecided again comes back
             decided = sorted(arm for arm, one in claims.items() if one.verdict.decided)
             self._spending.looks[-1] |= {"settled": sorted(self._settled), "decided": decided}
         return claims

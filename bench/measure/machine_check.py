@@ -31,9 +31,6 @@ SHOWN = (
 LOWERED = 0.98
 """Share of its default below which a board's power limit counts as lowered."""
 
-_MOST_LINKS = 18
-"""NVLinks of the newest kind of board."""
-
 USUAL_MEMORY = 0.05
 """Share of a board's memory above which another process is taken to hold some of it."""
 
@@ -159,8 +156,6 @@ def _of_board(board: Board) -> Iterator[str]:
         yield f"{bytes_(used)} of its memory is in use, so timings will be unreliable"
     if board["throttled"]:
         yield f"its clock is held down now by {board['throttled'].replace('; ', ' and ')}"
-    if board["uncorrected"]:
-        yield f"{count(board['uncorrected'], 'memory error')} could not be corrected: reset it"
     if board["divided"]:
         yield "MIG is enabled; published peaks and energy readings cover the whole board"
     if board["shared"] is False:
@@ -209,11 +204,8 @@ def read_boards() -> Gpus:
 
 def _board(handle: Any) -> Board:
     ask, watts = partial(nvml.ask, handle), partial(nvml.watts, handle)
-    memory, ecc, mig = ask("MemoryInfo"), ask("EccMode"), ask("MigMode")
+    memory, mig, processes = ask("MemoryInfo"), ask("MigMode"), ask("ComputeRunningProcesses")
     persistent, mode = ask("PersistenceMode"), ask("ComputeMode")
-    generation, lanes = ask("CurrPcieLinkGeneration"), ask("CurrPcieLinkWidth")
-    processes = ask("ComputeRunningProcesses")
-    errors = ask("TotalEccErrors", nvml.UNCORRECTED, nvml.VOLATILE) if ecc and ecc[0] else None
     return Board(
         **nvml.state(handle),
         name=str(ask("Name")),
@@ -222,12 +214,8 @@ def _board(handle: Any) -> Board:
         most_mhz=ask("MaxClockInfo", nvml.SM),
         limit_w=watts("EnforcedPowerLimit"),
         default_limit_w=watts("PowerManagementDefaultLimit"),
-        ecc=None if ecc is None else bool(ecc[0]),
-        uncorrected=errors,
         persistent=None if persistent is None else bool(persistent),
         shared=None if mode is None else mode == nvml.SHARED,
         divided=None if mig is None else bool(mig[0]),
-        links=sum(bool(ask("NvLinkState", number)) for number in range(_MOST_LINKS)),
-        pcie=f"{generation} x{lanes}" if generation and lanes else "",
         processes=None if processes is None else len(processes),
     )

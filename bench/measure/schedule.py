@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bench.analyse.verdicts import Claim
 from bench.plan.base_revisions import Bases
 from bench.plan.matrix import Plan
-from bench.records.arms import ABLATIONS, INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
+from bench.records.arms import INPUT_WAYS, TWIN, implementation_of, own_arms, versions_of
 from bench.records.cells import Block
 from bench.records.messages import HOST_LOST, repeated_s
 from bench.records.rows import Ceilings, CellRow, Look, SampleRow
@@ -74,7 +74,7 @@ class BlockState:
     def waiting(self) -> set[str]:
         """Implementations with an unsettled arm beside their own, which is compared with them."""
         sampled, settled = {row["arm"] for row in self.samples}, self._settled_arms
-        beside = own_arms(sampled, (*INPUT_WAYS, *ABLATIONS)) | versions_of(sampled)
+        beside = own_arms(sampled, INPUT_WAYS) | versions_of(sampled)
         return {name for arm, name in beside.items() if arm not in settled}
 
     @property
@@ -189,12 +189,11 @@ class Schedule:
         samples: Sequence[SampleRow],
         opponents: Mapping[str, str],
         looks: Sequence[Look],
-    ) -> tuple[dict[str, Claim], set[str], Rounds, Spreads]:
+    ) -> tuple[dict[str, Claim], set[str]]:
         """Compare arms of a block with their opponents; arms with equal programs are the same.
 
         All comparisons of a block share the errors of its looks (see alpha_of); in a gate, those of
-        the run do. Returns the claims, the arms that are settled, the samples in rounds, and the
-        spreads between launches.
+        the run do. Returns the claims, and the arms that are settled.
         """
         # Imported here because they load slowly, and planning a run does not need them.
         import pandas as pd  # noqa: PLC0415
@@ -220,7 +219,7 @@ class Schedule:
         enough = {arm for arm, one in claims.items() if self.is_enough(one)}
         of_pairs = {frozenset((arm, opponents[arm])): error for arm, error in errors.items()}
         needed = self.contenders(rounds, process, programs, alpha_of("", looks), of_pairs)
-        return claims, enough - needed, rounds, process
+        return claims, enough - needed
 
     def family(self, opponents: Mapping[str, str]) -> float:
         """Return the number of comparisons among which the error of a block's looks is divided."""
@@ -286,7 +285,7 @@ class Schedule:
             opponents = self.opponents(block, state.samples)
             more = state.seconds <= left_s and len(state.launches) < MAX_LAUNCHES
             if state.looks and opponents and more:
-                claims, settled, *_ = self.compared(block, state.samples, opponents, state.looks)
+                claims, settled = self.compared(block, state.samples, opponents, state.looks)
                 for arm, claim in claims.items():
                     if claim.ratio.error and arm not in settled:
                         widths[block] = max(widths.get(block, 0.0), claim.ratio.error)

@@ -21,7 +21,6 @@ from bench.plan.presets import SILENCE_S
 from bench.records.arms import TWIN, implementation_of
 from bench.records.cells import Block, Cell
 from bench.records.git_files import shipped_implementations
-from bench.records.host import load_average
 from bench.records.messages import UNFINISHED, Job, LookEvent, PhaseEvent, Place, WorkerSettings
 from bench.records.rows import BlockRow, Ceilings, CellRow, Cells, LossRow, SampleRow, block_fields
 from bench.records.statuses import Status
@@ -103,8 +102,6 @@ class Launch:
             "ceilings": None,
             **nothing,
             **(report.block or {}),
-            "load_before": report.load_before,
-            "load_after": load_average(),
         }
         rows = [cast("CellRow", {**row, "attempt": report.attempt}) for row in cells]
         own = cast("BlockRow", block)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from bench.measure.processes.group import FORGED, End, Group, Process
-from bench.records.host import load_average
 from bench.records.messages import Phase
 from bench.records.printable import ending, readable
 from bench.records.rows import BlockRow, CellRow, LossRow, SampleRow
@@ -38,7 +37,6 @@ class WorkerReport:
     processes: int
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    load_before: float = field(default_factory=load_average)
     phase: str = ""
     arm: str = ""
     cells: dict[str, CellRow] = field(default_factory=dict)
@@ -115,7 +113,7 @@ class WorkerReport:
             self.status, self.reason = self._failed_alone["status"], end.late
         elif end.late:
             self.status = "crashed" if end.late.startswith(FORGED) else "timeout"
-            self.reason = "; ".join([end.late + during, *end.notes])
+            self.reason = end.late + during
         else:
             self._diagnose(end, group.processes[end.rank], during)
         # A worker sends its measurements before the phases after the rounds begin.

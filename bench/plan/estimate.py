@@ -1,21 +1,24 @@
 """Estimates of the duration of launches, from stored runs or else from a rough model.
 
 A launch starts a worker, proves and compiles its arms, measures them in rounds, and may have phases
-after these. Earlier runs of the workload give the time of each part, on this machine if there are
-any. Constants are for a workload that has never run; they come from a two-core CPU host, and are
-scaled by how long other workloads took on this machine.
+after these. The newest run of the workload on this machine gives the time of each part. Constants
+are for a workload that has never run here; they come from a two-core CPU host.
 """
 
 import contextlib
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
+from bench.plan.margins import runs_here
 from bench.plan.matrix import Plan
 from bench.records import store
 from bench.records.arms import TWINS
 from bench.records.cells import Block
-from bench.records.messages import STAGE_OF, Stages
+from bench.records.grouping import grouped
+from bench.records.messages import STAGE_OF, Catalogue
 
 WORKER_START_S = 3.0
 """Start of interpreter and devices, imports, the workload, ceilings and the gate's reference."""
@@ -48,120 +51,78 @@ CHECKPOINT_S = 3.0
 """Seconds to save and restore the state of one arm repeatedly in one mode."""
 
 
-@dataclass
-class PastLaunches:
-    """Totals over stored launches of a workload: counts, and the seconds that they took."""
+class LaunchTimes(NamedTuple):
+    """Seconds of the parts of a launch."""
 
-    launches: int = 0
-    start_s: float = 0.0
-    arms: float = 0.0
-    """Arms proved, compiled and spot-checked; one with its own processes counts as several."""
-    arms_s: float = 0.0
-    turns: int = 0
-    """Turns that were measured; `turns_s` is their time if every span had only one step."""
-    turns_s: float = 0.0
+    start: float
+    arm: float
+    """To prove and compile an arm, on average."""
+    turn: float
+    """An arm's shortest turn, of one step per span."""
 
 
-Key = tuple[str, bool]
-"""A workload with its size, and whether its proofs and programs were new."""
+Kind = tuple[str, bool, bool]
+"""A workload with its size; whether the launch is a block's first one, which proves and compiles
+everything; and whether some arms have processes of their own."""
+
+History = Mapping[Kind, LaunchTimes]
+"""Times of stored launches."""
 
 
-@dataclass
-class History:
-    """Stored launches."""
-
-    of: dict[Key, PastLaunches] = field(default_factory=dict)
-    pace: float = 1.0
-    """Time that arms took on this machine, relative to what the constants say."""
-
-    def arm_s(self, name: str, *, new: bool) -> float:
-        """Return the seconds of an arm's proof and compilation."""
-        for known in (new, not new):
-            past = self.of.get((name, known), PastLaunches())
-            if past.arms:
-                return CACHED ** (known - new) * past.arms_s / past.arms
-        return self.pace * _default_arm_s(name, new)
-
-
-def read_history(reports: Path, platform: str, memory_bytes: int) -> History:
-    """Read the newest stored runs on a platform, preferring those with this host's memory."""
-    here: dict[Key, PastLaunches] = {}
-    elsewhere: dict[Key, PastLaunches] = {}
-    for run in store.newest(reports):
+def read_history(catalogue: Catalogue, reports: Path) -> History:
+    """Read the newest stored runs of this machine."""
+    found: History = {}
+    for run in runs_here(catalogue, reports):
         with contextlib.suppress(KeyError):  # a run without these makes the estimate rougher
-            if run.manifest["platform"] == platform:
-                same = run.manifest["host"]["memory_bytes"] == memory_bytes
-                known = here if same else elsewhere
-                known |= _past(run) | known  # newer runs win
-    took = sum(past.arms_s for past in here.values())
-    default = sum(past.arms * _default_arm_s(*key) for key, past in here.items() if past.arms_s)
-    return History(elsewhere | here, took / default if default else 1.0)
-
-
-def _past(run: store.Run) -> dict[Key, PastLaunches]:
-    arms, kept, apart = Counter[str](), Counter[str](), Counter[str]()
-    for cell in run.cell_rows:
-        kept[cell["attempt"]] += "compiled_in" in cell
-        apart[cell["attempt"]] += "foreign" in cell
-        # Arms with input and ablated ones take turns too; those with a reason do not exist.
-        ways = {**(cell.get("inputs") or {}), **(cell.get("ablations") or {})}
-        beside = sum(not reason for reason in ways.values())
-        arms[cell["attempt"]] += (cell["status"] != "unsupported") * (1 + beside)
-    turns, found = run.turns, dict[Key, PastLaunches]()
-    for row in run.block_rows:
-        if row["seconds"]:
-            every, many = arms[row["attempt"]] + TWINS, apart[row["attempt"]]
-            new = not row["launch"] and 2 * kept[row["attempt"]] < arms[row["attempt"]]
-            key = f"{row['workload']}-{row['size']}", new
-            past, of = found.setdefault(key, PastLaunches()), defaultdict[str, float](float)
-            for phase, seconds in row["seconds"].items():
-                of[STAGE_OF.get(phase, "after")] += seconds
-            past.launches += 1
-            past.start_s += of["start"]
-            past.arms += every - many + many * _arms_apart(key[0]) / (1.0 if new else CACHED)
-            past.arms_s += of["arms"]
-            if row["steps"]:
-                past.turns += turns[row["attempt"]]
-                past.turns_s += of["measure"] / row["steps"]
+            found = {**_times_of(run), **found}  # newer runs win
     return found
 
 
-def _default_arm_s(name: str, new: bool) -> float:
-    of_workload = ARM_S.get(name.partition("-")[0], OTHER_ARM_S)
-    return ARM_S.get(name, of_workload) * (1.0 if new else CACHED)
+def _times_of(run: store.Run) -> History:
+    """Average the launches of each kind."""
+    launches = grouped(_launches(run)).items()
+    return {kind: LaunchTimes(*map(fmean, zip(*each, strict=True))) for kind, each in launches}
 
 
-def _arms_apart(name: str) -> float:
-    """Return how many new arms take as long as one in processes of its own, without a cache."""
-    return 1 + APART_S / _default_arm_s(name, new=True)
+def _launches(run: store.Run) -> Iterator[tuple[Kind, LaunchTimes]]:
+    arms, apart = Counter[str](), Counter[str]()
+    for cell in run.cell_rows:
+        arms[cell["attempt"]] += cell["status"] != "unsupported"
+        apart[cell["attempt"]] += "foreign" in cell
+    turns = run.turns
+    for row in run.block_rows:
+        took, attempt = defaultdict[str, float](float), row["attempt"]
+        for phase, seconds in row["seconds"].items():
+            took[STAGE_OF.get(phase, "after")] += seconds
+        if took:
+            kind = f"{row['workload']}-{row['size']}", not row["launch"], apart[attempt] > 0
+            spans = max(row["steps"] * turns.get(attempt, 0), 1)
+            arm = took["arms"] / (arms[attempt] + TWINS)
+            yield kind, LaunchTimes(took["start"], arm, took["measure"] / spans)
 
 
-def launch_stages(
-    block: Block, arms: int, plan: Plan, history: History, launch: int = 0, kept: int = 0,
-    apart: int = 0,
-) -> Stages:  # fmt: skip
+def launch_seconds(
+    block: Block, arms: int, plan: Plan, history: History, launch: int = 0, apart: int = 0
+) -> float:
     """Estimate a block's launch number `launch`, from 0, with the `arms` arms that can run it.
 
-    The proof and the programs of `kept` of them are cached; `apart` have processes of their own.
+    `apart` of them have processes of their own.
     """
-    name = f"{block.workload}-{block.size}"
-    new = 0.0 if launch or not arms else 1 - kept / arms
-    arm_s = new * history.arm_s(name, new=True) + (1 - new) * history.arm_s(name, new=False)
-    mostly = new > 0.5  # noqa: PLR2004
-    past = history.of.get((name, mostly)) or history.of.get((name, not mostly), PastLaunches())
+    name, first = f"{block.workload}-{block.size}", not launch
+    of_workload = ARM_S.get(block.workload, OTHER_ARM_S)
+    arm_s = ARM_S.get(name, of_workload) * (1.0 if first else CACHED)
+    arm_s += APART_S * apart / (arms + TWINS)
+    times = LaunchTimes(WORKER_START_S, arm_s, TURN_S.get(name, 0.0))
+    for known in (not first, first):
+        if past := history.get((name, known, apart > 0)):
+            times = past._replace(arm=past.arm * CACHED ** (known - first))
     # Arms with input, and ablated ones, are compiled, but not proved again.
     beside = len(plan.worker["inputs"]) + len(plan.worker["ablations"])
-    proved = (arms * (1 + CACHED * beside) + TWINS - apart) * arm_s
-    proved += apart * _arms_apart(name) * history.arm_s(name, new=True)
+    proved = (arms * (1 + CACHED * beside) + TWINS) * times.arm
     # Rounds of a slow step take longer than planned, because a span has at least one step.
-    turn = past.turns_s / past.turns if past.turns else history.pace * TURN_S.get(name, 0.0)
-    least = plan.worker["rounds"] * (arms * (1 + beside) + TWINS) * turn
-    traced = TRACED * history.arm_s(name, new=True) if "trace" in plan.worker["phases"] else 0.0
-    more = traced + history.pace * CHECKPOINT_S * len(plan.modes)
-    return {
-        "start": past.start_s / past.launches if past.launches else WORKER_START_S,
-        "arms": proved,
-        "measure": max(plan.worker["seconds"], least),
-        # Only the first launch has phases after its rounds.
-        "after": 0.0 if launch else arms * more,
-    }
+    least = plan.worker["rounds"] * (arms * (1 + beside) + TWINS) * times.turn
+    seconds = times.start + proved + max(plan.worker["seconds"], least)
+    if first:  # only the first launch has phases after its rounds
+        traced = TRACED * times.arm if "trace" in plan.worker["phases"] else 0.0
+        seconds += arms * (traced + CHECKPOINT_S * len(plan.modes))
+    return seconds

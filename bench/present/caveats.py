@@ -21,7 +21,7 @@ from bench.records.grouping import grouped
 from bench.records.rows import Manifest, is_resumable
 
 NAMED = 8
-"""Limit on the damaged parts of files, or throttled arms, that are listed by name."""
+"""Limit on the damaged parts of files, or blocks without results, that are listed by name."""
 
 FUSED_ATTENTION = r"[^ ,]*fmha[^ ,]*|tpu_custom_call"
 """Names of custom calls that compute attention: cuDNN's on CUDA, and a Pallas kernel on TPU."""
@@ -101,17 +101,13 @@ def busy(blocks: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _throttled(found: Throttling | None) -> str:
-    if found is None or not found.arms:
+    if found is None:
         return ""
-    named = [
-        f"{one.arm} in {one.block} after {one.throttled} of {numbers.count(one.turns, 'turn')} "
-        f"({', '.join(f'{turns} by {why}' for why, turns in one.reasons.items())})"
-        for one in found.arms
-    ]
+    reasons = ", ".join(f"{turns} by {why}" for why, turns in found.reasons.items())
     return (
-        f"A GPU's clock was held down: {_named(named)}. These turns count like others; "
-        "samples.csv marks them. Reading the GPUs took "
-        f"{numbers.si(found.reading_s, 's')} per turn, outside the timed spans."
+        f"A GPU's clock was held down after {found.throttled} of "
+        f"{numbers.count(found.turns, 'turn')} ({reasons}), most often of {found.arm} in "
+        f"{found.block}. These turns count like others; samples.csv marks them."
     )
 
 
@@ -143,30 +139,18 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
 
 
 def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
-    def beyond(effects: str) -> list[tuple[float, str, Comparison]]:
-        """Return the size, the name and the block of sure effects that exceed the margin."""
-        return [
-            (abs(effect.size), name, block)
-            for block in blocks
-            for name, effect in getattr(block, effects).items()
-            if effect.sure and abs(effect.size) > block.margin
-        ]
-
-    if moving := beyond("drifts"):
+    moving = [
+        (abs(drift.size), arm, block)
+        for block in blocks
+        for arm, drift in block.drifts.items()
+        if drift.sure and abs(drift.size) > block.margin
+    ]
+    if moving:
         size, name, where = max(moving, key=itemgetter(0))
         said["Not in a steady state"] = (
             f"{numbers.count(len(moving), 'ratio')} changed within the launches by more than the "
             f"margin; that of {name} in {where.name} changed most, by {numbers.percent(size)}. "
             "Such a ratio averages over a trend."
-        )
-    if effects := beyond("order"):
-        size, by, where = max(effects, key=itemgetter(0))
-        count = numbers.count(len({block.name for _, _, block in effects}), "block")
-        said["The order of turns matters"] = (
-            f"In {count}, the time of a turn depends on its place in the round or on what ran "
-            f"before it by more than the margin; most on its {by} in {where.name}, by "
-            f"{numbers.percent(size)}. Every arm has every place and predecessor about equally "
-            "often, so this favours none, but widens the intervals."
         )
 
 

@@ -146,7 +146,6 @@ ENERGY = (
     Column("joules_per_step", "Energy", "per step, 95 % interval", "J",
            detail=_error("joules_per_step", "joules_error", "J")),
     Column("joules_per_unit", "Energy", "per sample or token", "J"),
-    Column("units_per_joule", "Per joule", "", "significant", detail=lambda cell: cell["unit"]),
     Column("watts", "Power", "mean", "W"),
     Column("energy_ratio", "Energy to baseline", "per step, 95 % interval", "ratio",
            detail=_error("energy_ratio", "energy_ratio_error", "ratio")),

@@ -5,7 +5,6 @@ Its sentences are about the runs' differences, the changes of cells, and reasons
 
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +73,7 @@ class Group(NamedTuple):
     a: str
     """How they ended in A, or the only run that has them."""
     b: str
-    """How they ended in B, or what the other run lacks."""
+    """How they ended in B; empty if only one run has them."""
     number: int
     cells: list[str]
     """One line per block: `block: implementation, implementation`."""
@@ -113,10 +112,11 @@ def endings(compared: RunComparison) -> list[Group]:
 
 
 def unmatched(compared: RunComparison) -> list[Group]:
-    """Group the cells of only one run by what the other lacks."""
+    """Group the cells of only one run by that run."""
     return [
-        Group(run, absence, len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
-        for (run, absence), cells in compared.only.items()
+        Group(run, "", len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
+        for run, cells in compared.only.items()
+        if cells
     ]
 
 
@@ -159,7 +159,6 @@ def content(compared: RunComparison) -> dict[str, Any]:
     ]
     sides = Column("a", "A"), Column("b", "B")
     name = Column("name", "", detail=lambda row: item(row, "kind"))
-    absent = Column("a", "Only in"), Column("b", "Because"), CELLS
     folders = (compared.a.directory, compared.b.directory)
     names = (one.name if one.parent == REPORTS else one.as_posix() for one in folders)
     options = (*names, "--margin", f"{100 * compared.margin:g}")
@@ -169,7 +168,7 @@ def content(compared: RunComparison) -> dict[str, Any]:
         "setting": setting(compared),
         "apart": APART,
         "tally": tally(compared),
-        "basis": basis(compared),
+        "margin": numbers.percent(compared.margin),
         "runs": Table("The two runs, and everything recorded that differs", (name, *sides), facts),
         "caveats": caveats(compared),
         "blocks": blocks(compared),
@@ -177,7 +176,7 @@ def content(compared: RunComparison) -> dict[str, Any]:
             "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
         ),
         "missing": Table(
-            "Cells of one run only, and what the other lacks", absent, unmatched(compared)
+            "Cells of one run only", (Column("a", "Only in"), CELLS), unmatched(compared)
         ),
         "command": f"{PROGRAM} compare {shlex.join(options)}",
     }
@@ -200,19 +199,17 @@ def show(console: Console, compared: RunComparison) -> None:
         console.print(Text("\nended differently", style="yellow"))
         _list(console, (f"A {group.a}", f"B {group.b}"))
         _list(console, group.cells)
-    if missing := unmatched(compared):
-        console.print(Text("\nin one run only", style="yellow"))
-        _list(console, [f"{g.a}: {numbers.count(g.number, 'cell')}; {g.b}" for g in missing])
     for title, text in caveats(compared).items():
         console.print(Prose(Text.assemble((f"\n{title}. ", "bold"), plain(text))))
     if compared.changes:
-        console.print("", answer, Prose(basis(compared)))
+        console.print("", answer)
 
 
 def _show_changes(console: Console, compared: RunComparison) -> None:
     _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
     console.print(Prose(APART, "dim"))
-    console.print(Text("\nB over A (95 %)", style="bold"))
+    margin = numbers.percent(compared.margin)
+    console.print(Text(f"\nB over A (95 %), margin {margin}", style="bold"))
     for block in blocks(compared):
         terminal.show(console, replace(block, columns=SHORT, facts=()), changes=True)
     if any(change.source == "step time" for change in compared.changes):
@@ -228,10 +225,6 @@ def _list(console: Console, lines: Sequence[str]) -> None:
         console.print(f"  and {len(lines) - SHOWN} more")
 
 
-SAME_RUN = (
-    "A and B are the same run, so there is no difference to find: the intervals show how narrow "
-    "they get where there is none."
-)
 ALIKE = (
     "Both runs have the same machine, versions, environment variables, commit, files and options."
 )
@@ -258,8 +251,6 @@ APART = (
 
 def setting(compared: RunComparison) -> str:
     """Return the differences between the runs, in a sentence for each kind."""
-    if compared.same_run:
-        return SAME_RUN
     if not compared.differences:
         return ALIKE
     verbatim = ("versions", "environment", "sources")  # packages, variables and files
@@ -286,21 +277,9 @@ def tally(compared: RunComparison) -> str:
     ]
     if compared.ended:
         sentences.append(f"{numbers.count(len(compared.ended), 'cell')} ended differently.")
-    if only := Counter(run for (run, _), cells in compared.only.items() for _ in cells):
-        parts = [f"{count} only in {run}" for run, count in only.items()]
+    if parts := [f"{len(cells)} only in {run}" for run, cells in compared.only.items() if cells]:
         sentences.append(f"{listing(parts)}.")
-    if compared.untimed:
-        sentences.append(f"{numbers.count(compared.untimed, 'cell')} without a time in either run.")
     return " ".join(sentences)
-
-
-def basis(compared: RunComparison) -> str:
-    """Return the number of verdicts by what they are based on, and the margin."""
-    counts = Counter[str](change.source for change in compared.changes)
-    words = {"baseline": "ratios to the baseline", "step time": "step times, which are not paired"}
-    parts = [f"{counts[source]} on {what}" for source, what in words.items() if counts[source]]
-    margin = numbers.percent(compared.margin)
-    return f"Verdicts: {listing(parts)}; margin {margin}." if parts else ""
 
 
 def caveats(compared: RunComparison) -> dict[str, str]:
@@ -328,7 +307,7 @@ def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
         )
     runs = {"A": compared.a, "B": compared.b}
     dirty = [name for name, run in runs.items() if run.manifest["git"]["dirty"]]
-    if dirty and not compared.same_run:
+    if dirty:
         said["Uncommitted changes"] = (
             f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "
             "in more than the commits do."

@@ -50,13 +50,11 @@ def _hardware_lines(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _board(board: Board) -> str:
-    """Describe a board in a line: clock, power, temperature, memory, ECC, links and processes."""
+    """Describe a board in a line: clock, power, temperature, memory and processes."""
 
     def known(value: float | None, unit: str) -> str:
         return MISSING if value is None else f"{value:.0f}{unit}"
 
-    joined = f"{board['links']} NVLinks" if board["links"] else f"PCIe {board['pcie'] or MISSING}"
-    ecc = {None: "ECC unknown", True: "ECC on", False: "ECC off"}[board["ecc"]]
     used = board["processes"]
     users = "processes unknown" if used is None else count(used, "process", "processes")
     return "; ".join(
@@ -66,6 +64,6 @@ def _board(board: Board) -> str:
             f"{known(board['power_w'], '')} of {known(board['limit_w'], ' W')}",
             known(board["temperature_c"], " °C"),
             f"{bytes_(board['used_bytes'])} of {bytes_(board['memory_bytes'])} used",
-            *(ecc, joined, users),
+            users,
         )
     )

@@ -74,7 +74,6 @@ def content(
         "environment": run_environment.environment(manifest, found),
         "endings": run_tables.endings(cells),
         "tables": data["tables"],
-        "timed": not found.timeline.empty,
         "guide": reading_guide(traces=bool(found.traces), losses=bool(found.losses)),
         "projected": projected,
         "licence": vega_plot.LICENCE,

@@ -17,7 +17,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from bench.analyse import block_ratios, loss_curves
@@ -39,9 +38,6 @@ from bench.records.trace_rows import TraceRow
 
 MOST_ROUNDS = 200
 """Limit on a block's rounds whose samples the page has, evenly spaced; samples.csv has all."""
-
-MOST_MOMENTS = 1000
-"""Limit on the moments of the run's timeline, each a median over rounds."""
 
 MOST_STEPS = 200
 """Limit on the points of a loss curve, evenly spaced; losses.csv has every step."""
@@ -118,7 +114,6 @@ class _PageData:
             "causes": causes,
             "programs": self._programs(),
             "losses": self._losses(),
-            "timeline": _timeline(found.timeline),
         }
 
     def _figures(self, cells: Sequence[Row]) -> Columns:
@@ -170,7 +165,6 @@ class _PageData:
                 "slug": curve.slug,
                 "cell": [self.of_cell[name] for name in curve.points["cell"]],
                 "ideal": curve.ideal.tolist(),
-                "communication": curve.communication_bound.tolist(),
                 "over": curve.oversubscribed_from,
                 **{
                     name: shortened(curve.points[name].tolist())
@@ -310,12 +304,3 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
 
 def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None]:
     return shortened(values[place] if place < len(values) else None for place in places)
-
-
-def _timeline(rounds: pd.DataFrame) -> Columns:
-    if rounds.empty:
-        return {}
-    names = ["minutes", "relative", "foreign", "steal", "mhz"]
-    groups = np.arange(len(rounds)) * min(len(rounds), MOST_MOMENTS) // len(rounds)
-    shown = rounds[names].astype(float).groupby(groups).median()
-    return {name: shortened(shown[name].tolist()) for name in names}

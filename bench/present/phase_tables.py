@@ -61,7 +61,6 @@ def inputs(rows: Rows) -> Table:
         Column("verdict", "Verdict", filter=True),
         Column("wait_s", "Waits for input", "per step", "s"),
         Column("starved_s", "Devices idle for it", "per step, at most", "s"),
-        Column("latency_wait_s", "Waits", "each step waited for", "s"),
     )  # fmt: skip
     ways = dict.fromkeys(row["way"] for row in rows)
     fact = (
@@ -144,7 +143,6 @@ def checkpoints(rows: Rows) -> Table:
                detail=other("step_during_s", "step_before_s", "s")),
         Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
                detail=other("device_bytes", "seen_bytes", "bytes")),
-        Column("file_system", "File system", filter=True),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "

@@ -14,9 +14,8 @@ from rich.text import Text
 
 from bench.analyse.verdicts import Claim
 from bench.present.terminal import live
-from bench.records.arms import TWINS
 from bench.records.cells import Block
-from bench.records.messages import STAGE_OF, PhaseEvent, Stages
+from bench.records.messages import PhaseEvent
 from bench.records.numbers import clock
 from bench.records.statuses import FAILURES, STATUSES, VERDICT_STYLES
 
@@ -33,56 +32,29 @@ class Remaining:
     ) -> None:
         self._left = seconds
         """Estimate for the launches that have not begun."""
+        self._launch = 0.0
+        """Estimate for the current launch; 0 between launches."""
         self._budget_s = budget_s
         self._more = more
-        self._started = time.monotonic()
-        self._stages: Stages = {}
-        """Estimate for the current launch; empty between launches."""
-        self._stage = ""
-        self._done = 0.0
-        """Share of the stage that was done at `self._heard`."""
-        self._entered = self._heard = self._started
+        self._started = self._began = time.monotonic()
         self._estimated = self._took = 0.0
         """Seconds of completed launches."""
 
-    def begin(self, stages: Stages) -> None:
+    def begin(self, seconds: float) -> None:
         """Record the start of a launch with this estimate."""
-        self._stages = stages
-        self._enter(next(iter(stages)))
-        self._left = max(self._left - sum(stages.values()), 0.0)
-
-    def _enter(self, stage: str) -> None:
-        self._stage, self._done = stage, 0.0
-        self._entered = self._heard = time.monotonic()
-
-    def phase(self, event: PhaseEvent) -> None:
-        """Record how far the launch has come."""
-        stage = STAGE_OF.get(event["phase"], "after")
-        if stage != self._stage:
-            self._enter(stage)
-        if event["of"]:
-            # The twin is compiled after all other arms.
-            self._done = event["done"] / (event["of"] + (TWINS if stage == "arms" else 0))
-            self._heard = time.monotonic()
+        self._launch, self._began = seconds, time.monotonic()
+        self._left = max(self._left - seconds, 0.0)
 
     def end(self, took: float) -> None:
         """Record the end of the launch and its duration in seconds."""
-        self._estimated += sum(self._stages.values())
+        self._estimated += self._launch
         self._took += took
-        self._stages = {}
+        self._launch = 0.0
 
     def seconds(self, now: float) -> float:
         """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
         pace = self._took / self._estimated if self._estimated else 1.0
-        if not self._stages:
-            return pace * self._left
-        names = list(self._stages)
-        later = sum(self._stages[name] for name in names[names.index(self._stage) + 1 :])
-        own = pace * self._stages[self._stage]
-        # The more of the stage is done, the more its own pace, its time over `done`, counts.
-        whole = (1 - self._done) * own + (self._heard - self._entered)
-        left = (1 - self._done) * whole - (now - self._heard)
-        return pace * (self._left + later) + max(left, 0.0)
+        return pace * self._left + max(pace * self._launch - (now - self._began), 0.0)
 
     def words(self, now: float) -> str:
         """Return the time left in words, such as `about 7 min left`."""
@@ -90,7 +62,7 @@ class Remaining:
             return f"at most {clock(max(self._budget_s - (now - self._started), 0.0))} left"
         left = self.seconds(now)
         if round(left) == 0:
-            return "over the estimate" if self._stages else "ending"
+            return "over the estimate" if self._launch else "ending"
         return f"{'at least' if self._more else 'about'} {clock(left)} left"
 
 
@@ -105,9 +77,8 @@ class Progress:
     """A display of how far the run has come, its activity, its verdicts and the time left.
 
     It is the engine's monitor: see bench.measure.engine.Monitor. `estimate` returns the seconds of
-    the parts of a launch, for its block, arms and number; measuring stops once `most_failures`
-    cells have failed, unless that is 0. rich renders it as four lines, none of which is ever
-    wrapped.
+    a launch, for its block, arms and number; measuring stops once `most_failures` cells have
+    failed, unless that is 0. rich renders it as four lines, none of which is ever wrapped.
     """
 
     def __init__(
@@ -115,7 +86,7 @@ class Progress:
         console: Console,
         launches: int,
         remaining: Remaining,
-        estimate: Callable[[Block, Sequence[str], int], Stages],
+        estimate: Callable[[Block, Sequence[str], int], float],
         most_failures: int = 0,
     ) -> None:
         self._console = console
@@ -152,7 +123,6 @@ class Progress:
 
     def phase(self, event: PhaseEvent) -> None:
         """Show the phase that the worker has begun."""
-        self._remaining.phase(event)
         of = f" {event['done']}/{event['of']}" if event["of"] else ""
         self._phase = f": {event['phase']}{of} {event['arm']}"
 

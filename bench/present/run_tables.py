@@ -59,11 +59,10 @@ def variants(effects: Sequence[Effect], manifest: Manifest) -> Table:
 def processes(blocks: Sequence[Comparison]) -> Table:
     """Return the slowest process of each implementation on meshes of several processes."""
     rows = [
-        {"cell": cell["cell"], "implementation": name, "place": block.place, **found}
+        {**cell, "place": block.place, **block.straggling[cell["implementation"]]}
         for block in blocks
         for cell in block.ranked
-        for name in [cell["implementation"]]
-        if (found := block.straggling.get(name)) is not None
+        if cell["implementation"] in block.straggling
     ]
     columns = [
         IMPLEMENTATION,
@@ -71,7 +70,7 @@ def processes(blocks: Sequence[Comparison]) -> Table:
         Column("slowest", "Slowest process", "by rank", "count"),
         Column("often", "How often", "of the spans", "percent"),
         Column("excess", "Spread", "slowest over fastest, median", "percent"),
-    ]  # fmt: skip
+    ]
     fact = (
         "A step takes as long as its slowest process. Processes wait for one another in "
         "collectives, so their times are close even where their work is not: traces show what each "
@@ -246,12 +245,6 @@ def _known(block: Comparison, figure: str) -> list[float]:
 
 
 def _disturbances(block: Comparison) -> Iterator[str]:
-    if block.order:
-        sizes = ", ".join(
-            f"{by} {numbers.percent(e.size)}{'' if e.sure else ' (no more than chance)'}"
-            for by, e in block.order.items()
-        )
-        yield f"Effects of the order of turns: {sizes}."
     if moving := {name: effect for name, effect in block.drifts.items() if effect.sure}:
         parts = [f"{name} {numbers.percent(effect.size)}" for name, effect in moving.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."

@@ -16,10 +16,10 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from bench.records import files
-from bench.records.row_parts import BoardSlot, Energy
+from bench.records.row_parts import BoardState, Energy
 from bench.records.rows import HostSlot, InputWait, SampleRow
 
-_NESTED = {"host": HostSlot, "energy": Energy, "boards": BoardSlot, "input": InputWait}
+_NESTED = {"host": HostSlot, "energy": Energy, "boards": BoardState, "input": InputWait}
 """Keys of a sample whose entries become columns of their own, such as `host_steal_s`."""
 
 

@@ -15,18 +15,12 @@ class Board(BoardState):
     limit_w: float | None
     """Power that the board may draw; it was lowered if it is below `default_limit_w`."""
     default_limit_w: float | None
-    ecc: bool | None
-    uncorrected: int | None
-    """Memory errors that ECC could not correct, since the driver was loaded."""
     persistent: bool | None
     """Whether the driver stays loaded, and keeps the clocks, while the board is unused."""
     shared: bool | None
     """Whether several processes may use the board at once."""
     divided: bool | None
     """Whether the board is in MIG mode."""
-    links: int
-    pcie: str
-    """Current generation and lanes, `5 x16`; empty if unknown."""
     processes: int | None
 
 

@@ -133,10 +133,6 @@ def repeated_s(seconds: Mapping[str, float]) -> float:
     return sum(seconds[phase] for phase in seconds.keys() & STAGE_OF.keys() - {"ceilings"})
 
 
-Stages = Mapping[str, float]
-"""Estimated seconds of the parts of a launch, in their order: start, arms, measure, after."""
-
-
 class PhaseEvent(TypedDict):
     """The beginning of a phase; a later crash or timeout is blamed on `arm`."""
 
@@ -153,8 +149,7 @@ class PhaseEvent(TypedDict):
 class RowEvent(TypedDict):
     """A row of a cell, a trace, a loss curve, or the block.
 
-    The block's row is sent after the rounds, and again with its cells after each later phase; the
-    supervisor adds the host's load.
+    The block's row is sent after the rounds, and again with its cells after each later phase.
     """
 
     event: Literal["cell", "trace", "losses", "block"]

@@ -12,8 +12,6 @@ _PARTS = "MIG-"
 # Constants of nvml.h, which never change.
 SM = 1
 CORE = 0
-UNCORRECTED = 1
-VOLATILE = 0
 SHARED = 0
 _REASONS = {"power": 0x4, "power brake": 0x80, "heat": 0x20 | 0x40}
 """The reasons for a lower clock that matter; a low clock of an idle board does not."""

@@ -78,13 +78,6 @@ class BoardState(TypedDict):
     """Limits that hold down the clock of any board, such as `heat; power`; empty if none does."""
 
 
-class BoardSlot(BoardState):
-    """The boards of the devices right after a turn."""
-
-    read_ns: int
-    """Time of reading this, outside the timed spans."""
-
-
 class ForeignArms(TypedDict):
     """Differences between an arm in its own processes and arms in the worker."""
 

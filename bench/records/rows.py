@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from bench.records.cells import Block
-from bench.records.row_parts import BoardSlot, Check, Energy, ForeignArms, Isolation, ProofCheck
+from bench.records.row_parts import BoardState, Check, Energy, ForeignArms, Isolation
 from bench.records.statuses import Status
 from bench.records.step_programs import ProgramFigures
 
@@ -33,18 +33,16 @@ class HostSlot(TypedDict):
 
 
 class InputWait(TypedDict):
-    """The time that an input arm waited for its batches in one turn.
+    """The time that an input arm waited for its batches in one turn's throughput span.
 
     A wait begins when the host asks for the next batch, and ends when the step can be launched.
     Devices may be busy with earlier steps meanwhile.
     """
 
     wait_ns: int
-    """Wait in the throughput span, over all of its steps."""
+    """Wait over all steps of the span."""
     starved_ns: int
     """Wait at steps whose batch came after the devices were done: a bound on their idle time."""
-    latency_wait_ns: int
-    """Wait in the latency span, where the devices are idle whenever a batch is requested."""
 
 
 class Turn(TypedDict):
@@ -73,8 +71,8 @@ class Turn(TypedDict):
     """The host's activity; None if the system does not show it."""
     energy: NotRequired[Energy]
     """Energy of the devices; absent without a counter."""
-    boards: NotRequired[BoardSlot]
-    """The GPUs; absent without NVML."""
+    boards: NotRequired[BoardState]
+    """The GPUs right after the turn; absent without NVML."""
     input: NotRequired[InputWait]
     """Waits for input, for an input arm."""
     checked: NotRequired[bool]
@@ -89,7 +87,6 @@ class SampleRow(Turn):
     launch: int
     process_throughput_ns: NotRequired[list[int]]
     """With several processes, the time of each, by rank; `throughput_ns` is the longest."""
-    process_latency_ns: NotRequired[list[int]]
 
 
 class BlockFields(TypedDict):
@@ -156,10 +153,8 @@ class RestoredCheckpoint(TypedDict):
     """Seconds of each repetition. If possible, files are dropped from the page cache first."""
     device_bytes: int
     """Most bytes of the state that a device holds afterwards."""
-    largest_bytes: int
-    """Bytes of the largest shard of one array on a device."""
     seen_bytes: int
-    """Most bytes of one array seen on a device during a restore; at most `largest_bytes`."""
+    """Most bytes of one array seen on a device during a restore; at most its largest shard."""
 
 
 class Checkpoint(TypedDict):
@@ -167,8 +162,6 @@ class Checkpoint(TypedDict):
 
     reason: str
     """Why there are no figures; empty if there are, and the restored state equals the saved one."""
-    file_system: str
-    """Type of the file system; empty if unknown."""
     state_bytes: int
     """Bytes of all arrays of the state, each counted once."""
     stored_bytes: int
@@ -203,8 +196,6 @@ class CellRow(BlockFields, ProgramFigures):
     proved_in: NotRequired[str]
     compiled_in: NotRequired[str]
     """Earlier runs that `proof` (in float64) and `compile` come from; absent if it is this run."""
-    spot_check: NotRequired[ProofCheck]
-    """Largest errors of the spot checks in the rounds."""
     jax_config: NotRequired[list[str]]
     """Settings of the process that its file has changed, and that were restored; absent if none."""
     threads_s: NotRequired[float]
@@ -314,13 +305,6 @@ class BlockRow(BlockFields):
     """Why the worker ended before its phases after the rounds were done; absent if it did not."""
     optimizer_bytes: NotRequired[int]
     """Bytes of the optimizer's state, each array counted once."""
-    cores: NotRequired[list[list[int]]]
-    """Numbers of the cores that each process of the worker may run on, by rank."""
-    nproc: NotRequired[str]
-    """The worker's NPROC, which sets the threads of XLA:CPU; absent if it is not set."""
-    load_before: float
-    """1-minute load average of the host when the worker started."""
-    load_after: float
 
 
 class Devices(TypedDict):

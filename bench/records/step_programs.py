@@ -12,8 +12,8 @@ class StepProgram(TypedDict):
 
     fingerprint: str
     """Hash of their canonical form, equal for programs that differ only in names: see
-    bench.worker.read.step_program. Empty if they are unknown, have large constants, or may have
-    been compiled with options of their own, which programs do not show."""
+    bench.worker.read.step_program. Empty if they are unknown, or may have been compiled with
+    options of their own, which programs do not show."""
     dispatch: str
     """Hash of the dispatch path: see there. Empty if two consecutive steps differed in it."""
     host_calls: int

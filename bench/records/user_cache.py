@@ -30,13 +30,6 @@ def read(name: str) -> bytes | None:
     return None
 
 
-def has(name: str) -> bool:
-    """Return whether there is an entry with this path, without marking it as used."""
-    with contextlib.suppress(OSError):
-        return (_folder() / name).is_file()
-    return False
-
-
 def write(name: str, content: bytes) -> None:
     """Store an entry atomically, so that other processes find all of it or nothing."""
     path = _folder() / name

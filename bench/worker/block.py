@@ -14,12 +14,10 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, Workload
 from bench.records.cells import FULL, Block
-from bench.records.host import cores
 from bench.records.messages import GATE, PACKAGES, Event, Job, Phase, SamplesEvent
 from bench.records.row_parts import AS_TIMED, Check, ProofCheck
 from bench.records.rows import CellRow
 from bench.records.step_programs import ProgramFigures, compressed
-from bench.worker import process_exchange
 from bench.worker.block_rounds import BlockRounds, warm_arm
 from bench.worker.block_session import BlockSession, Proved
 from bench.worker.file_threads import FileThreads
@@ -72,9 +70,6 @@ def run_job(
     session = BlockSession(job, emit, programs)
     session.announce("start")
     session.mesh = make_mesh(session.block.mesh)
-    session.row["cores"] = process_exchange.gather(sorted(cores()))
-    if "NPROC" in os.environ:
-        session.row["nproc"] = os.environ["NPROC"]
     precision = session.block.options.precision
     workload = load_workload(session.block, job["workload_paths"])
     problem = make_problem(workload, session.block, precision)

@@ -113,8 +113,6 @@ class BlockRounds:
         session.row["seconds"]["spot checks"] = self.checks.spent_s
         session.row["seconds"]["measure"] -= self.checks.spent_s
         for name, cell in session.cells.items():
-            if name in self.checks.checks:
-                cell["spot_check"] = self.checks.checks[name]
             if name in session.threads.busy:
                 cell["threads_s"] = session.threads.busy[name]
             if changed := session.changed.get(name):
@@ -279,6 +277,5 @@ def merged_turn(each: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Any:
     return {
         "host": merged_hosts([own["host"] for own in each], hosts),
         "process_throughput_ns": [own["throughput_ns"] for own in each],
-        "process_latency_ns": [own["latency_ns"] for own in each],
         **merged(each, MERGES),
     }

@@ -64,10 +64,8 @@ class BlockSession:
             started_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             seconds={},
             ceilings=None,
-            load_before=0.0,
-            load_after=0.0,
         )
-        """The block's row so far; the supervisor adds the host's load."""
+        """The block's row so far."""
         self.cells: dict[str, CellRow] = {}
         self._sent: dict[str, CellRow] = {}
         self.proved: dict[str, Proved] = {}

@@ -224,11 +224,6 @@ def _folder() -> str:
     return ""
 
 
-def _umask() -> int:
-    os.umask(old := os.umask(0o77))
-    return old
-
-
 _MONITORING: Any = getattr(sys, "monitoring", None)  # Python 3.11 has none
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -249,7 +244,6 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         partial(os.getpriority, os.PRIO_PROCESS, 0),
         partial(os.setpriority, os.PRIO_PROCESS, 0),
     ),
-    "os.umask": (_umask, os.umask),
     "resource.setrlimit": (lambda: {n: resource.getrlimit(n) for n in _LIMITS}, _set_limits),
     "signal.setitimer": (
         lambda: [timer for timer in _TIMERS if any(signal.getitimer(timer))],
@@ -260,8 +254,6 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "sys.setrecursionlimit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "sys.setswitchinterval": (sys.getswitchinterval, sys.setswitchinterval),
     "sys.settrace": (sys.gettrace, sys.settrace),
-    # Reading it resets it to the default.
-    "threading.stack_size": (threading.stack_size, threading.stack_size),
 }
 """Getter and setter of each setting that is not an option of jax, by its name in messages."""
 

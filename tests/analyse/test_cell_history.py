@@ -65,7 +65,6 @@ def test_a_change_is_found_although_the_host_differs(runs):
         ("implementation pmap", "d" * 16),
     ]
     assert found["nnx_jit"].changes == []
-    assert found["nnx_jit"].latest.low < 1 < found["nnx_jit"].latest.high
     for history in found.values():
         for visit, (_, tables) in zip(history.visits, runs, strict=True):
             cells = tables.cells.set_index("implementation")
@@ -78,7 +77,7 @@ def test_a_change_is_found_although_the_host_differs(runs):
 def test_the_baseline_has_step_times_alone(runs):
     (baseline,) = (h for h in cell_history.find(runs) if h.implementation == "jit_spmd")
     assert baseline.baseline == "jit_spmd"
-    assert (baseline.rated, baseline.changes, baseline.latest) == ([], [], None)
+    assert (baseline.rated, baseline.changes) == ([], [])
     assert len(baseline.visits) == RUNS
 
 
@@ -112,4 +111,3 @@ def test_what_took_no_turns_beside_the_baseline_has_no_ratio(runs, tmp_path):
     found = cell_history.find([runs[0], measured(synthetic.write(tmp_path, plan, "alone"), 25)])
     (history,) = (h for h in found if h.implementation == "pmap")
     assert [visit.ratio is None for visit in history.visits] == [False, True]
-    assert history.latest is None

@@ -1,8 +1,6 @@
-"""Planted drifts and effects of the order are found; where there are none, none are."""
+"""Planted drifts are found; where there are none, none are."""
 
 from __future__ import annotations
-
-from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -10,43 +8,29 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import kendalltau, theilslopes
 
-from bench.analyse.disturbances import (
-    SURE,
-    Effect,
-    conditions,
-    drifts,
-    order_effects,
-    trend,
-)
+from bench.analyse.disturbances import SURE, Effect, conditions, drifts, trend
 from bench.analyse.sample_rounds import Rounds
-from bench.worker.time.turn_order import Orders
 
 ARMS = ["base", "x", "y", "z"]
 
 
-def simulate(
-    seed: int, *, drifts: float = 0.0, place: float = 0.0, after: float = 0.0, launches: int = 2
-) -> Rounds:
-    """32 rounds per launch: x drifts from the rest; first places and turns after y are slower."""
+def simulate(seed: int, *, drifts: float = 0.0, launches: int = 2) -> Rounds:
+    """32 rounds per launch, in which x drifts from the rest."""
     rng = np.random.default_rng(seed)
     rows = []
     for launch in range(launches):
-        predecessor = ""
-        for number, arms in enumerate(islice(Orders(ARMS, seed + launch), 32)):
+        for number in range(32):
             shared = 0.1 * rng.standard_normal()
-            for position, arm in enumerate(arms):
+            for arm in ARMS:
                 log = shared + 0.01 * rng.standard_normal()
                 log += drifts * number / 31 * (arm == "x")
-                log += place * (position == 0) + after * (predecessor == "y")
                 rows.append(
                     {
                         "launch": launch, "attempt": str(launch), "arm": arm, "round": number,
-                        "position": position, "predecessor": predecessor,
                         "steps": 1, "throughput_ns": 1e6 * np.exp(log),
                         "latency_steps": 2, "latency_ns": 1e6, "wash_out_ns": 1e6,
                     }
                 )  # fmt: skip
-                predecessor = arm
     return Rounds.of(pd.DataFrame(rows))
 
 
@@ -62,14 +46,6 @@ def test_a_planted_drift_is_found_with_its_size() -> None:
     other = drift(simulate(1, drifts=0.05), "y", "base")
     assert other is not None
     assert not other.sure
-
-
-@pytest.mark.parametrize("effect", ["place", "after"])
-def test_a_planted_effect_of_the_order_is_found_with_its_size(effect: str) -> None:
-    name = {"place": "position", "after": "predecessor"}[effect]
-    found = order_effects(simulate(2, **{effect: 0.04}))[name]
-    assert found.sure
-    assert found.size == pytest.approx(0.04, abs=0.015)
 
 
 def test_trends_are_those_of_scipy() -> None:
@@ -110,22 +86,16 @@ def test_rounds_that_depend_on_each_other_are_no_drift() -> None:
 
 
 def test_chance_is_not_taken_for_an_effect() -> None:
-    sure = 0
-    for seed in range(60):
-        rounds = simulate(seed, launches=1)
-        effects = [drift(rounds, "x", "base"), order_effects(rounds).get("position")]
-        sure += sum(effect is not None and effect.sure for effect in effects)
-    assert sure <= 1
+    found = [drift(simulate(seed, launches=1), "x", "base") for seed in range(60)]
+    assert sum(effect is not None and effect.sure for effect in found) <= 1
 
 
 def test_too_little_shows_nothing() -> None:
     one = simulate(3, launches=1)
-    few = Rounds(one.arms, *(table[:2] for table in (one.attempt, one.throughput, one.latency,
-                                                     one.position, one.predecessor)))  # fmt: skip
+    few = Rounds(one.arms, one.attempt[:2], one.throughput[:2], one.latency[:2])
     assert drift(few, "x", "base") is None
     assert drift(one, "x", "absent") is None
     assert drift(one, "x", "x") is None, "no ratio moves"
-    assert not order_effects(few)
 
 
 def test_the_hosts_slots_are_summed_up() -> None:

@@ -71,15 +71,6 @@ def test_rounds_are_arranged_by_process_and_time() -> None:
     assert not rounds.log_seconds("absent")
 
 
-def test_predecessors_are_arms() -> None:
-    samples = simulate(1, {"x": 2.0, "base": 1.0}, 1)
-    samples["predecessor"] = ["", "x"]
-    rounds = Rounds.of(samples)
-    assert np.isnan(rounds.predecessor[0, 0])
-    assert rounds.arms[int(rounds.predecessor[0, 1])] == "x"
-    assert rounds.position.tolist() == [[0, 1]]
-
-
 def test_the_paired_ratio_sees_through_shared_noise() -> None:
     found = ratio_of(simulate(1, {"x": 1.25, "base": 1.0}), "x", "base")
     assert found.paired

@@ -38,7 +38,6 @@ def test_a_cell_beneath_the_roof_of_memory() -> None:
         "device_flops": pytest.approx(1.5e10),
         "roof_flops": pytest.approx(2e10),
         "roof": pytest.approx(0.75),
-        "communication_s": pytest.approx(2e-3),
     }
 
 
@@ -56,7 +55,6 @@ def test_a_cell_beneath_the_roof_of_products() -> None:
         ({"accessed_bytes": math.nan}, {"intensity", "roof_flops", "roof"}),
         ({"compiled_flops": math.nan}, {"intensity", "device_flops", "roof_flops", "roof"}),
         ({"model_flops": 2e9}, {"intensity", "device_flops", "roof_flops", "roof"}),
-        ({"wire_bytes": math.nan}, {"communication_s"}),
         ({"compiled_flops": 0.0, "model_flops": 0.0}, {"roof"}),
     ],
 )
@@ -70,11 +68,7 @@ def test_without_ceilings_there_is_no_roof() -> None:
     assert {name for name, figure in found.items() if math.isnan(figure)} == {
         "roof_flops",
         "roof",
-        "communication_s",
     }
-    assert peaks.roofline({**CELL, "wire_bytes": 0.0}, None)["communication_s"] == 0
-    alone: Ceilings = {**MACHINE, "all_reduce_bytes": None, "all_reduce_s": None}
-    assert math.isnan(peaks.roofline(CELL, alone)["communication_s"])
 
 
 def built(tmp_path: Path, change: Any = lambda _: None) -> cell_table.Tables:
@@ -96,7 +90,6 @@ def test_tables_have_the_planted_ceilings(tmp_path: Path) -> None:
     assert cell["roof_flops"] == 1e11
     assert cell["device_flops"] == pytest.approx(9e9 / cell["step_s"] / 2)
     assert cell["roof"] == pytest.approx(cell["device_flops"] / 1e11)
-    assert cell["communication_s"] == pytest.approx(6e6 / 2e9)
     assert set(peaks.roofline(CELL, None)) <= set(found.cells.columns)
 
 

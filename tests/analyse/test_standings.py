@@ -23,11 +23,7 @@ def planted(
     times = np.array([*truth.values()]) * np.exp(0.2 * rng.standard_t(4, (count, 1)))
     times = times * np.exp(noise * rng.standard_normal(times.shape))
     times *= np.exp(0.002 * rng.standard_normal((launches, len(truth)))).repeat(rounds, axis=0)
-    nothing = np.full_like(times, math.nan)
-    return Rounds(
-        arms=tuple(truth), attempt=np.arange(count) // rounds, throughput=times, latency=times,
-        position=np.zeros_like(times), predecessor=nothing,
-    )  # fmt: skip
+    return Rounds(tuple(truth), np.arange(count) // rounds, throughput=times, latency=times)
 
 
 def without(rounds: Rounds, arm: str, since: int) -> Rounds:

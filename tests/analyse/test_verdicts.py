@@ -123,8 +123,7 @@ def rounds_of(**arms: float) -> Rounds:
     rng = np.random.default_rng(0)
     table = 0.01 * np.exp(0.1 * rng.standard_normal((32, 1)) + 1e-3 * rng.standard_normal((32, 3)))
     table *= np.array(list(arms.values()))
-    nothing = np.full_like(table, np.nan)
-    return Rounds(tuple(arms), np.zeros(32, int), table, table, nothing, nothing)
+    return Rounds(tuple(arms), np.zeros(32, int), table, table)
 
 
 def test_arms_may_have_opponents_of_their_own() -> None:

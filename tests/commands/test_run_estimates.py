@@ -11,6 +11,7 @@ from rich.console import Console
 from bench.commands.pytest_plugin import run_estimates, run_plugin
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
+from tests.fakes.catalogue import catalogue
 
 
 def plan_of(*blocks: Block, **goal: float) -> SimpleNamespace:
@@ -37,9 +38,8 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     plan = plan_of(some, none)
     engine = SimpleNamespace(
         plan=plan,
-        catalogue={"platform": "cpu", "implementations": []},
+        catalogue=catalogue(),
         unsupported=why,
-        kept=lambda _block, _arms: 0,
         schedule=SimpleNamespace(missing_launches=lambda *_: [0], apart=(), budget_left_s=None),
     )
     estimates = run_estimates.RunEstimates(engine)
@@ -85,9 +85,9 @@ def test_a_resumed_run_is_estimated_by_the_launches_that_are_missing(monkeypatch
     monkeypatch.setattr(run_estimates, "REPORTS", tmp_path)
     block = Block("mlp", "base", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
     schedule = SimpleNamespace(missing_launches=lambda *_: [1, 3], budget_left_s=None)
-    engine = SimpleNamespace(unsupported={}, schedule=schedule, catalogue={"platform": "cpu"})
+    engine = SimpleNamespace(unsupported={}, schedule=schedule, catalogue=catalogue())
     estimates = run_estimates.RunEstimates(engine)
-    monkeypatch.setattr(estimates, "launch", lambda *launch: {"rounds": 10.0 + launch[-1]})
+    monkeypatch.setattr(estimates, "launch", lambda *launch: 10.0 + launch[-1])
     assert estimates.missing({block: ["a"]}) == {block: [11.0, 13.0]}
 
 
@@ -101,7 +101,7 @@ def test_a_block_that_nothing_runs_says_every_reason_with_the_cells_that_have_it
         unsupported={block.name: why},
         directory=None,
         plan=None,
-        catalogue={"platform": "cpu"},
+        catalogue=catalogue(),
         schedule=SimpleNamespace(missing_launches=lambda *_: [0], budget_left_s=None),
     )
     front = SimpleNamespace(

@@ -210,8 +210,6 @@ say(
         "started_at": "2026-01-01T00:00:00+00:00",
         "seconds": {"start": 1.0, "gate": 2.0, "compile": 1.0, "measure": 2.0, "trace": 0.0},
         "ceilings": None,
-        "load_before": -1.0,
-        "load_after": -1.0,
     },
 )
 for late in ("trace", "checkpoint"):

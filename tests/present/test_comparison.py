@@ -120,14 +120,12 @@ def test_verdicts_share_the_error_of_the_table(tmp_path: Path) -> None:
     assert (change.verdict.low, change.verdict.high) == strict
 
 
-def test_a_run_against_itself_says_so(reports: Path) -> None:
+def test_a_run_against_itself_does_not_differ(reports: Path) -> None:
     run = store.load(reports / "before")
     found = run_changes.compare(run, run)
-    assert found.same_run
     assert not found.differences
     assert {change.verdict.word for change in found.changes} <= {"same", "undecided"}
     assert {change.step.value for change in found.changes} == {1.0}
-    assert printed(found).splitlines()[2].startswith("A and B are the same run")
 
 
 def test_the_command_is_the_one_that_is_installed(
@@ -184,8 +182,8 @@ def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
         ("environment", "NPROC", "1", "not set"),
         ("environment", "XLA_FLAGS", "not set", "--xla_some=1"),
         ("options", "Rounds", "not set", "32"),
-        ("options", "Ablated parts", "not set", "forward, backward"),
-        ("options", "Profiled steps", "not set", "5"),
+        ("options", "Ablations", "not set", "forward, backward"),
+        ("options", "Profile steps", "not set", "5"),
     }
     said = {
         (d.kind, d.name, *(v.replace("\N{NARROW NO-BREAK SPACE}", " ") for v in (d.a, d.b)))
@@ -225,7 +223,7 @@ def test_alike_machines_are_said_to_be_alike(reports: Path) -> None:
     assert "much wider than those of a ratio within one run" in shown
 
 
-def test_cells_in_one_run_only_say_what_the_other_lacks(tmp_path: Path) -> None:
+def test_cells_in_one_run_only_are_listed(tmp_path: Path) -> None:
     a = replace(PLAN, ratios={"jit_spmd": 1.0, "old": 1.1}, workloads=("mlp-base",))
     b = replace(
         PLAN,
@@ -235,27 +233,16 @@ def test_cells_in_one_run_only_say_what_the_other_lacks(tmp_path: Path) -> None:
     )
     found = compared(tmp_path, a, b)
     assert [change.cell for change in found.changes] == ["mlp-base/data=2/b64/fp32/jit_spmd"]
-    lacking = {(m.a, m.b): m.cells for m in comparison_report.unmatched(found)}
-    assert lacking == {
-        ("A", "B has no implementation old"): [
-            "mlp-base/data=1/b64/fp32: old",
-            "mlp-base/data=2/b64/fp32: old",
-        ],
-        ("A", "B has no mesh data=1"): ["mlp-base/data=1/b64/fp32: jit_spmd"],
-        ("B", "A has no implementation new"): [
-            "linear-base/data=2/b64/fp32: new",
-            "linear-base/data=4/b64/fp32: new (out of memory: no room)",
+    assert {group.a: group.cells for group in comparison_report.unmatched(found)} == {
+        "A": ["mlp-base/data=1/b64/fp32: jit_spmd, old", "mlp-base/data=2/b64/fp32: old"],
+        "B": [
+            "linear-base/data=2/b64/fp32: jit_spmd, new",
+            "linear-base/data=4/b64/fp32: jit_spmd, new (out of memory: no room)",
             "mlp-base/data=2/b64/fp32: new",
-            "mlp-base/data=4/b64/fp32: new (out of memory: no room)",
+            "mlp-base/data=4/b64/fp32: jit_spmd, new (out of memory: no room)",
         ],
-        ("B", "A has no workload linear-base"): [
-            "linear-base/data=2/b64/fp32: jit_spmd",
-            "linear-base/data=4/b64/fp32: jit_spmd",
-        ],
-        ("B", "A has no mesh data=4"): ["mlp-base/data=4/b64/fp32: jit_spmd"],
     }
     assert "3 only in A and 7 only in B." in comparison_report.tally(found)
-    assert "A: 1 cell; B has no mesh data=1" in printed(found)
 
 
 def test_cells_that_ended_differently_are_listed_with_reasons(tmp_path: Path) -> None:
@@ -268,10 +255,7 @@ def test_cells_that_ended_differently_are_listed_with_reasons(tmp_path: Path) ->
     (ending,) = comparison_report.endings(found)
     assert (ending.a, ending.b) == ("ok", "wrong: gradients 2 times too large")
     assert ending.cells == [f"{w}/data=2/b64/fp32: nnx_jit" for w in ("linear-base", "mlp-base")]
-    assert (
-        "2 cells ended differently. 4 cells without a time in either run."
-        in comparison_report.tally(found)
-    )
+    assert comparison_report.tally(found).endswith("2 cells ended differently.")
     shown = printed(found)
     assert "ended differently\n  A ok\n  B wrong: gradients 2 times too large\n" in shown
     for text in (
@@ -290,7 +274,6 @@ def test_without_a_common_baseline_step_times_are_compared(tmp_path: Path) -> No
     caveat = comparison_report.caveats(found)["No common baseline"]
     assert "mlp-base/data=2/b64/fp32 (jit_spmd in A, nnx_jit in B)" in caveat
     assert "undecided *" in printed(found)
-    assert re.search(r"\d+ on ratios .* and \d+ on step times", comparison_report.basis(found))
 
 
 def test_a_cell_measured_apart_has_no_ratio_to_compare(tmp_path: Path) -> None:
@@ -557,7 +540,6 @@ def test_the_command_writes_beside_the_runs(
     assert (reports / "compare_before_after" / "compare.md").is_file()
     done = command("before", "before", "--output", "elsewhere/deep", "--margin", "5")
     assert done.exit_code == 0, done.output
-    assert "same run" in done.output
     assert "--margin 5<" in Path("elsewhere/deep/compare.html").read_text(encoding="utf-8")
 
 

@@ -39,7 +39,7 @@ def claims(*words):
 
 
 def estimate(_block, arms, _launch):
-    return dict(arms)
+    return sum(seconds for _, seconds in arms)
 
 
 def phase(name, arm="", done=0, of=0):
@@ -118,47 +118,21 @@ def test_a_short_terminal_cuts_the_name_and_keeps_the_figures(clock):
 def test_time_left_follows_what_launches_took(clock):
     remaining = Remaining(400.0)
     assert remaining.words(clock[0]) == "about 7 min left"
-    remaining.begin({"arms": 100.0})
+    remaining.begin(100.0)
     clock[0] += 50.0
     assert remaining.seconds(clock[0]) == 350.0
     remaining.end(50.0)
     assert remaining.seconds(clock[0]) == 150.0, "half as long as estimated, so the rest as well"
-    remaining.begin({"arms": 100.0})
+    remaining.begin(100.0)
     clock[0] += 20.0
     assert remaining.seconds(clock[0]) == 130.0
     clock[0] += 80.0
     assert remaining.seconds(clock[0]) == 100.0, "what is late now says nothing of what follows yet"
     remaining.end(100.0)
     assert remaining.seconds(clock[0]) == 150.0
-    remaining.begin({"arms": 200.0})
+    remaining.begin(200.0)
     clock[0] += 1000.0
     assert remaining.words(clock[0]) == "over the estimate"
-
-
-def test_time_left_advances_within_a_launch(clock):
-    remaining = Remaining(150.0)
-    remaining.begin({"start": 10.0, "arms": 40.0, "measure": 30.0, "after": 20.0})
-
-    def left(after_s, *said):
-        clock[0] += after_s
-        if said:
-            remaining.phase(phase(*said))
-        return remaining.seconds(clock[0])
-
-    assert left(0) == 50 + 100
-    assert left(5, "start") == 50 + 95, "the phase that has begun is the one that is estimated"
-    assert left(1, "truth") == 50 + 40 + 30 + 20, "whatever the start was estimated at"
-    # Three arms and the twin: a quarter is done in 20 s, twice as long as estimated.
-    assert left(0, "gate", "a", 0, 3) == 50 + 40 + 50
-    assert left(20, "gate", "b", 1, 3) == 50 + 0.75 * (0.75 * 40 + 20) + 50
-    assert left(5) == 50 + 37.5 - 5 + 50
-    assert left(35, "compile", "c", 2, 3) == 50 + 0.5 * (0.5 * 40 + 60) + 50
-    assert left(20, "compile", "a", 3, 3) == 50 + 0.25 * (0.25 * 40 + 80) + 50
-    assert left(0, "measure", "", 0, 48) == 50 + 30 + 20
-    assert left(10, "measure", "", 24, 48) == 50 + 0.5 * (0.5 * 30 + 10) + 20
-    assert left(5, "trace", "a", 0, 3) == 50 + 20
-    # The worker has to start again.
-    assert left(0, "start") == 50 + 100
 
 
 def test_time_left_with_a_budget_or_an_interval_to_reach(clock):

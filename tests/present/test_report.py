@@ -638,7 +638,7 @@ def test_curves_do_not_mix_meshes() -> None:
              "mesh": mesh, "devices": MeshShape.parse(mesh).size, "processes": 1, "batch": 8,
              "status": "ok", "step_s": 1.0, "step_q1_s": 1.0, "step_q3_s": 1.0,
              "units_per_s": 1.0, "unit": "samples", "oversubscribed": False,
-             "cell": "c", "memory_bytes": 1.0, "high_water_bytes": 1.0, "communication_s": 0.0}
+             "cell": "c", "memory_bytes": 1.0, "high_water_bytes": 1.0}
             for mesh in meshes
         ]
     )  # fmt: skip
@@ -660,7 +660,7 @@ def test_several_processes_have_curves_of_their_own() -> None:
              "devices": devices, "processes": processes, "batch": 8, "status": "ok",
              "step_s": 1.0 / devices, "step_q1_s": 1.0, "step_q3_s": 1.0, "units_per_s": 1.0,
              "unit": "samples", "oversubscribed": False,
-             "cell": "c", "memory_bytes": 1.0, "high_water_bytes": 1.0, "communication_s": 0.0}
+             "cell": "c", "memory_bytes": 1.0, "high_water_bytes": 1.0}
             for devices, processes in measured
         ]
     )  # fmt: skip

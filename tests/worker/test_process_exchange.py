@@ -93,7 +93,6 @@ def test_processes_agree_on_what_one_of_them_finds(
     for row in found["samples"]:
         assert len(row["process_throughput_ns"]) == 2
         assert row["throughput_ns"] == max(row["process_throughput_ns"])
-        assert row["latency_ns"] == max(row["process_latency_ns"])
     assert cells["jit_spmd"]["processes"] == 2
     (reduction,) = cells["jit_spmd"]["communication"]
     assert (reduction["kind"], reduction["axes"], reduction["members"]) == (

@@ -115,13 +115,11 @@ PYTHONS = {
     "logging": lambda: logging.getLogger("jax._src.lazy").addFilter(replacement),
     "np.seterr": lambda: np.seterr(all="raise"),
     "os.chdir": lambda: os.chdir("/"),
-    "os.umask": lambda: os.umask(0o777),
     "resource.setrlimit": limit_files,
     "signal.setitimer": lambda: signal.setitimer(signal.ITIMER_REAL, 1000.0),
     "sys.setprofile": lambda: sys.setprofile(replacement),
     "sys.setrecursionlimit": lambda: sys.setrecursionlimit(500),
     "sys.setswitchinterval": lambda: sys.setswitchinterval(1.0),
-    "threading.stack_size": lambda: threading.stack_size(1 << 15),
 }
 if sys.version_info >= (3, 12):
     PYTHONS["sys.monitoring"] = listen

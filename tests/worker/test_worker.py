@@ -16,7 +16,6 @@ import pytest
 
 from bench.measure.environment import worker_environment
 from bench.records.arms import EXACT, IN_PARTS, TWIN, WHOLE_BATCH
-from bench.records.host import cores
 from bench.records.mesh import MeshShape
 from bench.records.messages import UNFINISHED
 from bench.records.rows import Ceilings
@@ -660,8 +659,6 @@ def test_the_worker_asks_whether_its_rounds_are_enough(tmp_path):
         (block,) = [event["row"] for event in events if event["event"] == "block"]
         assert block["rounds"] == rounds
         assert block["ceilings"] is None, "not asked for"
-        assert block["cores"] == [sorted(cores())]
-        assert block["nproc"] == worker_environment("cpu", 2)["NPROC"]
 
 
 def test_the_catalogue_lists_what_there_is_and_what_is_broken(tmp_path):

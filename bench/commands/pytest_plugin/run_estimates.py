@@ -3,16 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 
-import psutil
 from rich.console import Console
 
 from bench.measure.engine import Engine
-from bench.plan.estimate import AROUND_S, launch_stages, read_history
+from bench.plan.estimate import AROUND_S, launch_seconds, read_history
 from bench.plan.matrix import Plan
 from bench.plan.presets import default_batch
 from bench.present.progress import Progress, Remaining
 from bench.records.cells import Block
-from bench.records.messages import Stages
 from bench.records.numbers import clock, count
 from bench.records.paths import REPORTS
 
@@ -22,20 +20,17 @@ class RunEstimates:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._history = read_history(
-            REPORTS, engine.catalogue["platform"], psutil.virtual_memory().total
-        )
+        self._history = read_history(engine.catalogue, REPORTS)
         self.budget_left_s: float | None = engine.schedule.budget_left_s
 
-    def launch(self, block: Block, arms: Sequence[str], launch: int) -> Stages:
+    def launch(self, block: Block, arms: Sequence[str], launch: int) -> float:
         """Estimate one launch of a block with these arms; those that cannot run it take no time."""
         running = self.running(block, arms)
-        kept = 0 if launch else self._engine.kept(block, running)
         plan, history = self._engine.plan, self._history
         foreign = self._engine.schedule.apart
         twin = [plan.baseline] * (plan.baseline in running)
         apart = sum(arm.removesuffix("@base") in foreign for arm in (*running, *twin))
-        return launch_stages(block, len(running), plan, history, launch, kept, apart)
+        return launch_seconds(block, len(running), plan, history, launch, apart)
 
     def why_unsupported(self, block: Block, arm: str) -> str | None:
         """Say why an arm cannot run the block, as far as is known; `NAME@base` as NAME does."""
@@ -49,7 +44,7 @@ class RunEstimates:
         """Estimate the launches of every block that are not stored yet."""
         return {
             block: [
-                sum(self.launch(block, arms, launch).values())
+                self.launch(block, arms, launch)
                 for launch in self._engine.schedule.missing_launches(block, arms)
                 if self.running(block, arms)
             ]
@@ -88,12 +83,6 @@ def print_plan(
         if usual % shards and batch == math.ceil(usual / shards) * shards:
             why = f"some mesh does not divide the usual {usual}"
             lines.append((f"{name}: the batch is {batch}, because {why}", ""))
-    more = {
-        "and each with input ": plan.worker["inputs"],
-        "and each ablated: ": plan.worker["ablations"],
-        "then checkpoints of each: ": plan.modes,
-    }
-    lines += [(words + ", ".join(names), "") for words, names in more.items() if names]
     if plan.margin_reason:
         lines.append((f"differences that do not matter: {plan.margin_reason}", ""))
     total = sum(map(sum, missing.values())) + AROUND_S

@@ -304,8 +304,8 @@ def _hashes(path: str) -> dict[str, str]:
     return {}
 
 
-def _lost(*tail: str, note: str = "") -> Ended:
-    return Ended(ended=LOST, tail=[*tail], killed_by_kernel=None, note=note)
+def _lost(*tail: str) -> Ended:
+    return Ended(ended=LOST, tail=[*tail], killed_by_kernel=None)
 
 
 class RemoteProcess(Process):
@@ -391,4 +391,4 @@ class RemoteProcess(Process):
         if not self._over.is_set():
             self.send({"kill": True})
             if not self._over.wait(_KILL_S):
-                self._end(_lost(note="is on a host that does not answer"))
+                self._end(_lost("its host does not answer"))

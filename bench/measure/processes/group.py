@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
-import psutil
-
 from bench.measure.environment import worker_cores, worker_environment
 from bench.measure.processes.guarded import Guarded, OnLine
 from bench.measure.processes.oom_kills import count_kills, killed_by_kernel
@@ -55,8 +53,6 @@ class Ended(TypedDict):
     """The last lines of its stderr."""
     killed_by_kernel: bool | None
     """Whether the kernel killed a process of the host for memory; None if unknown."""
-    note: str
-    """What was found when it was killed, as the predicate of a sentence; empty if nothing."""
 
 
 class Process(Protocol):
@@ -91,8 +87,6 @@ class End:
     rank: int
     late: str = ""
     """The deadline that passed; empty if none did."""
-    notes: tuple[str, ...] = ()
-    """Processes that were stopped, or whose hosts do not answer."""
     turn: tuple[str, float] = ("", 0.0)
     """The arm whose turn it was when the end was noticed, and the seconds of that turn."""
 
@@ -182,9 +176,7 @@ class Group(contextlib.ExitStack):
     def _abort(self, rank: int, late: str) -> End:
         turn = self.processes[0].turn()  # first: a running worker goes on to its next turn
         self.close()
-        found = ((number, one.ended()["note"]) for number, one in enumerate(self.processes))
-        notes = tuple(f"process {number} {note}" for number, note in found if note)
-        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, notes, turn)
+        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, turn)
 
     def _next_line(self) -> tuple[int, str | None]:
         """Wait for a line and return it with its rank; an empty line after a silent interval."""
@@ -209,7 +201,7 @@ class LocalProcess(Guarded):
         platform, devices, place = order["platform"], order["devices"], order["place"].copy()
         job, processes, neighbours = order["job"], place["processes"], len(order["ranks"])
         index = order["ranks"].index(place["rank"])
-        self._turns, self._note = Turns(), ""
+        self._turns = Turns()
         self._oom_kills = count_kills()
         environment = worker_environment(platform, devices, processes) | self._turns.environment
         if programs := job.get("program_cache"):  # removed even if it is killed
@@ -236,14 +228,10 @@ class LocalProcess(Guarded):
     def ended(self) -> Ended:
         """Describe the end of a process that has ended."""
         by_kernel = killed_by_kernel(self._oom_kills)
-        code, tail = self.code(0) or 0, [*self.tail]
-        return Ended(ended=code, tail=tail, killed_by_kernel=by_kernel, note=self._note)
+        return Ended(ended=self.code(0) or 0, tail=[*self.tail], killed_by_kernel=by_kernel)
 
     def kill(self) -> None:
         """Kill it and everything that it started."""
-        with contextlib.suppress(psutil.Error):
-            if psutil.Process(self.pid).status() == psutil.STATUS_STOPPED:
-                self._note = "was stopped"  # by a signal such as SIGSTOP
         self._turns.close()
         super().kill()
 

@@ -45,9 +45,6 @@ def tables(histories: Sequence[History], *, markdown: bool) -> list[Table]:
         Column("runs", "Runs", value=_runs),
         Column("trend", "Ratio", "oldest to newest", value=partial(sparkline, markdown=markdown)),
         Column("ratio", "Newest", "to the baseline, 95 %", "ratio", _newest),
-        Column(
-            "latest", "To the run before", "95 %", "ratio", lambda own: ratio_figure(own.latest)
-        ),
         Column("changes", "Change points", value=_changes),
         Column("step_s", "Step time", "differs between runs", "s", _step),
     )

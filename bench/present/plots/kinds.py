@@ -143,7 +143,6 @@ def scaling(subject: Subject) -> Iterator[Plan]:
             continue
         notes = [
             words["note"],
-            words["remarks"]["communication"] if len(curve.communication_bound) else "",
             words["remarks"]["oversubscribed"] if curve.oversubscribed_from is not None else "",
         ]
         spec, note = partial(_scaling, curve, subject), " ".join(filter(None, notes))
@@ -234,16 +233,15 @@ def _scaling(curve: Scaling, subject: Subject) -> dict[str, Any]:
         "shade": [] if start is None else [{"x": max(start, first / 1.2), "to": last * 1.2}],
         **subject.looks(curve.points["implementation"]),
     }
-    communication = _guides(curve.communication_bound.tolist(), "communication")
     time = {
         "title": words["panels"]["step"],
         "rows": _points(curve, "step", "_s"),
-        "guides": _guides(ideal, "ideal") + communication,
+        "guides": _guides(ideal),
     }
     share = {
         "title": words["panels"]["efficiency"],
         "rows": _points(curve, "efficiency", ""),
-        "guides": _guides([(devices, 1.0) for devices, _ in ideal], "ideal"),
+        "guides": _guides([(devices, 1.0) for devices, _ in ideal]),
     }
     return time_and_share("curve", values, time, share)
 
@@ -258,5 +256,5 @@ def _points(curve: Scaling, key: str, suffix: str) -> list[Row]:
     ]
 
 
-def _guides(points: Iterable[Sequence[float]], name: str) -> list[Row]:
-    return [{"x": x, "value": value, "guide": name} for x, value in points]
+def _guides(points: Iterable[Sequence[float]]) -> list[Row]:
+    return [{"x": x, "value": value} for x, value in points]

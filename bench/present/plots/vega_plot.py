@@ -159,7 +159,7 @@ def time_and_share(
     """
     xs = sorted({row["x"] for row in (*time["rows"], *share["rows"]) if "x" in row})
     seconds = [row[key] for row in time["rows"] for key in ("value", "low", "high") if row[key]]
-    seconds += [row["value"] for row in time.get("guides", ()) if row["guide"] == "ideal"]
+    seconds += [row["value"] for row in time.get("guides", ())]
     low, high = min(seconds), max(seconds)
     most = max([1.0, *(row["high"] for row in share["rows"] if row.get("high"))])
     both = {

@@ -134,7 +134,6 @@ function start() {
   on("click", ["everyone"], () => narrow({ off: "" }));
   on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
   window.addEventListener("resize", resized);
-  byId("host")?.addEventListener("toggle", drawHost, { once: true });
   byId("predicted")?.addEventListener("toggle", drawPredicted, { once: true });
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   document.addEventListener("click", follow);

@@ -47,8 +47,8 @@ COLUMNS = [
 ]
 
 _SPANS = ["wash_out_ns", "throughput_ns", "latency_ns"]
-_TEXTS = dict.fromkeys(("block", "attempt", "arm", "predecessor"), str)
-_NEEDED = {*_TEXTS, "round", "position", "steps", "latency_steps", *_SPANS}
+_TEXTS = dict.fromkeys(("block", "attempt", "arm"), str)
+_NEEDED = {*_TEXTS, "round", "steps", "latency_steps", *_SPANS}
 """Columns of samples that trials need."""
 
 
@@ -257,6 +257,4 @@ def part(rounds: Rounds, rows: NDArray[np.intp], factors: dict[str, float]) -> R
         attempt=rounds.attempt[rows],
         throughput=rounds.throughput[chosen] * scale,
         latency=rounds.latency[chosen] * scale,
-        position=rounds.position[chosen],
-        predecessor=rounds.predecessor[chosen],
     )

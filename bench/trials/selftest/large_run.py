@@ -51,7 +51,6 @@ def write(reports: Path, cells: int) -> tuple[Path, int]:
                 "matmul_flops": 1e11, "memory_bytes": 1e10,
                 "all_reduce_bytes": 1e9, "all_reduce_s": 1e-4,
             },
-            "load_before": 0.0, "load_after": 0.0,
         }  # fmt: skip
         rows = [_cell(block, attempt, arm) for arm in ARMS]
         store.add_launch(directory, _samples(block, attempt, rng), rows, [row])

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import psutil
 from jax.sharding import Mesh, Sharding
 
 from bench.records.mesh import MeshShape
@@ -130,7 +129,6 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
         clear(saved.path)
     return Checkpoint(
         reason="",
-        file_system=file_system(folder),
         state_bytes=size,
         stored_bytes=process_exchange.from_main(stored),
         saves={mode: slowest(save) for mode, save in saves.items()},
@@ -145,9 +143,7 @@ def slowest(figures: Any) -> Any:
 
 def no_checkpoint(reason: str) -> Checkpoint:
     """Return the record of a state that has no figures, with the reason."""
-    return Checkpoint(
-        reason=reason, file_system="", state_bytes=0, stored_bytes=0, saves={}, restores=[]
-    )
+    return Checkpoint(reason=reason, state_bytes=0, stored_bytes=0, saves={}, restores=[])
 
 
 def measure_saves(
@@ -201,7 +197,6 @@ def measure_restores(
     """Restore a state repeatedly, and watch how much of it each device holds."""
     shapes = saved_state.shapes_of(saved.shapes, shardings)
     bounds = saved_state.allowed_bytes(shapes)
-    largest = max(bounds.values())
     seconds: list[float] = []
     seen: dict[str, int] = {}
     for last in repetitions():
@@ -216,7 +211,7 @@ def measure_restores(
         del restored
     everyones = [own for process in process_exchange.gather(seen) for own in process.items()]
     for array, size in everyones:
-        if size > (bound := bounds.get(array, largest)):
+        if size > (bound := bounds.get(array, max(bounds.values()))):
             raise WrongStepError(
                 f"restored on {name}, a device held {bytes_(size)} of {array}, "
                 f"but may hold only {bytes_(bound)}"
@@ -225,7 +220,6 @@ def measure_restores(
         mesh=name,
         seconds=seconds,
         device_bytes=max(process_exchange.gather(max(held.values(), default=0))),
-        largest_bytes=largest,
         seen_bytes=max((size for _, size in everyones), default=0),
     )
 
@@ -248,11 +242,3 @@ def clear(folder: Path) -> None:
     if process_exchange.is_main():
         shutil.rmtree(folder)
     process_exchange.gather(None)
-
-
-def file_system(folder: Path) -> str:
-    """Return the type of a folder's file system; empty if the system does not show it."""
-    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
-    resolved = folder.resolve()
-    around = (str(place) for place in (resolved, *resolved.parents))
-    return next((mounts[place] for place in around if place in mounts), "")

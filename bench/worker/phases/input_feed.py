@@ -72,7 +72,7 @@ FEEDS = {"loaded": 0, "prefetched": AHEAD}
 
 
 def _no_wait() -> InputWait:
-    return InputWait(wait_ns=0, starved_ns=0, latency_wait_ns=0)
+    return InputWait(wait_ns=0, starved_ns=0)
 
 
 @dataclass
@@ -81,7 +81,7 @@ class FedArm(Arm):
 
     feed: Feed = field(kw_only=True)
     waited: InputWait = field(init=False, default_factory=_no_wait)
-    """Time spent waiting since the last call of `waits`."""
+    """Time spent waiting in throughput spans since the last call of `waits`."""
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
         """Run steps, each on the next batch; as many batches are prefetched within this span.
@@ -102,16 +102,14 @@ class FedArm(Arm):
             if wait_each:
                 wait_for(loss)
         self.feed.settle()
-        if wait_each:
-            self.waited["latency_wait_ns"] += waited
-        else:
+        if not wait_each:
             self.waited["wait_ns"] += waited
             self.waited["starved_ns"] += starved
         assert loss is not None, "a span has steps"  # noqa: S101
         return state, loss
 
     def waits(self) -> InputWait | None:
-        """Return the time spent waiting for input since the last call."""
+        """Return the time spent waiting for input in throughput spans since the last call."""
         waits, self.waited = self.waited, _no_wait()
         return waits
 

@@ -1,25 +1,25 @@
 """Saved and restored state: its arrays, other shardings of them, and their comparison.
 
 During a restore, no device may hold more of an array than its sharding allows: a thread polls the
-live arrays, by shape and dtype. Restored and saved arrays are compared by 64-bit checksums, which
-depend on every bit of an array but not on its sharding.
+live arrays, by shape and dtype. Restored and saved arrays are compared by checksums, which depend
+on every bit of an array but not on its sharding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from bench.records.mesh import MeshShape
 from bench.records.numbers import count
-from bench.worker import process_exchange
+from bench.worker.process_exchange import to_host
 from bench.worker.prove.carried_state import words
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
+from bench.worker.prove.replica_drift import find_drifts
 from bench.worker.read.device_memory import polling, shard_bytes
 
 LOOK_EVERY_S = 1e-3
@@ -35,7 +35,7 @@ class SavedState(NamedTuple):
 
     path: Path
     shapes: Shapes
-    checksums: dict[str, int]
+    checksums: dict[str, str]
 
 
 def arrays(state: Any) -> Tree:
@@ -129,33 +129,11 @@ def _kind_of(shape: Sequence[int], dtype: Any) -> str:
     return f"{dtype}{[*shape]}"
 
 
-def checksums(tree: Tree) -> dict[str, int]:
+def checksums(tree: Tree) -> dict[str, str]:
     """Return checksums, the same in all processes; WrongStepError if replicas of a shard differ."""
-    own = [
-        (name, str(shard.index), _checksum(shard, array))
-        for name, array in tree.items()
-        for shard in array.addressable_shards
-    ]
-    parts: dict[tuple[str, str], int] = {}
-    for name, index, checksum in chain.from_iterable(process_exchange.gather(own)):
-        if parts.setdefault((name, index), checksum) != checksum:
-            raise WrongStepError("devices hold different copies of one array")
-    return {name: sum(parts[key] for key in parts if key[0] == name) % 2**64 for name in tree}
-
-
-def _checksum(shard: Any, array: Any) -> int:
-    """Sum, over a shard's elements, a hash of each element's bits and index in the array."""
-    values = np.asarray(shard.data)[..., None]
-    words = values.view(f"u{min(values.itemsize, 8)}").astype(np.uint64)
-    place: Any = np.zeros((), np.uint64)
-    for part, size in zip(shard.index, array.shape, strict=True):
-        place = place[..., None] * np.uint64(size) + np.arange(*part.indices(size), dtype=np.uint64)
-    place = place[..., None] * np.uint64(2) + np.arange(words.shape[-1], dtype=np.uint64)
-    # Steps of SplitMix64 (Steele, Lea and Flood 2014, https://doi.org/10.1145/2660193.2660195).
-    mixed = words ^ (place * np.uint64(0x9E3779B97F4A7C15))
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return int(mixed.sum())
+    if find_drifts(tree):
+        raise WrongStepError("devices hold different copies of one array")
+    return {name: sha256(to_host(array).tobytes()).hexdigest() for name, array in tree.items()}
 
 
 def check_equal(restored: Tree, saved: SavedState) -> None:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy  # which loads scipy.stats, with scipy.optimize, only where it is used
 
 from bench.contract import Batch, Params, Problem, StateLossFn
 from bench.contract.model_state import LOCAL, SYNCHRONIZED, ModelState
@@ -35,14 +34,9 @@ from bench.worker.prove.trajectory import Trajectory, vector
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
-NOISE = "the gradients have what looks like noise"
-"""The diagnosis of last resort: all others are more certain."""
 LEAST_WEIGHT, MOST_LISTED = 2e-3, 8
 """Smallest weight of a part of the batch that counts, relative to the right weight, and the most
 weights that are listed one by one."""
-MOST_OF_NOISE, LEAST_CHANCE, LEAST_OF_DECAY = 1.2, 0.01, 0.5
-"""Bounds of what looks like noise: on its singular values, on the p-value of its distribution, and
-on its correlation with the parameters."""
 MOST_ELEMENTS = 1 << 26
 """Most elements in the gradients of all rows or microbatches, for these to be tried one by one."""
 
@@ -169,52 +163,18 @@ def _mistaken_updates(seen: Observed, updates: np.ndarray, sequential: Any) -> I
             if seen.is_near(update, sequential):
                 yield f"there are {count} updates per step: one for each of the {what}"
             yield from _weights(seen, update, own, what)
-    yield from _altered(seen, updates)
+    yield from _rounded(seen)
 
 
-def _altered(seen: Observed, updates: np.ndarray) -> Iterator[str]:
-    """Yield how each gradient is altered by itself; `updates` are those of the shards alone."""
-    gradients, right, own = (each / -seen.rate for each in (seen.update, seen.right, updates))
-    limit, size = abs(gradients).max(), abs(gradients - right).max()
-    rest, start = gradients - right, vector(seen.truth.start)
-    ends = np.cumsum([leaf.size for leaf in seen.truth.start.values()])[:-1]
-    apart = np.split(right, ends)
-    most = max(float(np.linalg.norm(each)) for each in np.split(gradients, ends))
-    scales = [min(1.0, most / (float(np.linalg.norm(own)) or 1.0)) for own in apart]
-    clipped = np.concatenate([a * b for a, b in zip(scales, apart, strict=True)])
-    if min(scales) < 1 and seen.is_near(gradients, clipped):
-        yield f"each parameter's gradients are clipped separately to a norm of {most:.3g}"
-    if seen.is_near(gradients, right.clip(-limit, limit)) and abs(right).min() < limit:
-        yield f"each element of the gradients is clipped to {limit:.3g}, not all by their norm"
-    if close(rest, size * np.sign(start), seen.match):
-        yield f"an L1 penalty is added to the loss, with a factor of {size:.3g}"
-    if seen.is_near(gradients, own.max(axis=0)):
-        yield "each gradient is the largest of the shards', not their mean"
+def _rounded(seen: Observed) -> Iterator[str]:
+    """Yield the dtype to which right gradients are rounded, where the loss is right too."""
+    if not seen.is_near(seen.ours.losses[0], seen.truth.losses[0]):
+        return
+    gradients, right = (each / -seen.rate for each in (seen.update, seen.right))
     for name in ("bfloat16", "float16"):
         eps, rounded = float(jnp.finfo(name).eps), np.asarray(jnp.asarray(gradients, name), float)
-        of_loss = seen.is_near(seen.ours.losses[0], seen.truth.losses[0])
-        if of_loss and close(gradients, rounded, 0.01 * eps) and close(gradients, right, eps):
+        if close(gradients, rounded, 0.01 * eps) and close(gradients, right, eps):
             yield f"the gradients are rounded to {name} ({APPROXIMATE})"
-    length = np.linalg.norm(rest)
-    of_params = abs(rest @ start) / (length * np.linalg.norm(start))
-    if of_params < LEAST_OF_DECAY and _is_noise(seen):  # parameters are drawn like noise
-        yield f"{NOISE} of {length / np.linalg.norm(right):.2g} of their size"
-
-
-def _is_noise(seen: Observed) -> bool:
-    """Whether the gradients' errors are normally distributed, and as matrices prefer no direction.
-
-    The largest singular value of unit noise is about the sum of the square roots of its sides.
-    """
-    scaled = []
-    for path, right in seen.truth.first.items():
-        errors = np.atleast_1d(seen.ours.first[path] - right)
-        matrix = errors.reshape(-1, errors.shape[-1])
-        most = MOST_OF_NOISE * errors.std() * np.sqrt(matrix.shape).sum()
-        if not 0 < np.linalg.norm(matrix, 2) <= most:
-            return False
-        scaled.append(errors.ravel() / errors.std())
-    return bool(scipy.stats.kstest(np.concatenate(scaled), "norm").pvalue > LEAST_CHANCE)
 
 
 def _weights(seen: Observed, update: np.ndarray, updates: np.ndarray, parts: str) -> Iterator[str]:

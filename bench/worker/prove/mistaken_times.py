@@ -1,22 +1,19 @@
-"""Diagnosis of steps under SGD whose gradients or losses are those of other steps, or averages.
+"""Diagnosis of steps under SGD whose gradients or losses are those of other steps.
 
 The reference computes the gradients at our own parameters, so each update can be judged by itself.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-import scipy  # which loads scipy.optimize, for 0.3 s, only where it is used
 
 from bench.contract.model_state import is_float
 from bench.worker.prove.altered_optimizers import name_factors
 from bench.worker.prove.carried_state import flat
-from bench.worker.prove.known_mistakes import MATCH, Observed
-from bench.worker.prove.optimizer_numbers import few_digits
-from bench.worker.prove.relative_errors import close, multiple_of
+from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.relative_errors import multiple_of
 from bench.worker.prove.trajectory import vector
 
 WEIGHTS = {
@@ -27,14 +24,6 @@ WEIGHTS = {
     "the gradients of every two steps are summed for one update": [[1, 1, 0], [0, 0, 0]],
 }
 """Weights with which the second and the third update sum the gradients of the three steps."""
-AVERAGES: tuple[tuple[str, Callable[[float, int, int], float]], ...] = (
-    ("averaged", lambda decay, age, _: (1 - decay) * decay**age),
-    ("averaged", lambda decay, age, now: (1 - decay) * decay**age / (1 - decay ** (now + 1))),
-    ("averaged", lambda decay, age, now: decay**age * (1 if age == now else 1 - decay)),
-    ("summed", lambda decay, age, _: decay**age),
-)
-"""Weights, in step `now`, of a value that is `age` steps old: in moving averages that begin with 0,
-are corrected for that or begin with the first value, and in momentum."""
 
 
 def wrong_times(seen: Observed) -> str:
@@ -49,21 +38,11 @@ def wrong_times(seen: Observed) -> str:
         if near(updates[1:], later):
             return why
     if near(updates, np.array(factors)[:, None] * right):
-        return _changing(seen, factors) if np.ptp(factors) > 10 * seen.match else ""
-    if moves and seen.match <= MATCH and (average := _average(updates, right)):
-        return f"the gradients are {average}"
+        return name_factors(factors) if np.ptp(factors) > 10 * seen.match else ""
     if not is_right and 0 < factors[0] < 1 and near(seen.ours.losses[0], seen.truth.losses[0]):
         first = f"the first update is {factors[0]:.6g} times what it should be"
         return f"{first}, and later ones are not: `params` may return an average"
     return ""
-
-
-def _changing(seen: Observed, factors: list[float]) -> str:
-    """Name the mistake behind updates that are wrong by these factors."""
-    norms = np.linalg.norm(seen.updates, axis=1) / seen.rate
-    if np.ptp(norms) <= seen.match * norms[0]:
-        return f"the gradients are scaled to a norm of {norms[0]:.3g}, as by clipping"
-    return name_factors(factors)
 
 
 def _mistaken_updates(seen: Observed, right: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -112,33 +91,8 @@ def wrong_loss(seen: Observed) -> str:
         return "the loss is that of the step before"
     if near(ours, right[0]):
         return "the loss is that of the first step"
-    if near(ours, right.cumsum() / np.arange(1, len(right) + 1)):
-        return "the loss is the mean of those of all steps so far"
     updated, state = seen.at_steps[1].params, seen.start[1]
     after = float(seen.gradients(updated, state, seen.batches[0])[0][0])
     if near(ours[0], after) and not near(ours[0], right[0]):
         return "the loss is that of the parameters after the update"
-    average = _average(ours[:, None], right[:, None]) if seen.match <= MATCH else ""
-    return f"the loss is {average}" if average else ""
-
-
-def _average(ours: np.ndarray, right: np.ndarray) -> str:
-    """Name the moving average of right values (steps, size) that ours are; empty if none is."""
-    basis = np.linalg.qr(right.T)[0]  # in it, each value has at most as many components as steps
-    own, wanted = right @ basis, ours @ basis
-    for what, weight in AVERAGES:
-        weights = partial(_weights, weight, range(len(right)))
-        decay = scipy.optimize.minimize_scalar(
-            lambda decay, of=weights: np.linalg.norm(of(decay) @ own - wanted),
-            bounds=(0, 1),
-            method="bounded",
-            options={"xatol": 1e-13},
-        ).x
-        if close(ours, weights(decay) @ right, MATCH):
-            return f"{what} over the steps, with a decay of {few_digits(decay)}"
     return ""
-
-
-def _weights(of: Callable[[float, int, int], float], steps: range, decay: float) -> np.ndarray:
-    """Return the weights (steps, steps): for each step, those of every step's value."""
-    return np.array([[of(decay, now - at, now) * (at <= now) for at in steps] for now in steps])

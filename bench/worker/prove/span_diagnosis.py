@@ -1,13 +1,11 @@
 """Diagnosis of wrong spans in the rounds: known mistakes are reproduced and compared."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench.contract import Params
 from bench.contract.clipping import squared_norm
 from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
@@ -22,8 +20,8 @@ from bench.worker.prove.trajectory import apply_update, vector
 NEAR = 1e-2
 """Relative distance below which a mistake reproduces an observation."""
 NEARER = 0.1
-"""Largest ratio of the distance to a mistake and that to the right update, which may be small too:
-near a minimum, using the previous step's gradients changes an update by only a percent."""
+"""Largest ratio of the distance to a mistake and that to the right update, which may be small too,
+as near a minimum."""
 FLOOR = 8
 """Roundings, of a loss, an update or parameters, by which a right step may always be off."""
 ABOUT = 0.1
@@ -35,27 +33,19 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
     start, end = flat(span.before.params), flat(span.after.params)
     update, whole = vector(end, start), vector(flat(right.end.params), start)
 
-    def makes(params: Any) -> bool:
-        return explains(vector(flat(params), start), update, whole)
-
     still = [path for path in wrong if np.array_equal(end[path], start[path])]
     if not (wrong and update.any()):
         return "the parameters do not change" if wrong else ""
     for number, params in enumerate(right.earlier, start=1):
-        if makes(params):
+        if explains(vector(flat(params), start), update, whole):
             return f"the step skips {span.steps - number} of {count(span.steps, 'update')}"
     if still:
         return unchanged(still)
-    parts = span.gate.reference.parts
-    for some in subsets(parts):
-        if makes(span.stepped(only=some).end.params):
-            return f"the update is that of {len(some)} of {parts} parts of the batch"
     factor = float(update @ whole / (whole @ whole))
     far = abs(factor - 1) > ABOUT and close(update, factor * whole, ABOUT)
-    made_anew = _made_anew(span, makes)
-    if not made_anew and (far or explains(factor * whole, update, whole)):
+    if far or explains(factor * whole, update, whole):
         return f"the update is about {factor:.3g} times what it should be"
-    return made_anew or _delayed(span)
+    return ""
 
 
 def unexplained(span: SpanRecord, right: ReferenceSteps) -> str:
@@ -82,42 +72,6 @@ def why_not_finite(span: SpanRecord) -> str:
                 number = count(int(wrong.sum()), "element")
                 found.append(f"{path} is NaN or infinite in {number}")
     return "; ".join(found[:FEW])
-
-
-def _made_anew(span: SpanRecord, makes: Callable[[Params], bool]) -> str:
-    """Name the step of a span that begins with new moments; empty if none does."""
-    optimizer, batch = span.gate.timed.optimizer, span.gate.timed_batches[0]
-    reference, at = span.gate.reference, span.gate.reference.placed(span.before)
-    for number in range(span.steps):
-        fresh = optimizer.init(at.params)
-        anew = jax.tree.map(lambda new, old: new if new.ndim else old, fresh, at.opt_state)
-        left = (span.steps - number) * [batch]
-        if makes(reference.run(left, at._replace(opt_state=anew)).end.params):
-            return f"step {span.first_step + number} begins with new moments in the optimizer"
-        at = reference.run([batch], at).end
-    return ""
-
-
-def _delayed(span: SpanRecord) -> str:
-    """Say that a wrong arm applies the previous step's gradients; empty if it does not."""
-    if jax.process_count() > 1 or span.before.opt_state is None:
-        return ""
-    gate, reader, held = span.gate, span.reader, []
-    for _ in range(4):  # two updates, because a step may reuse its gradients once
-        held.append(reader.read(span.arm.state, reader.parts(span.arm.state)))
-        span.arm.run(1)
-
-    def update(at: HostState, of: HostState) -> np.ndarray:
-        batch, start = gate.timed_batches[0], flat(at.params)
-        grads = gate.reference.gradients(of.params, of.model_state, batch)[1]
-        params, opt_state, _ = gate.reference.placed(at)
-        return vector(flat(apply_update(gate.timed.optimizer, params, opt_state, grads)[0]), start)
-
-    for before, at, after in (held[:3], held[1:]):
-        seen = vector(flat(after.params), flat(at.params))
-        if explains(update(at, before), seen, update(at, at)):
-            return "the gradients are those of the step before"
-    return ""
 
 
 def left_out(gate: Gate, start: HostState, end: HostState, steps: int) -> int:
@@ -162,15 +116,4 @@ def named_loss(span: SpanRecord, right: float) -> str:
     for steps, loss in span.arm.losses[:-1]:
         if steps < span.first_step and not loss.is_deleted() and float(loss) == span.loss:
             return f"the loss is that of step {steps}: it was not recomputed"
-    parts = span.gate.reference.parts
-    for some in subsets(parts) if not close(span.loss, right, NEAR) else ():
-        if close(span.loss, span.stepped(only=some).loss, NEAR):
-            return f"the loss is that of {len(some)} of {parts} parts of the batch"
     return f"the loss is {span.loss:.6g} and should be {right:.6g}"
-
-
-def subsets(parts: int) -> list[list[int]]:
-    """Return subsets of a batch's parts: each alone, the first n and the last n."""
-    singles = [[index] for index in range(parts)] if parts > 1 else []
-    runs = [list(range(parts))[cut] for n in range(2, parts) for cut in (slice(n), slice(-n, None))]
-    return singles + runs

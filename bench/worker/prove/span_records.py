@@ -12,7 +12,7 @@ from bench.records.row_parts import AS_TIMED
 from bench.worker.prove.carried_state import private
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.replica_drift import Drift, find_drifts
-from bench.worker.prove.state_reader import HostState, StateCopy, StateReader, same
+from bench.worker.prove.state_reader import HostState, StateCopy, StateReader
 from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.prove.trajectory import STATE, by_path
 from bench.worker.time.clock import Arm
@@ -61,21 +61,11 @@ class SpanRecord:
     after: HostState = field(init=False, repr=False)
     drifts: tuple[dict[str, Drift], dict[str, Drift]] = field(init=False, repr=False)
     """Arrays whose replicas differ before and after, by name."""
-    like: int = field(init=False, repr=False)
-    """Number of the round's first span that starts from an equal state: its own, if it is first."""
 
     def read(self) -> None:
         """Read the states, which may call the file's functions; no span follows in this round."""
         read = [taken() for taken in self.taken]
         (self.before, self.after), self.drifts = zip(*read, strict=True)
-
-    def starts_like(self, other: SpanRecord) -> bool:
-        """Whether another span has as many steps, and starts from an equal state."""
-        return self.steps == other.steps and same(self.before, other.before)
-
-    def ends_like(self, other: SpanRecord) -> bool:
-        """Whether another span has an equal loss, and ends in an equal state."""
-        return self is other or (self.loss == other.loss and same(self.after, other.after))
 
     def stepped(self, **how: Any) -> ReferenceSteps:
         """Run the reference over the span; `how` is passed to TimedReference.run."""

@@ -3,8 +3,8 @@
 Each arm is checked in the first round, after the last, and in randomly chosen rounds between, whose
 number depends on their cost. A turn of a few steps is checked as a whole; in a longer one, the arm
 runs a short extra span. The state before and after is copied to the host, and compared after the
-round with the reference's steps from that very state, which run once for arms in equal states. See
-docs/design/proving.md, "Proved while it is timed".
+round with the reference's steps from that very state. See docs/design/proving.md, "Proved while it
+is timed".
 """
 
 import random
@@ -20,7 +20,7 @@ import jax
 from bench.contract import Params
 from bench.records.messages import FIRST_LOOK
 from bench.records.numbers import count
-from bench.records.row_parts import AS_TIMED, ProofCheck
+from bench.records.row_parts import AS_TIMED
 from bench.worker import process_exchange
 from bench.worker.prove.arm_checks import check_completion, is_late, settle
 from bench.worker.prove.carried_state import flat, private
@@ -40,7 +40,6 @@ from bench.worker.prove.span_diagnosis import FLOOR, left_out, named_loss, why_n
 from bench.worker.prove.span_records import SpanRecord, pending, read_moment
 from bench.worker.prove.state_reader import HostState, StateCopy, StateReader, digest_of, scalars
 from bench.worker.prove.statistical_proof import why_not_training
-from bench.worker.prove.timed_reference import ReferenceSteps
 from bench.worker.time.clock import Arm, CheckedSpan
 
 SHARE = 0.05
@@ -68,16 +67,6 @@ class _WatchedArm:
     """Clean checks that are still needed since one was off by more than rounding."""
 
 
-@dataclass
-class _ReferenceRun:
-    """The reference's steps from the start of a span."""
-
-    kept: SpanRecord
-    right: ReferenceSteps
-    check: ProofCheck | None = None
-    """The comparison with that span, if it has passed."""
-
-
 class SpotChecks:
     """Checks the arms of a block while they are timed; without a gate, it checks nothing.
 
@@ -93,15 +82,10 @@ class SpotChecks:
         self.rounds, self.seconds = rounds, seconds
         self.reasons: dict[str, str] = {}
         """What is wrong with an arm, by its name."""
-        self.checks: dict[str, ProofCheck] = {}
-        """The passed check with the largest errors, by the arm's name."""
         self.spent_s = 0.0
         self._watched: dict[str, _WatchedArm] = {}
         self._kept: list[SpanRecord] = []
-        self._drawn: dict[int | None, tuple[bool, int, bool]] = {}
-        """The extra spans of the current round."""
         self._planned = False
-        self._reached: _ReferenceRun | None = None
         self._stateless = gate is not None and not jax.tree.leaves(
             jax.eval_shape(gate.timed.optimizer.init, gate.reference.start)
         )
@@ -181,11 +165,9 @@ class SpotChecks:
                 )
             )  # fmt: skip
 
-        if number not in self._drawn:
-            either = [self.chance.random() < 0.5 for _ in range(2)]  # noqa: PLR2004 - as likely
-            self._drawn = {number: (either[0], self.chance.randint(*SPANS), either[1])}
+        first, wait_each = (self.chance.random() < 0.5 for _ in range(2))  # noqa: PLR2004 - as likely
+        steps = self.chance.randint(*SPANS)
         self._in_turn = in_turn
-        first, steps, wait_each = self._drawn[number]
         known = watched.reader.optimizer is not None and arm.name not in self._approximate
         if whole := known and in_turn <= WHOLE:
             steps = in_turn
@@ -243,7 +225,7 @@ class SpotChecks:
         for kept in self._kept:
             turn_of(kept.arm.name)
             kept.read()
-        for kept in self._grouped():
+        for kept in self._kept:
             name, watched = kept.arm.name, self._watched[kept.arm.name]
             turn_of(name)
             try:
@@ -266,25 +248,6 @@ class SpotChecks:
             self._planned = True
         self.spent_s += cost_s
         self._kept.clear()
-        self._reached = None
-
-    def _grouped(self) -> list[SpanRecord]:
-        """Return the kept spans; those that start from equal states follow one another."""
-        for number, kept in enumerate(self._kept):
-            firsts = dict.fromkeys(each.like for each in self._kept[:number])
-            alike = (at for at in firsts if kept.starts_like(self._kept[at]))
-            kept.like = next(alike, number)
-        # All processes must take the same order.
-        order = sorted(range(len(self._kept)), key=lambda at: self._kept[at].like)
-        return [self._kept[number] for number in process_exchange.from_main(order)]
-
-    def _reach(self, kept: SpanRecord) -> _ReferenceRun:
-        """Run the reference over a span, unless its last run began in an equal state."""
-        if self._reached is None or self._reached.kept.like != kept.like:
-            began = time.monotonic()
-            self._reached = _ReferenceRun(kept, kept.stepped())
-            self._step_s = (time.monotonic() - began) / kept.steps
-        return self._reached
 
     def _plan(self, cost_s: float) -> None:
         """Choose the rounds between the first and the last in which all arms are checked.
@@ -314,21 +277,19 @@ class SpotChecks:
             return why
         if before.opt_state is None and not self._stateless:
             return self._why_wrong_without_state(kept)
-        reached = self._reach(kept)
-        if reached.check is None or not kept.ends_like(reached.kept):
-            of_state = why_wrong_state(kept, reached.right)
-            found = Comparison(kept, reached.right)
-            if of_state or not found.is_right:
-                # One rounding may flip a ReLU, but hardly in two of a few checks.
-                unlucky = not watched.suspected and found.is_within_wide and not of_state
-                watched.suspected = CLEARED
-                return "" if unlucky else found.why(of_state)
-            if lost := why_lost(kept, reached.right):
-                return lost
-            reached.kept, reached.check = kept, found.check
+        began = time.monotonic()
+        right = kept.stepped()
+        self._step_s = (time.monotonic() - began) / kept.steps
+        of_state = why_wrong_state(kept, right)
+        found = Comparison(kept, right)
+        if of_state or not found.is_right:
+            # One rounding may flip a ReLU, but hardly in two of a few checks.
+            unlucky = not watched.suspected and found.is_within_wide and not of_state
+            watched.suspected = CLEARED
+            return "" if unlucky else found.why(of_state)
+        if lost := why_lost(kept, right):
+            return lost
         watched.suspected = max(0, watched.suspected - 1)
-        worst = self.checks.get(kept.arm.name, reached.check)
-        self.checks[kept.arm.name] = max(worst, reached.check, key=_share)
         return ""
 
     def _why_left_out(self, kept: SpanRecord, left: LastCheck) -> str:
@@ -375,11 +336,3 @@ def _moves(before: Params, after: Params) -> bool:
     """Whether parameters change by more than a few roundings, so that an earlier step must too."""
     start = flat(before)
     return distance(flat(after), start) > FLOOR * 2.0**-23 * length(start)
-
-
-def _share(check: ProofCheck) -> float:
-    """Return the larger error of a check, as a share of its tolerance."""
-    return max(
-        check["loss_error"] / check["loss_tolerance"],
-        check["update_error"] / check["update_tolerance"],
-    )

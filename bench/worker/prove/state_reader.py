@@ -241,13 +241,6 @@ def digest_of(params: Params) -> int:
     return digest
 
 
-def same(ours: Any, theirs: Any) -> bool:
-    """Whether two trees on the host are equal, element by element."""
-    trees: list[Any] = [jax.tree.structure(tree) for tree in (ours, theirs)]
-    pairs = zip(*map(jax.tree.leaves, (ours, theirs)), strict=False)
-    return trees[0] == trees[1] and all(np.array_equal(words(a), words(b)) for a, b in pairs)
-
-
 def is_count(leaf: Any) -> bool:
     """Whether a leaf of an optimizer's state counts its updates."""
     return leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer)

@@ -66,9 +66,8 @@ class TimedReference:
         batch: Batch,
         *,
         apart: bool = False,
-        only: Sequence[int] = (),
     ) -> Any:
-        """Return ((loss, new model state), gradients) of a batch, over all parts or `only` some.
+        """Return ((loss, new model state), gradients) of a batch.
 
         With `apart`, a part's rows are strided, which sums them in another order. With model state
         the batch is computed as a whole, and `apart` takes the gradients at parameters that are
@@ -77,7 +76,7 @@ class TimedReference:
         parts, part = self.parts, strided_part if apart else part_of
         if apart and parts == 1 and self.start_state:
             params = jax.tree.map(self._moved, params)
-        order = only or (range(parts)[::-1] if apart else range(parts))
+        order = range(parts)[::-1] if apart else range(parts)
         return mean_of(self._of_part(params, model_state, part(batch, parts, at)) for at in order)
 
     def placed(self, held: HostState) -> HostState:

@@ -11,12 +11,11 @@ import numpy as np
 from bench.contract import Problem, TrainStep
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.altered_inputs import altered_inputs
 from bench.worker.prove.altered_optimizers import OwnSteps
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.known_mistakes import MATCH, NOISE, UNKNOWN, Observed, known_mistakes
+from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
 from bench.worker.prove.misplaced_shards import misplaced_shards
 from bench.worker.prove.mistaken_times import wrong_loss, wrong_times
 from bench.worker.prove.relative_errors import (
@@ -173,14 +172,14 @@ def _mistakes(
         return []  # a shard does not fit on one device
     with exact_arithmetic(gate.programs):
         found = [*filter(None, (wrong_times(seen), wrong_loss(seen)))] or known_mistakes(seen)
-        if name == SGD and found and found[0].startswith((UNKNOWN, NOISE)):
+        if name == SGD and found and found[0].startswith(UNKNOWN):
             other = _others(gate, seen) or (_unsteady(gate, build) if build else "")
             found = [other] if other else found
         return found
 
 
 def _others(gate: Gate, seen: Observed) -> str:
-    """Name an optimizer, inputs or misplaced shards that explain updates under SGD; else empty."""
+    """Name an optimizer or misplaced shards that explain updates under SGD; else empty."""
     own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
     differs = not close(own, multiple_of(own, seen.right) * seen.right, 10 * DECAY)
     if differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY):
@@ -189,5 +188,5 @@ def _others(gate: Gate, seen: Observed) -> str:
             "optimizer would"
         )
     with suppress(Exception):  # memory may not suffice; the step is wrong all the same
-        return altered_inputs(seen) or misplaced_shards(seen, gate.mesh.shape)
+        return misplaced_shards(seen, gate.mesh.shape)
     return ""

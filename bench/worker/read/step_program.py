@@ -143,23 +143,21 @@ _LABEL = re.compile(
 _PRINTED = HloPrintOptions()
 _PRINTED.print_metadata = _PRINTED.print_program_shape = False
 _COMMENT = re.compile(r"/\*.*?\*/")
-_ELIDED = "constant({...})"
+_ELIDED = re.compile(r"(%[\w.-]+)( = \S+ constant\()\{\.\.\.\}")
 """A constant with too many elements to be printed."""
 _NUMBERED = re.compile(r"%[\w.-]+|\bchannel_id=\d+")
+_COMPUTATIONS, _INSTRUCTIONS, _NAME_OF, _LITERAL = 3, 2, 1, 8
+"""Fields of a HloModuleProto, of its computations, and of their instructions."""
 
 
 def fingerprint(programs: Iterable[Any]) -> str:
-    """Return a hash that is equal for programs with equal canonical forms on equal devices.
-
-    Empty if the text of a program does not show all of its constants.
-    """
+    """Return a hash that is equal for programs with equal canonical forms on equal devices."""
     texts = [
         f"{[device.id for device in program.local_devices()]}\n{canonical(module)}"
         for program in programs
         for module in program.hlo_modules()
     ]
-    elided = any(_ELIDED in text for text in texts)
-    return "" if elided else digest("\n".join(sorted(texts)).encode())
+    return digest("\n".join(sorted(texts)).encode())
 
 
 def canonical(module: Any) -> str:
@@ -168,7 +166,21 @@ def canonical(module: Any) -> str:
     counts = re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", text.partition("\n")[0])
     devices = math.prod(map(int, counts))
     text = _LABEL.sub("", _COMMENT.sub("", text))
+    text = _ELIDED.sub(lambda own: f"{own[1]}{own[2]}{_literal(module, own[1])}", text)
     text = GROUPS.sub(lambda groups: str(parse_groups(groups[1], devices)), text)
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__
     return _NUMBERED.sub(lambda own: f"#{numbers[own[0]]}", text)
+
+
+def _literal(module: Any, name: str) -> str:
+    """Return a hash of a constant's elements, which the module's text elides if there are many."""
+    instructions = (
+        dict(hlo.fields(instruction))
+        for kind, computation in hlo.fields(module.as_serialized_hlo_module_proto())
+        if kind == _COMPUTATIONS
+        for inner, instruction in hlo.fields(computation)
+        if inner == _INSTRUCTIONS
+    )
+    own = next(one for one in instructions if one[_NAME_OF] == name[1:].encode())
+    return digest(own[_LITERAL])

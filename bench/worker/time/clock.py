@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.contract import TrainStep
 from bench.records.numbers import percent
-from bench.records.row_parts import BoardSlot, Energy
+from bench.records.row_parts import BoardState, Energy
 from bench.records.rows import HostSlot, InputWait, Turn
 from bench.worker import process_exchange
 from bench.worker.read.compilation import CompilationLog
@@ -184,7 +184,7 @@ def _move(number: int, arms: Iterable[Arm], turn_of: Callable[[str], None]) -> N
         turn_of("")
 
 
-Readings = tuple[BoardSlot | None, Energy | None, HostSlot]
+Readings = tuple[BoardState | None, Energy | None, HostSlot]
 """The boards, the energy and the host's activity of a turn."""
 
 
@@ -243,7 +243,7 @@ def measure(
     turn_of: Callable[[str], None] = lambda _arm: None,
     used: Callable[[], Energy | None] = lambda: None,
     checked_span: Callable[[Arm, int | None, int], CheckedSpan | None] = lambda *_: None,
-    boards: Callable[[], BoardSlot | None] = lambda: None,
+    boards: Callable[[], BoardState | None] = lambda: None,
 ) -> tuple[list[Turn], dict[str, int]]:
     """Time all arms in interleaved rounds; docs/design/measuring.md explains the turns.
 

@@ -19,7 +19,7 @@ import psutil
 
 from bench.records import nvml
 from bench.records.host import CPUS
-from bench.records.row_parts import BoardSlot
+from bench.records.row_parts import BoardState
 from bench.records.rows import HostSlot
 
 _BUSY = ("user", "nice", "system", "irq", "softirq")
@@ -30,7 +30,6 @@ BOARDS: dict[str, Any] = {
     "temperature_c": max,
     "power_w": sum,
     "throttled": lambda texts: "; ".join(sorted({*"; ".join(texts).split("; ")} - {""})),
-    "read_ns": max,
 }
 """How the figures of several boards, or of the boards of all processes, are merged."""
 
@@ -114,13 +113,9 @@ class BoardWatch:
                 with suppress(Exception):
                     self._boards.append(nvml.board_of(ordinal))
 
-    def slot(self) -> BoardSlot | None:
+    def slot(self) -> BoardState | None:
         """Return the boards' present state; None if there are none to read."""
         if not self._boards:
             return None
-        began = time.perf_counter_ns()
-        found: BoardSlot = merged(
-            [{**nvml.state(board), "read_ns": 0} for board in self._boards], BOARDS
-        )
-        found["read_ns"] = time.perf_counter_ns() - began
+        found: BoardState = merged([nvml.state(board) for board in self._boards], BOARDS)
         return found

@@ -31,22 +31,20 @@ function endLabels(rows, last, share) {
 }
 
 /* Values of a specification: one quantity over devices or batches. rows: {name, x, value, low, high,
-   cell}, with `measured` for hollow marks; ideal, communication: pairs of x and value; over: where
+   cell}, with `measured` for hollow marks; ideal: pairs of x and value; over: where
    the shade begins. */
 function curveOf(rows, options) {
-  const { title, xTitle, axis, log, logX, width, ideal = [], communication = [], over } = options;
+  const { title, xTitle, axis, log, logX, width, ideal = [], over } = options;
   const xs = ascending(rows.map((row) => row.x));
   const ends = logX ? [xs[0] / BESIDE, xs.at(-1) * BESIDE] : [0, xs.at(-1) * 1.08];
   const all = [
     ...rows.flatMap((row) => [row.low, row.high, row.measured]),
     ...ideal.map(([, value]) => value),
   ].filter((value) => value > 0);
-  // Communication is left out: its times are so small that the curves would be squeezed.
   const domain = log ? padded(all, 0.1) : [0, 1.08 * Math.max(...all)];
   const scaled = log ? Math.log : (value) => value;
   const [low, high] = domain.map(scaled);
   const share = (value) => (scaled(value) - low) / (high - low);
-  const guide = (points, name) => points.map(([x, value]) => ({ x, value, guide: name }));
   return {
     ...{ title, xTitle, width, height: HEIGHT, rows, xs },
     labels: endLabels(rows, xs.at(-1), share),
@@ -54,7 +52,7 @@ function curveOf(rows, options) {
     yScale: { domain, nice: false, ...(log ? { type: "log" } : {}) },
     yAxis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }), ...axis },
     shade: known(over) ? [{ x: Math.max(over, ends[0]), to: ends[1] }] : [],
-    guides: [...guide(ideal, "ideal"), ...guide(communication, "communication")],
+    guides: ideal.map(([x, value]) => ({ x, value })),
   };
 }
 
@@ -130,19 +128,18 @@ GROUPS.scaling = (target) => {
   const cells = every.filter(({ name }) => all || few.has(name));
   const efficiency = new Map(points.map((one) => [one.cell, one]));
   const { x: xTitle, note, panels, remarks } = CHARTS.scaling;
-  const { title: of, slug: name, over, ideal, communication } = curve;
+  const { title: of, slug: name, over, ideal } = curve;
   const x = (cell) => cell.of.devices;
   const logX = chosen("axes") !== "linear";
   const draw = curvesOf(cells, { of, name, x, xTitle, logX, target, over });
   const notes = [
     note,
-    communication.length && remarks.communication,
     known(over) && remarks.oversubscribed,
     cells.some((cell) => known(cell.high_water_bytes)) && remarks.high_water,
     "The choices of mesh and batch above do not apply to curves.",
   ];
   const axis = { labelExpr: "format(datum.value, '~s') + 's'" };
-  const inSeconds = { axis, log: true, text: "s", ideal, communication };
+  const inSeconds = { axis, log: true, text: "s", ideal };
   const shares = { axis: { format: ".0%" }, text: "percent", ideal: ideal.map(([at]) => [at, 1]) };
   const charts = [
     draw("step", panels.step, stepOf, inSeconds),
