@@ -1,6 +1,6 @@
 """Tables of input, ablations and checkpoints, and sentences about ablations and loss curves."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -103,11 +103,6 @@ def ablation_sentence(row: Mapping[str, Any]) -> str:
 
 def checkpoints(rows: Rows) -> Table:
     """Return the table of saves and restores."""
-
-    def other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
-        """Return a formatter of another item, for rows in which the column has a value."""
-        return lambda row: "" if missing(row[column]) else formatted(row[key], name)
-
     columns = (
         IMPLEMENTATION,
         Column("what", "Operation", filter=True, long=True, detail=lambda row: row["reason"]),
@@ -119,9 +114,8 @@ def checkpoints(rows: Rows) -> Table:
                lambda row: row["stored_bytes"] or None,
                detail=lambda row: formatted(row["state_bytes"] or None, "bytes")),
         Column("step_during_s", "Step meanwhile", "before", "s",
-               detail=other("step_during_s", "step_before_s", "s")),
-        Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
-               detail=other("device_bytes", "seen_bytes", "bytes")),
+               detail=lambda row: (
+                   "" if missing(row["step_during_s"]) else formatted(row["step_before_s"], "s"))),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "
@@ -149,7 +143,7 @@ def parted_losses(trainings: Iterable[Training]) -> str:
 def unfinished_losses(trainings: Sequence[Training], found: Tables) -> list[str]:
     """Return the curves that are missing or end early, with the reasons."""
     known = {training.block.name for training in trainings}
-    curves = ((t.block, c) for t in trainings for c in (t.reference, *t.yardsticks, *t.curves))
+    curves = ((t.block, c) for t in trainings for c in t.every)
     ended = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
     return [*ended, *(f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms)]

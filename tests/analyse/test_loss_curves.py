@@ -17,7 +17,7 @@ from rich.console import Console
 from bench.analyse import cell_table, loss_curves
 from bench.present import caveats, closing_summary, page_data, report_files, run_tables
 from bench.records import store
-from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.rows import Manifest
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def test_planted_differences_are_found(stored: tuple[store.Run, Tables]) -> None
     assert right.beyond is None
     assert (equal.differences == 0).all()
     assert (np.diff(drifts.differences) > 0).all()
-    assert [curve.arm for curve in one.yardsticks] == [IN_PARTS, EXACT]
+    assert one.yardstick is not None
+    assert one.yardstick.arm == IN_PARTS
     assert one.steps == 100
 
 
@@ -75,7 +76,7 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
     console = Console(file=io.StringIO(), width=1000)
     closing_summary.print_summary(console, *stored)
     assert text in console.file.getvalue()
-    rough = read(tmp_path / "rough", drifts={**PLAN.drifts, EXACT: 1e-5})
+    rough = read(tmp_path / "rough", drifts={**PLAN.drifts, IN_PARTS: 1e-5})
     late = read(tmp_path / "late", drifts={"drifts": 5e-6})
     for run, found in (rough, late):
         titles = caveats.caveats(found, run.manifest)
@@ -104,7 +105,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
         "the loss of step 11 is nan."
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)
-    assert page_data.build(found, run.manifest)["losses"][0]["curves"][3]["loss"][10] is None
+    assert page_data.build(found, run.manifest)["losses"][0]["curves"][2]["loss"][10] is None
 
 
 def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables])
     run, _ = stored
     report_files.build(run)
     curves = pd.read_csv(run.directory / "losses.csv")
-    assert len(curves) == 2 * 6 * 100
+    assert len(curves) == 2 * 5 * 100
     drifts = curves[(curves["arm"] == "drifts") & (curves["block"].str.contains("data=2"))]
     assert drifts["step"].tolist() == list(range(1, 101))
     assert drifts["difference"].to_numpy() == pytest.approx(1e-5 * np.arange(1, 101))
@@ -171,13 +172,13 @@ def test_a_page_has_only_so_many_steps(
     run, found = stored
     whole = page_data.build(found, run.manifest)["losses"]
     assert whole[0]["steps"] == list(range(1, 101))
-    assert whole[1]["curves"][3]["name"] == "drifts"
-    cell = whole[1]["curves"][3]["cell"]
+    assert whole[1]["curves"][2]["name"] == "drifts"
+    cell = whole[1]["curves"][2]["cell"]
     assert found.cells["cell"][cell] == "mlp-base/data=2/b64/fp32/drifts"
     monkeypatch.setattr(page_data, "MOST_STEPS", 20)
     few = json.loads(page_data.encode(page_data.build(found, run.manifest)))["losses"]
     assert (len(few[0]["steps"]), few[0]["steps"][0], few[0]["steps"][-1]) == (20, 1, 100)
-    curve = few[0]["curves"][3]
+    curve = few[0]["curves"][2]
     assert len(curve["loss"]) == len(curve["apart"]) == 20
     assert curve["apart"][-1] == pytest.approx(1e-3)
     largest = column(page_data.build(found, run.manifest), "loss_differences", "largest")
