@@ -75,11 +75,11 @@ def _ratio_interval(cell: Row) -> str:
 
 
 def _compile(cell: Row) -> str:
-    """Return `0.12 + 0.08 + 1.30 in run r1`."""
+    """Return `0.12 + 0.08 + 1.30 s in run r1`."""
     parts = [cell[name] for name in _COMPILING]
     if any(map(missing, parts)):
         return ""
-    each = " + ".join(numbers.seconds(part).partition(numbers.NARROW)[0] for part in parts)
+    each = f"{' + '.join(f'{part:.2f}' for part in parts)}{numbers.NARROW}s"
     where = f" in run {cell['compiled_in']}" if cell["compiled_in"] else ""
     return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}{where}"
 
@@ -179,7 +179,7 @@ COLUMNS = (
            value=lambda cell: cell["approximate"] or None),
     Column("foreign", "Framework", "in processes of its own", long=True, optional=True,
            value=lambda cell: cell["foreign"] and framework(cell["foreign"])),
-    Column("compile_total_s", "Compile", "trace + lower + compile", "seconds",
+    Column("compile_total_s", "Compile", "trace + lower + compile", "s",
            value=lambda cell: sum(cell[name] for name in _COMPILING), detail=_compile),
     Column("memory_bytes", "Memory", "per device, as planned", "bytes",
            detail=where_known("high_water_bytes", lambda b: f"{numbers.bytes_(b)} measured")),

@@ -47,7 +47,7 @@ CHANGES = (
            detail=lambda c: f"{sure(c.verdict.low, c.verdict.high)}, "
            + ("against the baseline" if c.source == "baseline" else "step times")),
     Column("compile", "Compile", "B over A", "ratio", optional=True,
-           detail=lambda c: " to ".join(numbers.seconds(compile_s(side)) for side in (c.a, c.b))),
+           detail=lambda c: " to ".join(numbers.si(compile_s(side), "s") for side in (c.a, c.b))),
     Column("memory", "Memory", "B over A", "ratio", optional=True,
            detail=lambda c: _sides(c, "memory_bytes", "bytes", " to ")),
 )  # fmt: skip
