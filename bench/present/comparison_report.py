@@ -5,10 +5,10 @@ Its sentences are about the runs' differences, the changes of cells, and reasons
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -57,23 +57,6 @@ SHORT = [replace(c, detail=None) for c in CHANGES if c.key not in ("step_s", "ra
 """The columns that fit on a terminal, all of them B over A."""
 
 
-class Group(NamedTuple):
-    """Cells that share one remark."""
-
-    a: str
-    """How they ended in A, or the only run that has them."""
-    b: str
-    """How they ended in B; empty if only one run has them."""
-    number: int
-    cells: list[str]
-    """One line per block: `block: implementation, implementation`."""
-
-
-CELLS = Column(
-    "cells", "Cells", value=lambda g: Figure(numbers.count(g.number, "cell"), "; ".join(g.cells))
-)
-
-
 def blocks(compared: RunComparison) -> list[Table]:
     """Return a table for every block with cells that can be compared."""
     return [
@@ -93,33 +76,20 @@ def _facts(one: Comparison, other: Comparison) -> Iterator[str]:
     yield f"Noise floor of the ratios to the baseline: {a} in A, {b} in B."
 
 
-def endings(compared: RunComparison) -> list[Group]:
-    """Group the cells that ended differently by how they ended."""
-    groups = grouped(
-        ((_ending(a), _ending(b)), (a["block"], a["implementation"])) for a, b in compared.ended
-    )
-    return [Group(a, b, len(cells), _lines(cells)) for (a, b), cells in groups.items()]
-
-
-def unmatched(compared: RunComparison) -> list[Group]:
-    """Group the cells of only one run by that run."""
-    return [
-        Group(run, "", len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
+def uncompared(compared: RunComparison) -> Table:
+    """Return the cells that ended differently, and those that only one run has."""
+    rows = [{"cell": a["cell"], "A": _ending(a), "B": _ending(b)} for a, b in compared.ended]
+    rows += [
+        {"cell": cell["cell"], "A": None, "B": None, run: _ending(cell)}
         for run, cells in compared.only.items()
-        if cells
+        for cell in cells
     ]
-
-
-def _named(cell: Row) -> str:
-    return str(cell["implementation"]) + ("" if cell["status"] == "ok" else f" ({_ending(cell)})")
+    columns = Column("cell", "Cell"), Column("A", "A", long=True), Column("B", "B", long=True)
+    return Table("Cells that ended differently, or that one run lacks", columns, rows)
 
 
 def _ending(cell: Row) -> str:
     return ": ".join(filter(None, (STATUSES[cell["status"]].label, cell["reason"])))
-
-
-def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{block}: {', '.join(names)}" for block, names in grouped(cells).items()]
 
 
 SHOWN = 8
@@ -162,12 +132,7 @@ def content(compared: RunComparison) -> dict[str, Any]:
         "runs": Table("The two runs, and everything recorded that differs", (name, *sides), facts),
         "caveats": caveats(compared),
         "blocks": blocks(compared),
-        "endings": Table(
-            "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
-        ),
-        "missing": Table(
-            "Cells of one run only", (Column("a", "Only in"), CELLS), unmatched(compared)
-        ),
+        "uncompared": uncompared(compared),
         "command": f"{PROGRAM} compare {shlex.join(options)}",
     }
 
@@ -185,10 +150,9 @@ def show(console: Console, compared: RunComparison) -> None:
     console.print(plain(setting(compared), "bold"))
     if compared.changes:
         _show_changes(console, compared)
-    for group in endings(compared):
+    if compared.ended:
         console.print(Text("\nended differently", style="yellow"))
-        _list(console, (f"A {group.a}", f"B {group.b}"))
-        _list(console, group.cells)
+    _list(console, [f"{a['cell']}: {_ending(a)} -> {_ending(b)}" for a, b in compared.ended])
     for title, text in caveats(compared).items():
         console.print(Text.assemble((f"\n{title}. ", "bold"), plain(text)))
     if compared.changes:
