@@ -30,7 +30,6 @@ from bench.present import (
     charts,
     columns,
     predicted_curves,
-    print_plots,
     program_sentences,
     rendering,
 )
@@ -241,7 +240,7 @@ def mlp(browser: Browser, directory: Path) -> Iterator[Page]:
 
 
 def test_every_chart_is_drawn_and_nothing_is_fetched(whole: Opened) -> None:
-    for group in ("ratios", "scaling", "batches", "heatmap", "breakdown", "roofline", "losses"):
+    for group in ("ratios", "scaling", "batches", "breakdown", "roofline", "losses"):
         assert whole.marks(group) > 10, group
     assert whole.page.locator("#one .chart svg").count() == 2
     assert len([url for url in whole.requests if not url.startswith("blob:")]) == 1
@@ -346,8 +345,6 @@ def test_choices_of_every_chart(open_page) -> None:
     assert opened.text("scaling") != logarithmic
     for group, label, option, shown in (
         ("scaling", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
-        ("heatmap", "Figure", "Step time", "Heatmap: Step time"),
-        ("heatmap", "Figure", "Memory", "MiB"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
         ("batches", "Along", "data=4", "data=4"),
         ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
@@ -480,35 +477,6 @@ def test_no_difference_has_a_place_below_all_others(blank: Page) -> None:
     assert "clamp" not in run_script(blank, "lossAxis", [0, 1], {**title, "log": False})["yScale"]
 
 
-def test_panels_of_heatmaps_are_ordered_by_a_typical_block(blank: Page) -> None:
-    cells = [
-        {"name": name, "block": block, "step_s": step}
-        for block, steps in enumerate([(3, 1, 2), (30, 10, 20), (1, 9, 2)])
-        for name, step in zip("abc", steps, strict=True)
-    ]
-    assert run_script(blank, "typicalOrder", cells) == ["b", "c", "a"]
-
-
-def test_fields_of_a_heatmap_are_coloured_by_their_distance(mlp: Page) -> None:
-    items = mlp.evaluate(ITEMS, "heatmap")
-    fields = [item for item in items if item["type"] == "rect" and "depth" in item]
-    for item in fields:
-        if item["status"] != "ok":
-            assert item["fill"] == "transparent"
-        else:
-            assert item["fill"] == ("var(--c0)" if item["share"] < 0 else "var(--c1)")
-            assert item["fillOpacity"] == pytest.approx(0.55 * min(abs(item["share"]), 1))
-    assert max(item["fillOpacity"] for item in fields if item["status"] == "ok") == 0.55
-
-
-def test_colours_of_a_heatmap_diverge_around_what_is_neither_good_nor_bad(blank: Page) -> None:
-    shares = "(values, better) => values.map(shading(values, better))"
-    ratios = run_script(blank, shares, [1 / 1.5, 1, 1.5], "ratio")
-    assert ratios == pytest.approx([-1, 0, 1])
-    assert run_script(blank, shares, [1, 10, 100], "less") == pytest.approx([-1, -0.5, 0])
-    assert run_script(blank, shares, [1, 10, 100], "more") == pytest.approx([0, -0.5, -1])
-
-
 def test_looks_are_those_of_print(whole: Opened) -> None:
     """Colour, shape and dashes of an implementation are described once, for both."""
     data = json.loads(whole.page.locator("#data").text_content() or "")
@@ -564,7 +532,8 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     page.locator("#mesh").select_option("data=2")
     page.locator("#implementations label", has_text="python_loop").click()
     page.locator("#scaling").get_by_label("Axes").select_option("linear")
-    page.locator("#heatmap").get_by_label("Figure").select_option("step_s")
+    curve = "Weak scaling, data=N, batch 64 a device"
+    page.locator("#scaling").get_by_label("Curve").select_option(curve)
     page.get_by_label("Search in: All cells").fill("data=2 shard_map")
     table = page.locator("#all")
     table.get_by_label("Status, in: All cells").select_option("ok")
@@ -579,7 +548,8 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
         assert one.page.locator("#mesh").input_value() == "data=2"
         assert not one.page.get_by_label("python_loop", exact=True).is_checked()
         assert one.page.get_by_label("Axes", exact=True).input_value() == "linear"
-        assert one.page.get_by_label("Figure", exact=True).input_value() == "step_s"
+        assert one.page.locator("#scaling").inner_text() == page.locator("#scaling").inner_text()
+        assert curve in one.page.locator("#choose-curve option:checked").inner_text()
         assert one.page.get_by_label("Search in: All cells").input_value() == "data=2 shard_map"
         assert one.page.locator("#all th[aria-sort=descending]").inner_text().startswith("Step")
     for group in ("all", "one"):
@@ -591,19 +561,21 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
 def test_a_field_of_the_matrix_keeps_all_other_choices_and_back_returns(open_page) -> None:
     page = open_page().page
     before = page.locator("#subject").input_value()
-    page.locator("#heatmap").get_by_label("Figure").select_option("step_s")
+    search = page.get_by_label("Search in: All cells")
+    search.fill("data")
+    page.wait_for_url(lambda url: "q=data" in url)
     field = page.locator(".behind td a").last
     title, cell = field.get_attribute("title"), field.get_attribute("href")
     field.click()
     page.wait_for_url(lambda url: "#cell?" in url)
-    assert "metric=step_s" in page.url
+    assert "q=data" in page.url
     name = page.locator("#one h3").inner_text()
     assert quote(name, safe="") in cell.replace("%2F", "%2F")
     assert page.locator(".behind td a").last.get_attribute("title") == title
     page.go_back()
     page.wait_for_url(lambda url: "#cell?" not in url)
     assert page.locator("#subject").input_value() == before
-    assert page.get_by_label("Figure", exact=True).input_value() == "step_s"
+    assert search.input_value() == "data"
 
 
 def test_back_returns_to_a_page_that_was_opened_without_a_fragment(open_page) -> None:
@@ -685,7 +657,7 @@ def test_a_table_behind_a_chart_stays_open_when_the_chart_is_drawn_again(open_pa
 @pytest.mark.slow
 def test_the_reader_may_scroll_before_a_choice_is_drawn(open_page) -> None:
     opened = open_page()
-    opened.page.locator("#heatmap").scroll_into_view_if_needed()
+    opened.page.locator("#breakdown").scroll_into_view_if_needed()
     opened.settle()
     began, went = opened.page.evaluate(
         """() => {
@@ -721,20 +693,25 @@ def test_a_section_in_the_address_keeps_choices(open_page) -> None:
     assert opened.page.locator("#mesh").input_value() == "data=2"
 
 
-def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
+MARK = """name => [...document.querySelectorAll("#ratios .chart svg path")].find(
+  ({ __data__: item }) => item.mark.marktype === "symbol" && item.datum.name === name)"""
+"""The first mark of an implementation in the charts of ratios."""
+
+
+def test_a_mark_of_a_chart_leads_to_its_cell(open_page) -> None:
     from playwright.sync_api import expect  # noqa: PLC0415 - only where there is a browser
 
-    opened = open_page("#heatmap?subject=mlp-base%2C+fp32")
+    opened = open_page("#ratios?subject=mlp-base%2C+fp32")
     page = opened.page
-    field = page.locator("#heatmap svg text", has_text=re.compile(r"^1\.03")).first
-    field.hover()
+    mark = page.evaluate_handle(MARK, "nnx_jit_cached").as_element()
+    mark.hover()
     peek = page.locator("#peek")
     expect(peek).to_contain_text("nnx_jit_cached")
     assert "more time than jit_spmd" in peek.inner_text(), "the explanation"
     assert "nnx_jit_cached" in page.locator(".tip").inner_text()
-    field.click()
-    # Kept: on the way to the panel, the pointer crosses other fields.
-    page.locator("#heatmap svg text", has_text=re.compile(r"^0\.9")).last.hover()
+    mark.click()
+    # Kept: on the way to the panel, the pointer crosses other marks.
+    page.evaluate_handle(MARK, "python_loop").as_element().hover()
     assert "nnx_jit_cached" in peek.inner_text()
     link = peek.get_by_role("link", name="its trace")
     assert link.get_attribute("href").startswith("http://localhost:6006/?run=")
@@ -844,22 +821,6 @@ def test_what_was_never_timed_together_is_told_apart_by_the_noise_floor(blank: P
     sizes = [100, 999, 1024, 23_800_000, 85e9]
     limits = run_script(blank, "sizes => sizes.map(limitAbove)", sizes)
     assert limits == [100, 1000, 1024, 23 * 2**20, 80 * 2**30]
-
-
-def test_one_batch_has_the_matrix_and_no_second_chart(browser: Browser, tmp_path: Path) -> None:
-    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2), rounds=6))
-    opened = Opened(browser.new_page(), write_page(directory))
-    page = opened.page
-    assert page.locator("#heatmap .chart").count() == 0
-    printed = print_plots.draw(cell_table.build(store.load(directory))).charts
-    assert {"ratios", "scaling"} <= {chart.kind for chart in printed}
-    assert "heatmap" not in {chart.kind for chart in printed}
-    link = page.locator("#heatmap").get_by_role("link", name="Time behind the fastest")
-    assert page.locator(link.get_attribute("href")).locator("table.behind").is_visible()
-    page.emulate_media(media="print")
-    assert page.locator("#heatmap").is_hidden()
-    page.close()
-    assert opened.faults == []
 
 
 def test_a_race_of_functions_has_no_empty_charts(browser: Browser, tmp_path: Path) -> None:
