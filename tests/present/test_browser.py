@@ -339,15 +339,10 @@ def test_predicted_curves_are_charts_of_the_page(browser: Browser, tmp_path: Pat
 @pytest.mark.slow
 def test_choices_of_every_chart(open_page) -> None:
     opened = open_page()
-    logarithmic = opened.text("scaling")
-    opened.page.get_by_label("Axes").select_option("linear")
-    opened.settle()
-    assert opened.text("scaling") != logarithmic
     for group, label, option, shown in (
         ("scaling", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
         ("batches", "Along", "data=4", "data=4"),
-        ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
     ):
         opened.page.locator(f"#{group}").get_by_label(label, exact=True).select_option(option)
         opened.settle()
@@ -512,12 +507,12 @@ def test_curves_that_agree_are_folded_until_they_are_opened(
     opened = Opened(browser.new_page(), write_page(directory))
     folded = opened.page.locator("#losses .drawn > details")
     assert "All curves agree with the reference" in opened.text("losses")
-    assert folded.get_by_label("Loss", exact=True).is_hidden()
+    assert folded.locator("figure").first.is_hidden()
     folded.locator("summary").first.click()
-    folded.get_by_label("Loss", exact=True).select_option("linear")
+    assert folded.locator("figure").first.is_visible()
+    opened.page.locator("#implementations label", has_text="python_loop").click()
     opened.settle()
-    assert folded.get_by_label("Loss", exact=True).input_value() == "linear"
-    assert folded.get_by_label("Loss", exact=True).is_visible(), "a choice leaves the fold open"
+    assert folded.locator("figure").first.is_visible(), "a choice leaves the fold open"
     opened.page.close()
     assert opened.faults == []
 
@@ -531,7 +526,7 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     page.locator("#subject").select_option("mlp-base, fp32")
     page.locator("#mesh").select_option("data=2")
     page.locator("#implementations label", has_text="python_loop").click()
-    page.locator("#scaling").get_by_label("Axes").select_option("linear")
+    page.locator("#breakdown").get_by_label("Bars").select_option("share")
     curve = "Weak scaling, data=N, batch 64 a device"
     page.locator("#scaling").get_by_label("Curve").select_option(curve)
     page.get_by_label("Search in: All cells").fill("data=2 shard_map")
@@ -547,7 +542,7 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
         assert one.page.locator("#subject").input_value() == "mlp-base, fp32"
         assert one.page.locator("#mesh").input_value() == "data=2"
         assert not one.page.get_by_label("python_loop", exact=True).is_checked()
-        assert one.page.get_by_label("Axes", exact=True).input_value() == "linear"
+        assert one.page.get_by_label("Bars", exact=True).input_value() == "share"
         assert one.page.locator("#scaling").inner_text() == page.locator("#scaling").inner_text()
         assert curve in one.page.locator("#choose-curve option:checked").inner_text()
         assert one.page.get_by_label("Search in: All cells").input_value() == "data=2 shard_map"
@@ -1055,12 +1050,12 @@ def test_keyboard_alone_reaches_controls(open_page) -> None:
     page.locator("#all").get_by_role("button", name="Implementation").focus()
     page.keyboard.press("Enter")
     assert page.locator("#all th[aria-sort=ascending]").count() == 1
-    axes = page.locator("#scaling select#choose-axes")
-    axes.focus()
+    bars = page.locator("#breakdown select#choose-bars")
+    bars.focus()
     page.keyboard.press("ArrowDown")
     opened.settle()
-    assert axes.input_value() == "linear"
-    assert axes.evaluate("one => one === document.activeElement"), "redrawing keeps the focus"
+    assert bars.input_value() == "share"
+    assert bars.evaluate("one => one === document.activeElement"), "redrawing keeps the focus"
 
 
 @pytest.mark.parametrize("width", [360, *slow(390)])

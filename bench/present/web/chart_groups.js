@@ -2,7 +2,6 @@
 
 const GROUPS = {}; // By kind of chart: a function of the element that returns its contents.
 const MOST_PANELS = 12;
-const AXES = [["", "logarithmic"], "linear"]; // Options of a selector.
 
 const choices = (...selectors) => element("div.choices", ...selectors);
 const nothing = (...texts) => element("p.note", ...texts);
