@@ -605,25 +605,6 @@ def test_a_row_of_all_cells_is_low_however_long_its_texts_are(browser: Browser, 
 
 
 @pytest.mark.slow
-def test_columns_of_all_cells_are_chosen_and_kept_in_the_address(open_page) -> None:
-    page = open_page("#cells").page
-    headings, boxes = page.locator("#all thead"), page.locator("#columns")
-    assert "Throughput" in headings.inner_text()
-    assert "Temporaries" not in headings.inner_text()
-    page.locator(".columns summary").press("Enter")
-    boxes.get_by_label("Throughput").press("Space")
-    boxes.get_by_label("Temporaries").check()
-    page.reload()
-    page.locator("body[data-drawn=all]").wait_for()
-    assert "Throughput" not in headings.inner_text()
-    assert "Temporaries" in headings.inner_text()
-    page.locator(".columns summary").click()
-    assert not boxes.get_by_label("Throughput").is_checked()
-    cells = page.locator("#all tbody tr").first.locator("th, td").count()
-    assert cells == headings.locator("th").count()
-
-
-@pytest.mark.slow
 def test_a_choice_does_not_move_the_page(open_page) -> None:
     opened = open_page("#breakdown")
     top = "document.querySelector('#breakdown').getBoundingClientRect().top"

@@ -101,7 +101,6 @@ function show() {
   syncControls();
   drawChooser();
   redraw();
-  drawColumns();
   drawCells();
 }
 
