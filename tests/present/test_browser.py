@@ -1381,21 +1381,11 @@ def test_prints_what_was_not_scrolled_to(open_page, tmp_path: Path) -> None:
     opened.page.emulate_media(media="print", color_scheme="dark")
     paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == "rgb(255, 255, 255)"
-    assert opened.page.locator("#all .tools").is_hidden()
+    assert opened.page.locator("#all").is_hidden(), "it is wider than paper"
+    assert opened.page.locator("#ratios .tools").first.is_hidden()
     legend = opened.page.locator("#implementations label:visible").all_inner_texts()
     assert "jit_spmd" in legend
     assert "python_loop" not in legend
-    every = json.loads(opened.page.locator("#data").text_content())["cells"]["columns"]
-    shown = opened.page.locator("#all tbody tr").first.inner_text()
-    named = (
-        opened.page.locator("#all tbody tr")
-        .first.locator("td")
-        .evaluate_all("all => all.map(one => getComputedStyle(one, '::before').content)")
-    )
-    assert [column["title"] for column in every if column.get("only") != "cell"][1:] == [
-        text.strip('"').removesuffix(": ") for text in named
-    ]
-    assert "data=" in shown
     assert opened.marks("breakdown") > 10
     assert len(opened.page.pdf()) > 50_000
 

@@ -86,8 +86,7 @@ function line(columns, row) {
       return element("th", { scope: "row" }, name);
     }
     const shown = column.format === "command" ? folded(text) : text;
-    const look = { class: alignmentOf(column), "data-title": column.title };
-    return element("td", look, shown, below);
+    return element("td", { class: alignmentOf(column) }, shown, below);
   });
   return element("tr", ...cells);
 }
