@@ -324,12 +324,9 @@ def test_histories_show_what_changed_and_with_what(tmp_path, monkeypatch):
         assert "pmap, data=2, batch 64: from 2026-10-07 09:00 UTC on, the ratio is 1.0" in text
         assert "times what it was. Changed with it: jax 0.11.0 to 0.12.0." in text
         assert "2026-10-01 to 2026-10-12" in text
-    assert page.count('<svg class="spark"') == 1, "the baseline has no ratio"
-    assert page.count("<circle") == 2, "the change, and the newest"
-    (bars,) = re.findall(f"[{history_tables.BARS}]{{2,}}", markdown)
-    assert len(bars) == 12
-    assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
-    assert "<svg" not in markdown
+        (bars,) = re.findall(f"[{history_tables.BARS}]{{2,}}", text)  # the baseline has no ratio
+        assert len(bars) == 12
+        assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
 
 
 def test_a_change_between_runs_of_one_day_has_a_time(tmp_path, monkeypatch):
@@ -350,7 +347,7 @@ def test_few_runs_have_no_change_points(tmp_path, monkeypatch):
         assert f"at least {fewest} runs" in text
         assert "differs between runs" in text
     assert "Changed with it" not in page
-    assert page.count('<svg class="spark"') == 1
+    assert len(re.findall(f"[{history_tables.BARS}]{{2,}}", page)) == 1
 
 
 def test_self_tests_and_faults_have_sections_of_their_own(tmp_path, monkeypatch):

@@ -136,9 +136,8 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
         for kind, about in KINDS.items()
     ]
     histories = cell_history.find(entry.run for entry in entries if entry.run)
+    history = {"about": history_tables.ABOUT, "tables": history_tables.tables(histories)}
     for name, markdown in ((MARKDOWN, True), (PAGE, False)):
-        tables = history_tables.tables(histories, markdown=markdown)
-        history = {"about": history_tables.ABOUT, "tables": tables}
         text = render("index", markdown=markdown, sections=sections, history=history)
         files.write(reports / name, text)
     return reports / PAGE, entries
