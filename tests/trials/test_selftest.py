@@ -82,8 +82,7 @@ def measured(truth: float = 1.0, seed: int = 0) -> pd.DataFrame:
                 {
                     "block": STEPS[0].name, "attempt": f"{load}/0", "load": load,
                     "round": np.repeat(np.arange(rounds), len(arms)),
-                    "position": np.tile(np.arange(len(arms)), rounds),
-                    "arm": list(arms) * rounds, "predecessor": "", "at": 0.0, "steps": 1,
+                    "arm": list(arms) * rounds, "at": 0.0, "steps": 1,
                     "truth": list(arms.values()) * rounds, "latency_steps": 1,
                     "wash_out_ns": span, "throughput_ns": times.ravel(), "latency_ns": span,
                 }

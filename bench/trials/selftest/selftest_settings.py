@@ -59,8 +59,8 @@ class Settings:
 TRIALS = "trials.jsonl"
 SAMPLES = "samples.parquet"
 COLUMNS = [
-    *("block", "attempt", "arm", "round", "position", "predecessor", "at", "steps"),
-    *("throughput_ns", "latency_steps", "latency_ns", "wash_out_ns", "load", "truth"),
+    *("block", "attempt", "arm", "round", "at", "steps", "throughput_ns", "latency_steps"),
+    *("latency_ns", "wash_out_ns", "load", "truth"),
 ]
 """Columns of SAMPLES: those of bench.records.rows.SampleRow except the host's, and in addition the
 background load and the arm's true ratio to the base."""
