@@ -113,8 +113,6 @@ class Formula:
     off: Mapping[tuple[int, str], float]
     """Absolute error of each figure at each of the other compiled sizes, by size and name: `flops`,
     or for a collective `payload_bytes of all-reduce over data of f32`."""
-    error: float
-    """The largest of these errors, relative to the compiled figure."""
 
     def at(self, cell: Cell) -> Program:
         """Return the program of a cell of the curve.
@@ -161,10 +159,10 @@ class Formula:
 
 def programs_along(
     curves: Sequence[Curve], chips: Sequence[int], read: Read
-) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
-    """Return the programs of distinct curves on ascending numbers of chips, and their formulae.
+) -> dict[Curve, dict[int, Program | str]]:
+    """Return the programs of distinct curves on ascending numbers of chips.
 
-    A reason takes the place of a missing program, and of a formula that does not hold.
+    A reason takes the place of a missing program; it says so if no formula holds for the curve.
     """
     cells = {
         curve: {count: cell for count in chips if (cell := curve.cell(count)) is not None}
@@ -201,13 +199,16 @@ def programs_along(
             return "other axes do not divide the chips, or shards and microbatches the batch"
         if cell in known or isinstance(formula, str):
             found = known[cell]
-            return found.reason if isinstance(found, NoProgram) else found
+            if isinstance(found, Program):
+                return found
+            told = not isinstance(formula, str) or formula in ("", found.reason)
+            return found.reason if told else f"{found.reason}; no formula holds: {formula}"
         try:
             return formula.at(cell)
         except ValueError as error:
             return str(error)
 
-    return {curve: {count: program(curve, count) for count in chips} for curve in curves}, formulae
+    return {curve: {count: program(curve, count) for count in chips} for curve in curves}
 
 
 def _formula(curve: Curve, compiled: Sequence[Program | NoProgram]) -> Formula | str:
@@ -248,7 +249,7 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
             f"{first.cell.name}: {detail} by the formula from {axis}={sizes[0]} and "
             f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}"
         )
-    return Formula(curve, tuple(ordered), off, error)
+    return Formula(curve, tuple(ordered), off)
 
 
 def _rows(cell: Cell) -> int:

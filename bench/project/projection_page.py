@@ -173,7 +173,7 @@ def build(
             (chart, tables.predictions(f"Predicted: {chart.title}", chart.points))
             for chart in charts
         ],
-        rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
+        rests=[*map(tables.hardware, hardware)],
         published=tables.published(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",
     )
