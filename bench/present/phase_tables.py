@@ -1,6 +1,6 @@
 """Tables and sentences about input, ablations and checkpoints, and sentences about loss curves."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -16,7 +16,7 @@ from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
 from bench.present.sentences import counted, ends
 from bench.records import numbers
-from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, EXACT, IN_PARTS, INPUT_WAYS
+from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, INPUT_WAYS
 from bench.records.rows import Manifest
 from bench.records.statuses import VERDICT_STYLES
 
@@ -30,8 +30,6 @@ _WORDS = {
     ),
 }  # fmt: skip
 """A part's name in a sentence, and the title and note of its column."""
-
-_YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 
 
 def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
@@ -124,11 +122,6 @@ def ablation_sentence(row: Mapping[str, Any]) -> str:
 
 def checkpoints(rows: Rows) -> Table:
     """Return the table of saves and restores."""
-
-    def other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
-        """Return a formatter of another item, for rows in which the column has a value."""
-        return lambda row: "" if missing(row[column]) else formatted(row[key], name)
-
     columns = (
         IMPLEMENTATION,
         Column("what", "Operation", filter=True, long=True, detail=lambda row: row["reason"]),
@@ -140,9 +133,8 @@ def checkpoints(rows: Rows) -> Table:
                lambda row: row["stored_bytes"] or None,
                detail=lambda row: formatted(row["state_bytes"] or None, "bytes")),
         Column("step_during_s", "Step meanwhile", "before", "s",
-               detail=other("step_during_s", "step_before_s", "s")),
-        Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
-               detail=other("device_bytes", "seen_bytes", "bytes")),
+               detail=lambda row: (
+                   "" if missing(row["step_during_s"]) else formatted(row["step_before_s"], "s"))),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "
@@ -183,15 +175,10 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
     )
     if curve.beyond:
         text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
-    itself = [
-        f"{numbers.scientific(each.largest)} {_YARDSTICKS[each.arm]}"
-        + (f" (of {numbers.count(ended, 'step')})" if ended < where.steps else "")
-        for each in where.yardsticks
-        if each.largest is not None
-        for ended in [len(each.losses)]
-    ]
-    rounding = f" There, rounding alone changes the reference by {' and by '.join(itself)}."
-    return f"{text}).{rounding if itself else ''}"
+    if where.yardstick is None or (itself := where.yardstick.largest) is None:
+        return f"{text})."
+    rounding = f"changes the reference by {numbers.scientific(itself)} with its batch in parts"
+    return f"{text}). There, rounding alone {rounding}."
 
 
 def parted_losses(trainings: Iterable[Training]) -> str:
@@ -211,7 +198,7 @@ def parted_losses(trainings: Iterable[Training]) -> str:
 def unfinished_losses(trainings: Sequence[Training], found: Tables, manifest: Manifest) -> str:
     """Name the requested curves that are missing or end early; empty if there are none."""
     known = {training.block.name for training in trainings}
-    curves = ((t.block, c) for t in trainings for c in (t.reference, *t.yardsticks, *t.curves))
+    curves = ((t.block, c) for t in trainings for c in t.every)
     missing = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
     missing += [f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms]

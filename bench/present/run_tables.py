@@ -142,7 +142,7 @@ def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
 
 def losses(trainings: Sequence[Training]) -> Table:
     """Return the distance of loss curves from the reference's."""
-    rows = [(each.block, one) for each in trainings for one in (*each.curves, *each.yardsticks)]
+    rows = [(own.block, one) for own in trainings for one in (*own.curves, own.yardstick) if one]
     early = f"in the first {loss_curves.EARLY} steps"
     columns = [
         replace(IMPLEMENTATION, value=lambda row: row[1].arm),

@@ -15,7 +15,7 @@ from pages import column
 from bench.analyse import cell_table, loss_curves
 from bench.present import caveats, page_data, phase_tables, report_files, run_tables
 from bench.records import store
-from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.rows import Manifest
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def test_planted_differences_are_found(stored: tuple[store.Run, Tables]) -> None
     assert right.beyond is None
     assert (equal.differences == 0).all()
     assert (np.diff(drifts.differences) > 0).all()
-    assert [curve.arm for curve in one.yardsticks] == [IN_PARTS, EXACT]
+    assert one.yardstick is not None
+    assert one.yardstick.arm == IN_PARTS
     assert one.steps == 100
 
 
@@ -70,7 +71,7 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
     text = told["Loss curves diverge early"]
     assert text.startswith("2 cells diverged from the reference's losses within 40 steps")
     assert "drifts in mlp-base/data=1/b64/fp32 most, by 4.0e-4, where 3.0e-4 is allowed" in text
-    rough = read(tmp_path / "rough", drifts={**PLAN.drifts, EXACT: 1e-5})
+    rough = read(tmp_path / "rough", drifts={**PLAN.drifts, IN_PARTS: 1e-5})
     late = read(tmp_path / "late", drifts={"drifts": 5e-6})
     for run, found in (rough, late):
         titles = caveats.caveats(found, run.manifest)
@@ -82,13 +83,13 @@ def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run,
     assert phase_tables.loss_sentence(loss_curves.find(stored[1])) == (
         "Loss curves of 100 steps differ from the reference's by at most 1.0e-3 (drifts in "
         "mlp-base/data=1/b64/fp32; above 3.0e-4 from step 31). There, rounding alone changes the "
-        "reference by 1.0e-6 with its batch in parts and by 2.0e-6 in float64."
+        "reference by 1.0e-6 with its batch in parts."
     )
     assert phase_tables.loss_sentence([]) == ""
     one, *_ = loss_curves.find(stored[1])
-    exact = replace(one.yardsticks[1], losses=one.yardsticks[1].losses[:3])
-    cut_off = replace(one, yardsticks=[one.yardsticks[0], exact])
-    assert phase_tables.loss_sentence([cut_off]).endswith("in float64 (of 3 steps).")
+    alone = replace(one, yardstick=None)
+    assert phase_tables.loss_sentence([alone]).endswith("; above 3.0e-4 from step 31).")
+    assert not alone.parted
     short = [replace(each, differences=each.differences[:2]) for each in one.curves]
     assert phase_tables.loss_sentence([replace(one, curves=short)]).startswith(
         "Loss curves of 2 steps differ from the reference's by at most"
@@ -116,7 +117,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
         "the loss of step 11 is nan."
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)
-    assert page_data.build(found, run.manifest)["losses"][0]["curves"][3]["loss"][10] is None
+    assert page_data.build(found, run.manifest)["losses"][0]["curves"][2]["loss"][10] is None
 
 
 def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables])
     run, _ = stored
     report_files.build(run)
     curves = pd.read_csv(run.directory / "losses.csv")
-    assert len(curves) == 2 * 6 * 100
+    assert len(curves) == 2 * 5 * 100
     drifts = curves[(curves["arm"] == "drifts") & (curves["block"].str.contains("data=2"))]
     assert drifts["step"].tolist() == list(range(1, 101))
     assert drifts["difference"].to_numpy() == pytest.approx(1e-5 * np.arange(1, 101))
@@ -186,13 +187,13 @@ def test_a_page_has_only_so_many_steps(
     run, found = stored
     whole = page_data.build(found, run.manifest)["losses"]
     assert whole[0]["steps"] == list(range(1, 101))
-    assert whole[1]["curves"][3]["name"] == "drifts"
-    cell = whole[1]["curves"][3]["cell"]
+    assert whole[1]["curves"][2]["name"] == "drifts"
+    cell = whole[1]["curves"][2]["cell"]
     assert found.cells["cell"][cell] == "mlp-base/data=2/b64/fp32/drifts"
     monkeypatch.setattr(page_data, "MOST_STEPS", 20)
     few = json.loads(page_data.encode(page_data.build(found, run.manifest)))["losses"]
     assert (len(few[0]["steps"]), few[0]["steps"][0], few[0]["steps"][-1]) == (20, 1, 100)
-    curve = few[0]["curves"][3]
+    curve = few[0]["curves"][2]
     assert len(curve["loss"]) == len(curve["apart"]) == 20
     assert curve["apart"][-1] == pytest.approx(1e-3)
     largest = column(page_data.build(found, run.manifest), "loss_differences", "largest")

@@ -530,9 +530,8 @@ def test_curves_on_the_reference_are_seen_to_be(whole: Opened) -> None:
     assert "whole batch" in loss
     assert "whole batch in" not in loss
     assert set(map(tuple, drawn[0])) == {("5", "1,0")}, "below the curves, and wider"
-    # In the order of the legend.
-    assert apart.index("whole batch in parts") < apart.index("whole batch in float64")
-    assert list(dict.fromkeys(map(tuple, drawn[1]))) == [("1.4", "1,3"), ("1.4", "8,3")]
+    assert "whole batch in parts" in apart
+    assert set(map(tuple, drawn[1])) == {("1.4", "1,3")}
     assert "equal" in apart, "jit_spmd differs by nothing"
     assert "equal" not in loss
 
