@@ -37,7 +37,8 @@ class OpTime(TypedDict):
     opcode: str
     category: Category
     phase: str
-    """`forward`, `backward`, `recomputed`, `update` (by optax, with copies for it) or `other`."""
+    """`forward`, `backward`, `recomputed`, `update` (by optax) or `other`; empty for what the
+    compiler adds."""
     source: str
     """Innermost source line; empty if unknown."""
     shapes: list[str]
