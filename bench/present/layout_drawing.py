@@ -1,9 +1,9 @@
-"""The layout of a cell's arrays on the terminal: mesh, parameters, bytes per device."""
+"""The layout of a cell's arrays on the terminal: mesh, parameters, shards, bytes per device."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from bench.present import terminal
@@ -12,13 +12,10 @@ from bench.records.messages import ArrayLayout, Inspection
 
 
 def show(console: Console, layout: Inspection) -> None:
-    """Print the mesh, all parameters with their numbers of shards, and bytes per device."""
+    """Print the mesh, all parameters with their shards, and bytes per device."""
     axes = ", ".join(f"{name}={size}" for name, size in layout["axes"])
     console.print(Text(f"Mesh {axes}: device ids, {layout['axes'][-1][0]} across", style="bold"))
-    mesh = Table(show_header=False, show_lines=True)
-    for row in layout["devices"]:
-        mesh.add_row(*map(str, row))
-    console.print(mesh)
+    console.print(_grid(layout["devices"]))
     if layout["unsupported"]:
         console.print(f"\nunsupported: {layout['unsupported']}")
         return
@@ -26,18 +23,26 @@ def show(console: Console, layout: Inspection) -> None:
     console.print(Text("\nBytes per device", style="bold"), _totals(layout))
 
 
+def _grid(rows: Sequence[Sequence[object]]) -> Table:
+    centred = (Column(justify="center") for _ in rows[0])
+    table = Table(*centred, show_header=False, show_lines=True)
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
 def _parameters(arrays: Sequence[ArrayLayout]) -> Table:
     headings = "name", ">shape", ">dtype", ">shards", ">copies", ">whole", ">per device"
     table = terminal.table(*headings)
     for array in arrays:
-        parts = array["parts"]
-        starts = zip(*([start for start, _ in part["index"]] for part in parts), strict=True)
+        dimensions = zip(*(part["index"] for part in array["parts"]), strict=True)
+        shards = _sizes([len({start for start, _ in own}) for own in dimensions])
         table.add_row(
             terminal.plain(array["path"]),
             _sizes(array["shape"]) or "scalar",
             array["dtype"],
-            _sizes([len(set(own)) for own in starts]) if len(parts) > 1 else "whole",
-            str(max(len(part["devices"]) for part in parts)),
+            shards if len(array["parts"]) > 1 else "whole",
+            str(max(len(part["devices"]) for part in array["parts"])),
             numbers.bytes_(array["bytes"]),
             numbers.bytes_(array["device_bytes"]),
         )

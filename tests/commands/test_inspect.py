@@ -66,9 +66,9 @@ def test_a_pipelines_stages_are_told_as_they_are_held():
 def test_it_is_drawn(found):
     text = shown(found)
     assert "Mesh data=2, model=2: device ids, model across" in text
-    (up,) = [line.split() for line in text.splitlines() if "blocks/0/up/kernel" in line]
-    by = "\N{MULTIPLICATION SIGN}"
-    assert up[:5] == ["blocks/0/up/kernel", f"16{by}64", "float32", f"1{by}2", "2"]
+    (line,) = (line for line in text.splitlines() if line.startswith("blocks/0/up/kernel"))
+    times = "\N{MULTIPLICATION SIGN}"
+    assert line.split()[1:5] == [f"16{times}64", "float32", f"1{times}2", "2"]
     assert "together" in text
 
 
