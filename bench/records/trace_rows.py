@@ -37,8 +37,7 @@ class OpTime(TypedDict):
     opcode: str
     category: Category
     phase: str
-    """`forward`, `backward`, `recomputed`, `update` (by optax) or `other`; empty for what the
-    compiler adds."""
+    """`forward`, `backward`, `recomputed`, `update` (by optax, with copies for it) or `other`."""
     source: str
     """Innermost source line; empty if unknown."""
     shapes: list[str]

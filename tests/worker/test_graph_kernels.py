@@ -80,7 +80,7 @@ def test_kernels_are_those_of_their_instructions_in_the_programs_order(operation
     ]
     found = [operations.get("jit_step", name) for name in names]
     assert [one.category for one in found[1:3]] == ["matmul", "matmul"]
-    assert [one.phase for one in found[-4:]] == ["backward", "backward", "", "backward"]
+    assert [one.phase for one in found[-4:]] == ["backward", "backward", "other", "backward"]
     assert found[-2].groups == ((0, 1),)
 
 

@@ -188,7 +188,7 @@ def test_pairs_join_into_chains():
         ("jit(step)/add", "optax/_src/transform.py:283", "update"),
         ("jit(step)/mul", "bench/contract/clipping.py:25", "update"),
         ("jit(step)/add", "bench/contract/__init__.py:174", "other"),
-        ("", "", ""),
+        ("", "", "other"),
     ],
 )
 def test_phases_are_told_by_transformations_and_sources(name, source, phase):
@@ -352,6 +352,28 @@ def test_what_moves_elements_is_told_by_layouts():
     names = ("same", "other", "view", "moved", "degenerate", "scalar")
     found = {name: operations.get("m", name).transposes for name in names}
     assert [name for name, moves in found.items() if moves] == ["other", "moved"]
+
+
+COPIES = """HloModule m
+
+ENTRY e { p = f32[4,8]{1,0} parameter(0), metadata={op_name="state"}
+ of_argument = f32[4,8]{1,0} copy(p)
+ again = f32[4,8]{0,1} copy(of_argument)
+ forward = f32[4,8]{1,0} sine(p), metadata={op_name="jit(step)/jvp()/sin"}
+ backward = f32[4,8]{0,1} add(forward, again), metadata={op_name="jit(step)/transpose(jvp())/add"}
+ of_result = f32[4,8]{1,0} copy(forward)
+ returned = f32[4,8]{1,0} copy(p)
+ ROOT t = (f32[4,8]{0,1}, f32[4,8]{1,0}, f32[4,8]{1,0}) tuple(backward, of_result, returned) }
+"""
+
+
+def test_the_compilers_copies_belong_to_the_phase_of_what_they_copy_or_serve():
+    program = SimpleNamespace(hlo_modules=lambda: [hlo_module_from_text(COPIES)])
+    operations = Operations(modules_of([program]), 1)
+    copies = ("of_argument", "again", "of_result", "returned")
+    assert {name: operations.get("m", name).phase for name in copies} == {
+        "of_argument": "backward", "again": "backward", "of_result": "forward", "returned": "other",
+    }  # fmt: skip
 
 
 def test_the_update_of_jit_spmd_transposes_and_that_of_shard_map_does_not():

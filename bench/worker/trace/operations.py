@@ -35,7 +35,7 @@ class Operation:
     opcode: str
     category: Category
     phase: str
-    """`forward`, `backward`, `recomputed`, `update` (by optax), `other` or empty: see below."""
+    """`forward`, `backward`, `recomputed`, `update` (by optax) or `other`."""
     source: str
     """Innermost source line: `optax/_src/transform.py:283`; empty if unknown."""
     shapes: tuple[str, ...]
@@ -129,7 +129,7 @@ def _read(module: hlo.Module, instruction: Any, devices: int) -> Operation:
         name=instruction.name,
         opcode=opcode,
         category=category,
-        phase=phase_of(hlo.op_name(instruction), source),
+        phase=_phase(module, instruction, category),
         source=source,
         shapes=tuple(f"{d}[{','.join(map(str, shape))}]" for d, shape in hlo.arrays(instruction)),
         transposes=any(map(hlo.moves_elements, inner)),
@@ -150,13 +150,28 @@ def _category(opcode: str, inner: Iterable[Any]) -> Category:
     return "layout" if opcodes <= _SHAPES else "elementwise"
 
 
+def _phase(module: hlo.Module, instruction: Any, category: Category) -> str:
+    """Return an instruction's phase; if the compiler added it, that of the one that it serves.
+
+    The compiler's own copies have no name in the traced program. A copy of a result belongs to what
+    has computed it, and a copy of an argument to what uses it: often, both are the update.
+    """
+    named = instruction
+    while category == "layout" and not hlo.op_name(named) and (operands := named.operands()):
+        named = operands[0]
+    if hlo.opcode(named) == "parameter":
+        named = instruction
+        while not hlo.op_name(named) and (users := named.users()):
+            named = users[0]
+    return phase_of(hlo.op_name(named), module.source(named))
+
+
 def phase_of(op_name: str, source: str) -> str:
     """Return an operation's phase of the step, by the transformations under which it was traced.
 
     `jit(step)/transpose(jvp())/dot_general` belongs to the backward pass, `jit(step)/jvp()/...` to
     the forward pass, unless a step has named its passes by `jax.named_scope`. An operation under
-    none of these belongs to the update if its source is optax's or the contract's clipping. What
-    the compiler adds, such as copies, has no name, and so no phase.
+    none of these belongs to the update if its source is optax's or the contract's clipping.
     """
     if "rematted_computation" in op_name:
         return "recomputed"
@@ -165,9 +180,7 @@ def phase_of(op_name: str, source: str) -> str:
     named = re.search(r"/(forward|recomputed)/", op_name)
     if named or "jvp(" in op_name:
         return named[1] if named else "forward"
-    if source.startswith(("optax/", "bench/contract/clipping.py")):
-        return "update"
-    return "other" if op_name else ""
+    return "update" if source.startswith(("optax/", "bench/contract/clipping.py")) else "other"
 
 
 def joined(groups: Sequence[Sequence[int]]) -> Groups:
