@@ -206,7 +206,7 @@ COLUMNS = (
            detail=where_known("host_calls",
                               lambda n: f"the host calls {numbers.count(int(n), 'function')}")),
     Column("proof_error", "Proof", "largest error, of the allowed", "percent", only="cell"),
-    Column("again", "Measure again", "", "command", _again, only="page"),
+    Column("again", "Measure again", value=_again, only="cell"),
 )  # fmt: skip
 """A cell's columns, in the order of the tables."""
 

@@ -63,7 +63,7 @@ def compiled(cell: Cell, gradients: float = 0.1 * GB, memory: float = 1 * GB) ->
     ]  # fmt: skip
     flops = 1e13 * block.batch
     return Program(
-        cell=cell, flops=flops / block.mesh.size, accessed_bytes=0.0, memory_bytes=memory,
+        cell=cell, flops=flops / block.mesh.size, memory_bytes=memory,
         state_bytes=0.5 * GB, communication=rows, model_flops=flops, units=block.batch,
         unit="samples", bubble=0.0, read="compiled",
     )  # fmt: skip

@@ -60,7 +60,6 @@ const FORMATS = {
   significant,
   count: (value) => value.toFixed(0),
   text: String,
-  command: String,
   status: (value) => DATA.statuses[value].label,
 };
 
