@@ -34,7 +34,6 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "excess": excess,
     "ratio": numbers.ratio,
     "scientific": numbers.scientific,
-    "seconds": numbers.seconds,
     "significant": numbers.significant,
 }
 """Number formats by name. Any other name is an SI unit, `s` or `FLOP/s`, written with a prefix;

@@ -144,7 +144,6 @@ function start() {
   on("click", ["everyone"], () => narrow({ off: "" }));
   on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
   window.addEventListener("resize", resized);
-  byId("predicted")?.addEventListener("toggle", drawPredicted, { once: true });
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   document.addEventListener("click", follow);
   window.addEventListener("hashchange", () => {
