@@ -83,9 +83,8 @@ function waterfall(a, b, width) {
 GROUPS.compare = (target) => {
   const lists = [byId("a"), byId("b")];
   if (!lists[0].length) for (const list of lists) list.append(...cellOptions());
-  const a = named("a") ?? currentCell();
-  const b = named("b") ?? (a && opponentOf(a));
-  if (!a || !b) return [nothing("The run has no two cells to compare.")];
+  const [a, b] = comparedPair();
+  if (!b) return [nothing("The run has no two cells to compare.")];
   [lists[0].value, lists[1].value] = [a.full, b.full];
   const same = a.fingerprint && a.fingerprint === b.fingerprint;
   byId("compared-times").textContent =
