@@ -2,7 +2,7 @@
 
 The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step
 amplifies rounding errors, so late differences say little. Those of the first EARLY steps are
-reported separately, and the reference in other arithmetic serves as a yardstick.
+reported separately, and the reference with its batch in parts serves as a yardstick.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.grouping import grouped
 from bench.records.rows import LossRow
 
 EARLY = 40
 """Steps in which correct curves agree up to rounding: two orders of summation in float32 were seen
 to differ by 1e-7 for about that many steps of Adam, and to diverge afterwards."""
-
-YARDSTICKS = (IN_PARTS, EXACT)
-"""The reference in other arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -63,30 +60,32 @@ class Training:
 
     block: Comparison
     reference: Curve
-    yardsticks: list[Curve]
+    yardstick: Curve | None
+    """The reference with its batch in parts; None if it was not trained, as with model state."""
     curves: list[Curve]
     """Curves of the implementations whose times may be shown, by name."""
 
     @property
-    def steps(self) -> int:
-        """Number of steps of the longest curve."""
-        return max(len(one.losses) for one in (self.reference, *self.yardsticks, *self.curves))
+    def every(self) -> list[Curve]:
+        """All curves, the reference first."""
+        return [self.reference, *filter(None, [self.yardstick]), *self.curves]
 
     @property
-    def exact(self) -> list[Curve]:
-        """Curves of exact steps, the only ones that have to follow the reference's."""
-        return [one for one in self.curves if one.arm not in self.block.approximate]
+    def steps(self) -> int:
+        """Number of steps of the longest curve."""
+        return max(len(one.losses) for one in self.every)
 
     @property
     def parted(self) -> list[Curve]:
-        """Curves that leave the tolerance early, while the reference in other arithmetic does not.
+        """Curves that leave the tolerance early, while the yardstick does not; empty without it.
 
-        Empty if there is no such yardstick.
+        Approximate steps need not follow the reference.
         """
-        known = [one.early for one in self.yardsticks if one.early is not None]
-        if not known or max(known) > self.reference.tolerance:
+        early = self.yardstick.early if self.yardstick else None
+        if early is None or early > self.reference.tolerance:
             return []
-        return [one for one in self.exact if (one.early or 0.0) > one.tolerance]
+        exact = (one for one in self.curves if one.arm not in self.block.approximate)
+        return [one for one in exact if (one.early or 0.0) > one.tolerance]
 
 
 def find(found: Tables) -> list[Training]:
@@ -108,15 +107,15 @@ def _training(block: Comparison, every: Sequence[LossRow]) -> Training:
         differences = np.abs(losses[:steps] - reference[:steps]) / right
         return Curve(arm, losses, differences, every[0]["tolerance"], reason)
 
-    yardsticks = [curve(arm) for arm in YARDSTICKS if arm in rows]
-    return Training(block, curve(WHOLE_BATCH), yardsticks, list(map(curve, sorted(block.arms))))
+    yardstick = curve(IN_PARTS) if IN_PARTS in rows else None
+    return Training(block, curve(WHOLE_BATCH), yardstick, list(map(curve, sorted(block.arms))))
 
 
 def curves_frame(trainings: Iterable[Training]) -> pd.DataFrame:
     """Return one row per step of a curve: its loss, and its difference from the reference's."""
     frames = []
     for training in trainings:
-        for one in (training.reference, *training.yardsticks, *training.curves):
+        for one in training.every:
             steps = np.arange(len(one.losses))
             apart = pd.Series(one.differences).reindex(steps).to_numpy(float)
             columns = {"step": steps + 1, "loss": one.losses, "difference": apart}
@@ -138,6 +137,6 @@ def differences_frame(trainings: Iterable[Training]) -> pd.DataFrame:
             "reason": one.reason,
         }
         for training in trainings
-        for one in (*training.yardsticks, *training.curves)
+        for one in training.every[1:]
     ]
     return pd.DataFrame(rows).astype({"first_step_beyond": "Int64"} if rows else {})

@@ -62,8 +62,6 @@ def checkpoint_costs(
       all is saved or restored, `blocking`, the part of a save that blocks training, and
       `step_during`, a step during an asynchronous save; `step_before_s`, a step before it.
     - `state_bytes`, `stored_bytes` of the files; `bytes_a_second` of the state.
-    - Of a restored state, the most bytes on one device (`device_bytes`), and the most that one
-      device was seen to hold of one array meanwhile (`seen_bytes`), at most its largest shard.
     """
     cells = (cell for block in blocks for cell in block.ranked if cell["cell"] in stored)
     return [row for cell in cells for row in _checkpoint_rows(cell, stored[cell["cell"]])]
@@ -82,7 +80,7 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
         "step_before_s": math.nan,
         "state_bytes": float(checkpoint["state_bytes"]),
         "stored_bytes": float(checkpoint["stored_bytes"]),
-        **dict.fromkeys(("bytes_a_second", "device_bytes", "seen_bytes"), math.nan),
+        "bytes_a_second": math.nan,
     }
     if checkpoint["reason"]:
         yield common
@@ -101,8 +99,6 @@ def _checkpoint_rows(cell: Mapping[Any, Any], checkpoint: Checkpoint) -> Iterato
             **common,
             "what": f"restore on {restore['mesh']}",
             **_total(restore["seconds"], checkpoint),
-            "device_bytes": restore["device_bytes"],
-            "seen_bytes": restore["seen_bytes"],
         }
 
 

@@ -220,11 +220,11 @@ class _PageData:
                     {
                         "cell": self.of_cell.get(f"{training.block.name}/{curve.arm}"),
                         "name": curve.arm,
-                        "yardstick": curve.arm in loss_curves.YARDSTICKS,
+                        "yardstick": curve is training.yardstick,
                         "loss": _at(curve.losses, steps),
                         "apart": _at(np.maximum.accumulate(curve.differences), steps),
                     }
-                    for curve in (training.reference, *training.yardsticks, *training.curves)
+                    for curve in training.every
                 ],
             }
             for training in self.trainings

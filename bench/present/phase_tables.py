@@ -1,11 +1,8 @@
-"""Tables and sentences about input, ablations and checkpoints, and sentences about loss curves."""
+"""Tables of input, ablations and checkpoints, and sentences about ablations and loss curves."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
-
-import numpy as np
 
 from bench.analyse import phase_costs
 from bench.analyse.cell_table import Tables
@@ -14,11 +11,8 @@ from bench.analyse.loss_curves import EARLY, Training
 from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
-from bench.present.sentences import counted, ends
 from bench.records import numbers
-from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, EXACT, IN_PARTS, INPUT_WAYS
-from bench.records.rows import Manifest
-from bench.records.statuses import VERDICT_STYLES
+from bench.records.arms import ABLATIONS, INPUT_WAYS
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -30,8 +24,6 @@ _WORDS = {
     ),
 }  # fmt: skip
 """A part's name in a sentence, and the title and note of its column."""
-
-_YARDSTICKS = {IN_PARTS: "with its batch in parts", EXACT: "in float64"}
 
 
 def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
@@ -73,19 +65,6 @@ def inputs(rows: Rows) -> Table:
     return Table(title, columns, rows, facts, name="inputs", cell=itemgetter("cell"))
 
 
-def input_sentences(rows: Rows) -> Iterator[str]:
-    """Yield the cost of input over all cells, in one sentence for each way."""
-    for way in INPUT_WAYS:
-        if measured := [row for row in rows if row["way"] == way and row["verdict"]]:
-            verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
-            wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
-            yield (
-                f"Input {way}: a step takes {ends([row['ratio'] for row in measured])} times as "
-                f"long as on a resident batch ({verdicts}), and waits {wait} for its input, the "
-                f"median of {numbers.count(len(measured), 'cell')}."
-            )
-
-
 def ablations(rows: Rows) -> Table:
     """Return the table of the shares of a step's parts."""
     columns = (
@@ -124,11 +103,6 @@ def ablation_sentence(row: Mapping[str, Any]) -> str:
 
 def checkpoints(rows: Rows) -> Table:
     """Return the table of saves and restores."""
-
-    def other(column: str, key: str, name: str) -> Callable[[dict[str, Any]], str]:
-        """Return a formatter of another item, for rows in which the column has a value."""
-        return lambda row: "" if missing(row[column]) else formatted(row[key], name)
-
     columns = (
         IMPLEMENTATION,
         Column("what", "Operation", filter=True, long=True, detail=lambda row: row["reason"]),
@@ -140,9 +114,8 @@ def checkpoints(rows: Rows) -> Table:
                lambda row: row["stored_bytes"] or None,
                detail=lambda row: formatted(row["state_bytes"] or None, "bytes")),
         Column("step_during_s", "Step meanwhile", "before", "s",
-               detail=other("step_during_s", "step_before_s", "s")),
-        Column("device_bytes", "A device holds", "most of one array while restoring", "bytes",
-               detail=other("device_bytes", "seen_bytes", "bytes")),
+               detail=lambda row: (
+                   "" if missing(row["step_during_s"]) else formatted(row["step_before_s"], "s"))),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "
@@ -151,47 +124,6 @@ def checkpoints(rows: Rows) -> Table:
         "they are read, where it allows."
     )
     return Table("Checkpoints", columns, rows, [fact], (), "checkpoints", itemgetter("cell"))
-
-
-def checkpoint_sentences(rows: Rows) -> list[str]:
-    """Return the cost of checkpoints over all cells, and the number of cells without figures."""
-    parts, time = [], partial(numbers.si, unit="s")
-    for mode in CHECKPOINT_MODES:
-        saves = [row["blocking_s"] for row in rows if row["what"] == f"save, {mode}"]
-        if saves:
-            parts.append(f"{mode} saves block training for {ends(saves, time)}")
-    if restores := [row["total_s"] for row in rows if row["what"].startswith("restore")]:
-        parts.append(f"restores take {ends(restores, time)}")
-    said = [f"Checkpoints: {', '.join(parts)}."] if parts else []
-    if failed := [row for row in rows if row["reason"]]:
-        cells = numbers.count(len(failed), "cell")
-        said.append(f"There is no checkpoint of {cells}, the first because: {failed[0]['reason']}.")
-    return said
-
-
-def loss_sentence(trainings: Sequence[Training]) -> str:
-    """Describe the largest difference from the reference, and how far rounding goes, or nothing."""
-    exact = ((curve, training) for training in trainings for curve in training.exact)
-    known = [(one.largest, one, training) for one, training in exact if one.largest is not None]
-    if not known:
-        return ""
-    largest, curve, where = max(known, key=lambda each: each[0])
-    steps = max(len(one.differences) for training in trainings for one in training.curves)
-    text = (
-        f"Loss curves of {numbers.count(steps, 'step')} differ from the reference's by at most "
-        f"{numbers.scientific(largest)} ({curve.arm} in {where.block.name}"
-    )
-    if curve.beyond:
-        text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
-    itself = [
-        f"{numbers.scientific(each.largest)} {_YARDSTICKS[each.arm]}"
-        + (f" (of {numbers.count(ended, 'step')})" if ended < where.steps else "")
-        for each in where.yardsticks
-        if each.largest is not None
-        for ended in [len(each.losses)]
-    ]
-    rounding = f" There, rounding alone changes the reference by {' and by '.join(itself)}."
-    return f"{text}).{rounding if itself else ''}"
 
 
 def parted_losses(trainings: Iterable[Training]) -> str:
@@ -208,16 +140,10 @@ def parted_losses(trainings: Iterable[Training]) -> str:
     )
 
 
-def unfinished_losses(trainings: Sequence[Training], found: Tables, manifest: Manifest) -> str:
-    """Name the requested curves that are missing or end early; empty if there are none."""
+def unfinished_losses(trainings: Sequence[Training], found: Tables) -> list[str]:
+    """Return the curves that are missing or end early, with the reasons."""
     known = {training.block.name for training in trainings}
-    curves = ((t.block, c) for t in trainings for c in (t.reference, *t.yardsticks, *t.curves))
-    missing = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
+    curves = ((t.block, c) for t in trainings for c in t.every)
+    ended = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
-    missing += [f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms]
-    if not missing or not manifest["config"].get("train_steps"):
-        return ""
-    return (
-        f"{numbers.count(len(missing), 'loss curve')} ended before the last step, for "
-        f"instance {missing[0]}. The times are not affected."
-    )
+    return [*ended, *(f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms)]

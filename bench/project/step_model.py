@@ -79,7 +79,6 @@ class Collective:
     """Total seconds, one after the other."""
     separate_s: float
     """The same for the program's own, uncombined collectives."""
-    algorithm: str
     limit: Limit
     hideable: bool
     after_forward: bool
@@ -195,8 +194,7 @@ class Prediction:
             "communication_s": sum(one.seconds for one in work.collectives),
             "hidden_s": self.hidden_s, "overhead_s": self.calibration.overhead_s,
             "memory_bytes": program.memory_bytes, "capacity_bytes": work.machine.memory_bytes,
-            "fits": self.fits, "flops": program.flops, "accessed_bytes": program.accessed_bytes,
-            "state_bytes": program.state_bytes,
+            "fits": self.fits, "flops": program.flops, "state_bytes": program.state_bytes,
             "collectives": json.dumps([asdict(one) for one in work.collectives]),
         }  # fmt: skip
 
@@ -270,7 +268,6 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
             payload_bytes=payload,
             seconds=combined * one.seconds,
             separate_s=count * separate.seconds,
-            algorithm=one.algorithm,
             limit=one.limit,
             hideable=hideable,
             after_forward=kind != "all-gather" or row.get("returned", False),

@@ -18,7 +18,6 @@ WHOLE_BATCH = "whole batch"
 """The reference of loss curves: the whole batch on one device, in the timed dtypes."""
 IN_PARTS = "whole batch in parts"
 """The same reference with its batch in the fewest equal parts, whose gradients are averaged."""
-EXACT = "whole batch in float64"
 
 INPUT_WAYS = {
     "loaded": "each batch is made on the host and placed when its step asks for it",

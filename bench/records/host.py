@@ -60,11 +60,6 @@ def host_id() -> str:
     return shown("/proc/sys/kernel/random/boot_id").strip() or platform.node()
 
 
-def load_average() -> float:
-    """Return the host's load average over one minute; 0 where the system has none."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-
-
 def _printed(*command: str) -> str:
     done = subprocess.run(  # noqa: S603 - the commands of _PROCESSOR
         command, env=os.environ | {"LC_ALL": "C"}, capture_output=True, text=True, check=False
@@ -92,14 +87,14 @@ def processor_name() -> str:
 
 
 def describe_host() -> dict[str, Any]:
-    """Describe the operating system, processor, cores, memory and load."""
+    """Describe the operating system, processor, cores, memory and load, averaged over a minute."""
     return {
         "os": f"{platform.system()} {platform.release()}",
         "cpu": processor_name(),
         "physical_cores": psutil.cpu_count(logical=False),
         "usable_cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
-        "load": load_average(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
     }
 
 

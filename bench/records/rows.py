@@ -51,10 +51,6 @@ class Turn(TypedDict):
     arm: str
     """Implementation, TWIN, or an arm that takes input or lacks a part: see bench.records.arms."""
     round: int
-    position: int
-    """Position in the round's order, from 0."""
-    predecessor: str
-    """Arm that ran just before; empty for the first turn of the process."""
     at: float
     """Start of the turn: seconds since 1970, UTC."""
     steps: int
@@ -151,10 +147,6 @@ class RestoredCheckpoint(TypedDict):
     """`data=4`; with `, devices reversed` if the order of devices differs from the saved one."""
     seconds: list[float]
     """Seconds of each repetition. If possible, files are dropped from the page cache first."""
-    device_bytes: int
-    """Most bytes of the state that a device holds afterwards."""
-    seen_bytes: int
-    """Most bytes of one array seen on a device during a restore; at most its largest shard."""
 
 
 class Checkpoint(TypedDict):

@@ -2,10 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +12,7 @@ from jax.sharding import Mesh
 
 from bench.contract import Implementation, Problem, Workload
 from bench.records.cells import FULL, Block
-from bench.records.messages import GATE, PACKAGES, Event, Job, Phase, SamplesEvent
+from bench.records.messages import GATE, Event, Job, Phase, SamplesEvent
 from bench.records.row_parts import AS_TIMED, Check, ProofCheck
 from bench.records.rows import CellRow
 from bench.records.step_programs import ProgramFigures, compressed
@@ -88,9 +86,6 @@ def run_job(
     session.start_children()
     gate = make_gate(session, workload)
     # Held from here on: what the workload's file has replaced affects all arms equally.
-    if job["inputs"]:
-        with suppress(ImportError):  # the arms that need it tell why they have no samples
-            import_module(PACKAGES["input"])  # which gives the root logger a handler
     session.settings = ProcessSettings()
     session.functions = HeldFunctions(session.problem)
     session.threads = FileThreads(os.getppid())

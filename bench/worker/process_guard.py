@@ -200,24 +200,6 @@ def _free_tools(old: list[int]) -> None:
         _MONITORING.free_tool_id(tool)
 
 
-def _loggers() -> dict[logging.Logger, Any]:
-    """Return the state of the root and libraries' loggers: a raising handler would end any arm."""
-    named = logging.root.manager.loggerDict
-    ours = [named[name] for name in list(named) if name.partition(".")[0] in _LIBRARIES]
-    states = {
-        each: (each.level, each.disabled, each.handlers[:], each.filters[:])
-        for each in [logging.root, *ours]
-        if isinstance(each, logging.Logger)
-    }
-    return {logger: state for logger, state in states.items() if any(state)}
-
-
-def _set_loggers(old: dict[logging.Logger, Any]) -> None:
-    for each in {**_loggers(), **old}:
-        level, each.disabled, each.handlers[:], each.filters[:] = old.get(each, (0, False, [], []))
-        each.setLevel(level)
-
-
 def _folder() -> str:
     with suppress(FileNotFoundError):
         return str(Path.cwd())
@@ -232,7 +214,6 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "gc.callbacks": (gc.callbacks.copy, lambda old: gc.callbacks.__setitem__(slice(None), old)),
     "gc.set_threshold": (gc.get_threshold, lambda old: gc.set_threshold(*old)),
     "jax.set_mesh": (jax.sharding.get_mesh, jax.set_mesh),
-    "logging": (_loggers, _set_loggers),
     "np.seterr": (np.geterr, lambda old: np.seterr(**old)),
     "os.chdir": (_folder, os.chdir),
     "os.sched_setaffinity": (cores, _pin),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,11 +12,12 @@ import pandas as pd
 import pytest
 import synthetic
 from pages import column
+from rich.console import Console
 
 from bench.analyse import cell_table, loss_curves
-from bench.present import caveats, page_data, phase_tables, report_files, run_tables
+from bench.present import caveats, closing_summary, page_data, report_files, run_tables
 from bench.records import store
-from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.rows import Manifest
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def read(folder: Path, **changes: object) -> tuple[store.Run, Tables]:
 
 
 def unfinished(found: Tables, manifest: Manifest) -> str:
-    return phase_tables.unfinished_losses(loss_curves.find(found), found, manifest)
+    return caveats.caveats(found, manifest).get("Phases that failed", "")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,8 @@ def test_planted_differences_are_found(stored: tuple[store.Run, Tables]) -> None
     assert right.beyond is None
     assert (equal.differences == 0).all()
     assert (np.diff(drifts.differences) > 0).all()
-    assert [curve.arm for curve in one.yardsticks] == [IN_PARTS, EXACT]
+    assert one.yardstick is not None
+    assert one.yardstick.arm == IN_PARTS
     assert one.steps == 100
 
 
@@ -70,29 +73,15 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
     text = told["Loss curves diverge early"]
     assert text.startswith("2 cells diverged from the reference's losses within 40 steps")
     assert "drifts in mlp-base/data=1/b64/fp32 most, by 4.0e-4, where 3.0e-4 is allowed" in text
-    rough = read(tmp_path / "rough", drifts={**PLAN.drifts, EXACT: 1e-5})
+    console = Console(file=io.StringIO(), width=1000)
+    closing_summary.print_summary(console, *stored)
+    assert text in console.file.getvalue()
+    rough = read(tmp_path / "rough", drifts={**PLAN.drifts, IN_PARTS: 1e-5})
     late = read(tmp_path / "late", drifts={"drifts": 5e-6})
     for run, found in (rough, late):
         titles = caveats.caveats(found, run.manifest)
         assert "Loss curves diverge early" not in titles
         assert loss_curves.find(found)[0].curves[0].beyond
-
-
-def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run, Tables]) -> None:
-    assert phase_tables.loss_sentence(loss_curves.find(stored[1])) == (
-        "Loss curves of 100 steps differ from the reference's by at most 1.0e-3 (drifts in "
-        "mlp-base/data=1/b64/fp32; above 3.0e-4 from step 31). There, rounding alone changes the "
-        "reference by 1.0e-6 with its batch in parts and by 2.0e-6 in float64."
-    )
-    assert phase_tables.loss_sentence([]) == ""
-    one, *_ = loss_curves.find(stored[1])
-    exact = replace(one.yardsticks[1], losses=one.yardsticks[1].losses[:3])
-    cut_off = replace(one, yardsticks=[one.yardsticks[0], exact])
-    assert phase_tables.loss_sentence([cut_off]).endswith("in float64 (of 3 steps).")
-    short = [replace(each, differences=each.differences[:2]) for each in one.curves]
-    assert phase_tables.loss_sentence([replace(one, curves=short)]).startswith(
-        "Loss curves of 2 steps differ from the reference's by at most"
-    ), "as many as are compared, if the reference has failed"
 
 
 def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
@@ -112,11 +101,11 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
     assert unfinished(found, run.manifest).startswith(
-        "2 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/drifts: "
+        "There is no whole loss curve of 2 cells, for instance mlp-base/data=2/b64/fp32/drifts: "
         "the loss of step 11 is nan."
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)
-    assert page_data.build(found, run.manifest)["losses"][0]["curves"][3]["loss"][10] is None
+    assert page_data.build(found, run.manifest)["losses"][0]["curves"][2]["loss"][10] is None
 
 
 def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> None:
@@ -135,13 +124,11 @@ def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> No
     run = store.load(directory)
     manifest = {**run.manifest, "config": {**run.manifest["config"], "checkpoints": ["sync"]}}
     told = caveats.caveats(cell_table.build(run), manifest)
-    reason = "the worker exited with code 3 during checkpoint. The times are not affected."
-    assert told["Unfinished loss curves"] == (
-        "3 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/"
-        f"{run.cell_rows[0]['implementation']}: {reason}"
-    )
-    unsaved = told["Without a checkpoint"]
-    assert unsaved.startswith("There are no figures of checkpoints for 6 cells, for instance")
+    first = f"mlp-base/data=2/b64/fp32/{run.cell_rows[0]['implementation']}"
+    reason = "the worker exited with code 3 during checkpoint"
+    curves, _, checkpoints = told["Phases that failed"].partition(f"{first}: {reason}. ")
+    assert curves == "There is no whole loss curve of 3 cells, for instance "
+    assert checkpoints.startswith("There is no checkpoint of 6 cells, for instance ")
 
 
 def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
@@ -154,8 +141,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     synthetic.rewrite(directory, "losses", change)
     run = store.load(directory)
     found = cell_table.build(run)
-    assert all(each.largest is None for one in loss_curves.find(found) for each in one.exact)
-    assert phase_tables.loss_sentence(loss_curves.find(found)) == ""
+    assert all(each.largest is None for one in loss_curves.find(found) for each in one.curves)
     assert "oom: no room" in unfinished(found, run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()
@@ -166,7 +152,7 @@ def test_the_report_has_curves_and_differences(stored: tuple[store.Run, Tables])
     run, _ = stored
     report_files.build(run)
     curves = pd.read_csv(run.directory / "losses.csv")
-    assert len(curves) == 2 * 6 * 100
+    assert len(curves) == 2 * 5 * 100
     drifts = curves[(curves["arm"] == "drifts") & (curves["block"].str.contains("data=2"))]
     assert drifts["step"].tolist() == list(range(1, 101))
     assert drifts["difference"].to_numpy() == pytest.approx(1e-5 * np.arange(1, 101))
@@ -186,13 +172,13 @@ def test_a_page_has_only_so_many_steps(
     run, found = stored
     whole = page_data.build(found, run.manifest)["losses"]
     assert whole[0]["steps"] == list(range(1, 101))
-    assert whole[1]["curves"][3]["name"] == "drifts"
-    cell = whole[1]["curves"][3]["cell"]
+    assert whole[1]["curves"][2]["name"] == "drifts"
+    cell = whole[1]["curves"][2]["cell"]
     assert found.cells["cell"][cell] == "mlp-base/data=2/b64/fp32/drifts"
     monkeypatch.setattr(page_data, "MOST_STEPS", 20)
     few = json.loads(page_data.encode(page_data.build(found, run.manifest)))["losses"]
     assert (len(few[0]["steps"]), few[0]["steps"][0], few[0]["steps"][-1]) == (20, 1, 100)
-    curve = few[0]["curves"][3]
+    curve = few[0]["curves"][2]
     assert len(curve["loss"]) == len(curve["apart"]) == 20
     assert curve["apart"][-1] == pytest.approx(1e-3)
     largest = column(page_data.build(found, run.manifest), "loss_differences", "largest")

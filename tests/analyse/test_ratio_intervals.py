@@ -28,13 +28,13 @@ def simulate(
     drift = np.cumsum(0.05 * rng.standard_normal(rounds))
     for number in range(rounds):
         shared = drift[number] + 0.1 * rng.standard_t(4)
-        for position, (arm, ratio) in enumerate(ratios.items()):
+        for arm, ratio in ratios.items():
             own = noise * (rng.exponential() - math.log(2))
             seconds = 0.01 * ratio * math.exp(shared + own)
             rows.append(
                 {
                     "block": "b", "attempt": attempt, "launch": 0, "arm": arm, "round": number,
-                    "position": position, "predecessor": "", "steps": 10, "latency_steps": 10,
+                    "steps": 10, "latency_steps": 10,
                     "latency_ns": int(1e10 * seconds * 1.1), "throughput_ns": int(1e10 * seconds),
                     "wash_out_ns": int(1e9 * seconds),
                 }
@@ -137,8 +137,8 @@ def test_the_step_before_spans_of_one_step_does_not_count() -> None:
     """For some arms, the switch itself takes time, so the wash-out step measures something else."""
     samples = pd.DataFrame(
         {
-            "arm": arm, "launch": 0, "attempt": "a", "round": number, "position": 0,
-            "predecessor": "", "steps": 1, "latency_steps": 0, "latency_ns": 0,
+            "arm": arm, "launch": 0, "attempt": "a", "round": number, "steps": 1,
+            "latency_steps": 0, "latency_ns": 0,
             "throughput_ns": first, "wash_out_ns": 150,
         }
         for number in range(4)
@@ -151,8 +151,8 @@ def test_the_step_before_spans_of_one_step_does_not_count() -> None:
 def test_a_span_of_one_step_is_a_latency_too() -> None:
     samples = pd.DataFrame(
         {
-            "arm": "x", "launch": 0, "attempt": "a", "round": range(2), "position": 0,
-            "predecessor": "", "steps": 1, "latency_steps": 0, "latency_ns": 0,
+            "arm": "x", "launch": 0, "attempt": "a", "round": range(2), "steps": 1,
+            "latency_steps": 0, "latency_ns": 0,
             "throughput_ns": [100, 121], "wash_out_ns": 150,
         }
     )  # fmt: skip
@@ -431,7 +431,7 @@ def test_the_spread_is_a_step_not_a_span() -> None:
             "arm": "x", "launch": 0, "attempt": "a", "round": range(5),
             "steps": 4, "latency_steps": 4,
             "throughput_ns": [4_000, 8_000, 12_000, 16_000, 400_000],
-            "latency_ns": [40_000] * 5, "wash_out_ns": 1_000, "position": 0, "predecessor": "x",
+            "latency_ns": [40_000] * 5, "wash_out_ns": 1_000,
         }
     )  # fmt: skip
     rounds = Rounds.of(samples)

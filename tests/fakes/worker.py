@@ -169,8 +169,6 @@ def samples(rounds: int) -> list[dict]:
             "launch": JOB["launch"],
             "arm": arm,
             "round": number,
-            "position": position,
-            "predecessor": "",
             "at": 1.7e9 + 100 * number + 10 * position,
             "steps": 10,
             "latency_steps": 10,

@@ -56,8 +56,8 @@ def rounds(*spreads: float) -> Rounds:
     chance = np.random.default_rng(0)
     rows = [
         {
-            "arm": arm, "round": number, "attempt": str(launch), "position": 0,
-            "predecessor": "", "at": 0.0, "steps": 2, "latency_steps": 0, "latency_ns": 0,
+            "arm": arm, "round": number, "attempt": str(launch), "at": 0.0, "steps": 2,
+            "latency_steps": 0, "latency_ns": 0,
             "wash_out_ns": 1e9, "throughput_ns": 2e9 * np.exp(offset + noise),
         }
         for launch in range(20)

@@ -36,12 +36,12 @@ def rows(launch: int, rounds: int, truth: dict[str, float], noise: float = 0.03)
     return [
         {
             "block": "b", "attempt": f"a{launch}", "launch": launch, "arm": arm, "round": number,
-            "position": place, "predecessor": "", "at": 0.0, "steps": 10, "latency_steps": 3,
+            "at": 0.0, "steps": 10, "latency_steps": 3,
             "throughput_ns": int(1e8 * ratio * math.exp(noise * rng.standard_normal())),
             "latency_ns": 10**7, "wash_out_ns": 10**7, "host": None,
         }
         for number in range(rounds)
-        for place, (arm, ratio) in enumerate(truth.items())
+        for arm, ratio in truth.items()
     ]  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
     assert len(again.cell_rows) == 2 * len(PLAN.ratios)
     assert len(again.samples) == 2 * 6 * (len(PLAN.ratios) + 1)
     assert len(again.traces) == 2 * len(PLAN.ratios)
-    assert len(again.losses) == 2 * (len(PLAN.ratios) + 3)
+    assert len(again.losses) == 2 * (len(PLAN.ratios) + 2)
     assert again.damaged == []
 
 

@@ -36,7 +36,6 @@ def samples(
             own += PROCESS.sd / 2**0.5 * chance.standard_normal(len(arms))
             times = 1e7 * np.exp(host + own) * (1.0 if truth is None else np.array(truth))
             orders = np.array([chance.permutation(len(arms)) for _ in range(rounds)])
-            previous = np.roll(orders.ravel(), 1)
             parts.append(
                 pd.DataFrame(
                     {
@@ -44,9 +43,7 @@ def samples(
                         "attempt": f"{block}/{process}",
                         "load": ["quiet", "bursty"][process % 2],
                         "round": np.repeat(np.arange(rounds), len(arms)),
-                        "position": np.tile(np.arange(len(arms)), rounds),
                         "arm": np.array(arms)[orders.ravel()],
-                        "predecessor": np.array(arms)[previous],
                         "steps": 1,
                         "latency_steps": 2,
                         "wash_out_ns": 1e7,

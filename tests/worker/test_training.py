@@ -8,18 +8,16 @@ from dataclasses import replace
 from functools import partial
 
 import jax
-import numpy as np
 import pytest
 
 from bench.contract import TrainStep
 from bench.contract.workloads import mlp
-from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.mesh import MeshShape
 from bench.worker.phases import training
 from bench.worker.phases.training import train_references, trained, whole_batch
 from bench.worker.problems import make_mesh
 from bench.worker.prove.divided_gradients import DividedGradients
-from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.trajectory import whole_batch_steps
 from implementations import jit_spmd
 
@@ -31,14 +29,14 @@ def on_one(memory, devices=1):
     return partial(whole_batch, shards=1, devices=jax.devices()[:devices], memory=memory)
 
 
-def references(timed, exact, make, progress):
+def references(problem, make, progress):
     """Trains the reference; returns its curves by name."""
     curves = {}
 
-    def train(name, build, batch, **limit):
-        curves[name] = trained(build, batch, STEPS, partial(progress, name), **limit)
+    def train(name, build):
+        curves[name] = trained(build, problem.batch, STEPS, partial(progress, name))
 
-    train_references(timed, exact, make, train)
+    train_references(problem, make, train)
     return curves
 
 
@@ -50,12 +48,9 @@ def problem():
 
 @pytest.fixture(scope="module")
 def found(problem):
-    with jax.enable_x64(True):
-        exact = mlp.problem(mlp.SIZES["tiny"](), 8, "fp64")
-    exact = replace(exact, start=widened(problem.start))
     seen = []
-    curves = references(problem, exact, on_one(1 << 40), lambda *begun: seen.append(begun))
-    assert seen == [*itertools.product((WHOLE_BATCH, IN_PARTS, EXACT), range(STEPS))]
+    curves = references(problem, on_one(1 << 40), lambda *begun: seen.append(begun))
+    assert seen == [*itertools.product((WHOLE_BATCH, IN_PARTS), range(STEPS))]
     return curves
 
 
@@ -68,11 +63,9 @@ def test_the_reference_is_what_the_gate_compares_with(problem, found):
     assert found[WHOLE_BATCH].reason == ""
 
 
-def test_other_arithmetic_differs_by_rounding_alone(found):
-    for name in (IN_PARTS, EXACT):
-        assert found[name].losses == pytest.approx(found[WHOLE_BATCH].losses, rel=1e-4)
-        assert found[name].losses != found[WHOLE_BATCH].losses
-    assert found[EXACT].losses[0] != float(np.float32(found[EXACT].losses[0])), "has more digits"
+def test_parts_differ_by_rounding_alone(found):
+    assert found[IN_PARTS].losses == pytest.approx(found[WHOLE_BATCH].losses, rel=1e-4)
+    assert found[IN_PARTS].losses != found[WHOLE_BATCH].losses
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -85,11 +78,11 @@ def test_a_batch_that_does_not_fit_is_trained_in_parts(monkeypatch, found, probl
             made.append(self.division)
 
     monkeypatch.setattr(training, "DividedGradients", Seen)
-    whole = on_one(1 << 40)(problem, problem.batch(0), 1)
+    whole = on_one(1 << 40)(problem, 1)
     params = sum(leaf.nbytes for leaf in jax.tree.leaves(whole.state[0]))
     # Parameters, gradients, moments and their successors are about eight times the parameters.
     make = on_one(params * (10.2 if devices == 1 else 5), devices)
-    curves = references(problem, problem, make, lambda *_: None)
+    curves = references(problem, make, lambda *_: None)
     assert made[0] == (1, 1)
     assert all(division != (1, 1) for division in made[1:])
     assert {division.devices for division in made[1:]} == {devices}
@@ -99,7 +92,7 @@ def test_a_batch_that_does_not_fit_is_trained_in_parts(monkeypatch, found, probl
 
 
 def test_a_batch_that_fits_nowhere_says_what_is_missing(problem):
-    curves = references(problem, problem, on_one(1000, 2), lambda *_: None)
+    curves = references(problem, on_one(1000, 2), lambda *_: None)
     for curve in curves.values():
         assert curve.losses == []
         assert curve.reason.startswith("oom: the reference, in ")
@@ -157,20 +150,12 @@ def test_what_was_trained_before_a_failure_is_kept():
     assert curve.reason.startswith("crashed: RuntimeError: no such batch")
 
 
-def test_what_takes_too_long_ends_early():
-    curve = trained(lambda: stepping([2, 1]), lambda _: None, 2, lambda _: None, limit_s=-1)
-    assert curve == ([], f"ended after {training.ENOUGH_S:g} s")
-    assert trained(lambda: stepping([2, 1]), lambda _: None, 2, lambda _: None) == ([2.0, 1.0], "")
-
-
 def test_parts_divide_a_batch(problem):
     seen = []
     for rows in (1, 2, 3, 8, 9, 35):
         train_references(
             replace(problem, batch_size=rows),
-            problem,
-            lambda _problem, _batch, parts: seen.append(parts),
-            lambda _name, build, _batch, **_limit: build(),
+            lambda _, parts: seen.append(parts),
+            lambda _, build: build(),
         )
-    whole = [1, 1]
-    assert seen == [*whole, 1, 2, 1, 1, 3, 1, 1, 2, 1, 1, 3, 1, 1, 5, 1]
+    assert seen == [1, *(1, 2), *(1, 3), *(1, 2), *(1, 3), *(1, 5)]

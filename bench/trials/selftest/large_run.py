@@ -73,20 +73,17 @@ def _samples(block: Block, attempt: str, rng: np.random.Generator) -> list[store
     shared = 0.05 * rng.standard_normal((ROUNDS, 1))
     times = 1e7 * truth * np.exp(shared + 0.005 * rng.standard_normal((ROUNDS, len(arms))))
     rows: list[stored.SampleRow] = []
-    predecessor = ""
     for number in range(ROUNDS):
-        for position, index in enumerate(rng.permutation(len(arms))):
+        for index in rng.permutation(len(arms)):
             nanoseconds = int(times[number, index] / block.mesh.size)
             rows.append(
                 {
                     "block": block.name, "attempt": attempt, "launch": 0, "arm": arms[index],
-                    "round": number, "position": position, "predecessor": predecessor,
-                    "at": 1.7e9 + number, "steps": 10, "throughput_ns": 10 * nanoseconds,
-                    "latency_steps": 2, "latency_ns": 2 * nanoseconds,
-                    "wash_out_ns": nanoseconds, "host": _QUIET,
+                    "round": number, "at": 1.7e9 + number, "steps": 10,
+                    "throughput_ns": 10 * nanoseconds, "latency_steps": 2,
+                    "latency_ns": 2 * nanoseconds, "wash_out_ns": nanoseconds, "host": _QUIET,
                 }
             )  # fmt: skip
-            predecessor = arms[index]
     return rows
 
 

@@ -1,12 +1,10 @@
 """Saved and restored state: its arrays, other shardings of them, and their comparison.
 
-During a restore, no device may hold more of an array than its sharding allows: a thread polls the
-live arrays, by shape and dtype. Restored and saved arrays are compared by checksums, which depend
-on every bit of an array but not on its sharding.
+Restored and saved arrays are compared by checksums, which depend on every bit of an array but not
+on its sharding.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +18,6 @@ from bench.worker.process_exchange import to_host
 from bench.worker.prove.carried_state import words
 from bench.worker.prove.failures import UnsupportedError, WrongStepError
 from bench.worker.prove.replica_drift import find_drifts
-from bench.worker.read.device_memory import polling, shard_bytes
-
-LOOK_EVERY_S = 1e-3
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 """Shape, dtype and sharding of each array of a state."""
@@ -88,45 +83,6 @@ def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
         return NamedSharding(other, sharding.spec)
 
     return {name: {key: moved(shape.sharding) for key, shape in shapes.items()}}
-
-
-def allowed_bytes(shapes: Shapes) -> dict[str, int]:
-    """Return the most bytes of one array that a device may hold, by kind: those of its shard.
-
-    Orbax first makes each shard an array of its own, so a shard's kind is allowed its bytes too.
-    """
-    bounds: dict[str, int] = {}
-    for array in shapes.values():
-        sharding: Any = array.sharding
-        for shape in (array.shape, sharding.shard_shape(array.shape)):
-            kind = _kind_of(shape, array.dtype)
-            bounds[kind] = max(bounds.get(kind, 0), shard_bytes(array))
-    return bounds
-
-
-@contextmanager
-def watched(seen: dict[str, int]) -> Iterator[None]:
-    """Raise `seen` to the most bytes that a device holds of one new array, by kind.
-
-    Arrays that live for less than LOOK_EVERY_S may be missed.
-    """
-    before = jax.live_arrays()
-    known = set(map(id, before))
-
-    def look() -> None:
-        for array in jax.live_arrays():
-            if id(array) not in known:
-                kind = _kind_of(array.shape, array.dtype)
-                seen[kind] = max(seen.get(kind, 0), shard_bytes(array))
-
-    with polling(look, LOOK_EVERY_S):
-        yield
-    del before  # kept alive until here, so that no new array takes the id of an old one
-
-
-def _kind_of(shape: Sequence[int], dtype: Any) -> str:
-    """Return the kind by which a live array is identified: `float32[8, 4]`."""
-    return f"{dtype}{[*shape]}"
 
 
 def checksums(tree: Tree) -> dict[str, str]:

@@ -4,11 +4,10 @@ The reference computes the whole batch, on one device if it fits there, in the b
 the workload's own optimizer. Right programs differ from it by rounding, which every step amplifies:
 after some dozens of steps under Adam, two orders of summation give different curves. To show the
 scale of this, the reference is also computed with its batch in parts whose gradients are averaged,
-as on several devices, and in float64.
+as on several devices.
 """
 
 import math
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,14 +16,12 @@ from typing import Any, NamedTuple
 import jax
 
 from bench.contract import Batch, Problem, TrainStep
-from bench.records.arms import EXACT, IN_PARTS, WHOLE_BATCH
+from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.messages import RowEvent
-from bench.records.row_parts import OWN
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
 from bench.worker.prove.carried_state import strided_part, whole_batch_loss
 from bench.worker.prove.divided_gradients import DividedGradients, initial_params, mean_of
-from bench.worker.prove.exact_arithmetic import widened
 from bench.worker.prove.failures import failure
 from bench.worker.prove.gate import Gate
 from bench.worker.prove.trajectory import apply_update, build_step, state_and_loss
@@ -32,9 +29,6 @@ from bench.worker.read.compilation import remembered_programs
 from bench.worker.read.device_memory import device_memory
 
 Build = Callable[[], TrainStep]
-
-ENOUGH_S = 60.0
-"""Seconds after which the float64 curve, which is slow on some devices, ends early."""
 
 
 class Curve(NamedTuple):
@@ -55,9 +49,9 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
     session.arms.clear()
     problem, steps, devices = session.problem, settings["steps"], session.mesh.local_devices
 
-    def train(name: str, build: Build, batch: Callable[[int], Batch], **limit: float) -> None:
+    def train(name: str, build: Build) -> None:
         progress = partial(session.report_progress, "train", name, of=steps)
-        losses, reason = trained(build, batch, steps, progress, **limit)
+        losses, reason = trained(build, problem.batch, steps, progress)
         row = LossRow(
             **session.fields,
             arm=name,
@@ -68,11 +62,11 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
         session.emit(RowEvent(event="losses", row=row))
 
     make = partial(whole_batch, shards=gate.shards, devices=devices, memory=device_memory(devices))
-    train_references(problem, gate.problems[OWN], make, train)
+    train_references(problem, make, train)
     for name in names:
         build = partial(build_step, session.proved[name].implementation, problem, session.mesh)
         with session.modules_of(name), remembered_programs(session.programs / name):
-            train(name, build, problem.batch)
+            train(name, build)
 
 
 def trained(
@@ -80,21 +74,17 @@ def trained(
     batch: Callable[[int], Batch],
     steps: int,
     progress: Callable[[int], None],
-    limit_s: float = math.inf,
 ) -> Curve:
     """Build a step and train it on batch(0), batch(1) ..., waiting for each loss.
 
     `progress` gets the number of each step before it begins. The curve ends at an infinite or NaN
-    loss, or at a failure. No step begins after `limit_s` seconds; a limit is for
-    programs without collectives only, because processes would disagree.
+    loss, or at a failure.
     """
-    until, losses, reason = time.monotonic() + limit_s, [], ""
+    losses, reason = list[float](), ""
     try:
         train_step = build()
         state = train_step.state
         for number in range(steps):
-            if time.monotonic() > until:
-                break
             progress(number)
             state, loss = state_and_loss(train_step.step(state, train_step.place(batch(number))))
             losses.append(float(loss))
@@ -104,45 +94,34 @@ def trained(
     for number, value in enumerate(losses):
         if not math.isfinite(value):
             return Curve(losses[:number], f"the loss of step {number + 1} is {value}")
-    return Curve(losses, reason or (f"ended after {ENOUGH_S:g} s" if len(losses) < steps else ""))
+    return Curve(losses, reason)
 
 
 def train_references(
-    timed: Problem,
-    exact: Problem,
-    make: Callable[[Problem, Batch, int], TrainStep],
-    train: Callable[..., None],
+    problem: Problem,
+    make: Callable[[Problem, int], TrainStep],
+    train: Callable[[str, Build], None],
 ) -> None:
-    """Train the reference as often as bench.records.arms names it.
+    """Train the reference, and once more with its batch in parts if it can be divided.
 
-    `exact` is the timed problem in float64, with the same initial parameters. `make` is
-    `whole_batch` on some devices. `train` gets a name and arguments of `trained`.
+    `make` is `whole_batch` on some devices. `train` gets a name and a function that makes a step.
     """
-
-    def train_in(parts: int, name: str, problem: Problem, **limit: float) -> None:
-        def batch(number: int) -> Batch:
-            return widened(timed.batch(number)) if problem is exact else timed.batch(number)
-
-        with jax.enable_x64(problem is exact):
-            train(name, lambda: make(problem, batch(0), parts), batch, **limit)
-
-    train_in(1, WHOLE_BATCH, timed)
-    if (rows := timed.batch_size) > 1 and not timed.state_names:
-        train_in(next(n for n in range(2, rows + 1) if rows % n == 0), IN_PARTS, timed)
-    train_in(1, EXACT, exact, limit_s=ENOUGH_S)
+    train(WHOLE_BATCH, lambda: make(problem, 1))
+    if (rows := problem.batch_size) > 1 and not problem.state_names:
+        parts = next(n for n in range(2, rows + 1) if rows % n == 0)
+        train(IN_PARTS, lambda: make(problem, parts))
 
 
 def whole_batch(
-    problem: Problem, batch: Batch, parts: int, shards: int, devices: Sequence[Any], memory: float
+    problem: Problem, parts: int, shards: int, devices: Sequence[Any], memory: float
 ) -> TrainStep:
     """Make the reference's step on this process's `devices`, or only on the first if it fits there.
 
     The batch is computed in `parts` of strided rows, each divided further if it does not fit in
-    `memory` bytes of a device. `batch` has the shapes of every batch. Under local statistics, a
-    mesh splits the batch into `shards`.
+    `memory` bytes of a device. Under local statistics, a mesh splits the batch into `shards`.
     """
-    loss_fn = whole_batch_loss(problem, shards)
-    gradients = DividedGradients(problem, loss_fn, strided_part(batch, parts, 0), devices, memory)
+    loss_fn, part = whole_batch_loss(problem, shards), strided_part(problem.batch(0), parts, 0)
+    gradients = DividedGradients(problem, loss_fn, part, devices, memory)
     params = gradients.place(initial_params(problem))
     opt_state = gradients.place_optimizer(problem.optimizer.init(params))
 

@@ -269,7 +269,7 @@ def measure(
     by_name = {arm.name: arm for arm in arms}
     turns: list[Turn] = []
     compiled = Counter[str]()
-    predecessor, waited_steps = "", latency_steps(steps)
+    waited_steps = latency_steps(steps)
     spans = [(1, False), (steps, False), (waited_steps, True)]
     in_turn = sum(number for number, _ in spans)
 
@@ -282,7 +282,7 @@ def measure(
         for number, order in enumerate(orders):
             watch.slot()  # activity between rounds belongs to no turn
             used()
-            for position, name in enumerate(order):
+            for name in order:
                 arm = by_name[name]
                 turn_of(name)
                 gc.disable()  # a step may have enabled it
@@ -294,8 +294,6 @@ def measure(
                 turn = Turn(
                     arm=name,
                     round=number,
-                    position=position,
-                    predecessor=predecessor,
                     at=round(at, 6),
                     steps=steps,
                     throughput_ns=throughput,
@@ -309,7 +307,6 @@ def measure(
                 if checked is not None:
                     turn["checked"] = True
                 turns.append(turn)
-                predecessor = name
             turn_of("")
             gc.collect()
             going_on = after_round(turns)
