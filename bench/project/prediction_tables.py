@@ -26,6 +26,8 @@ MEMORY = (
     "Memory is XLA's plan for the program compiled for CPU. The chip's own compiler may need more, "
     "or far less where it fuses attention: a third for gpt2-124m on an H200."
 )
+EXACT = 5e-6
+"""Errors below this are rounding errors."""
 
 
 def calibration(fitted: Calibration) -> str:
@@ -104,6 +106,26 @@ def bound(prediction: Prediction) -> str:
 def small(predictions: Sequence[Prediction]) -> list[str]:
     """Return a remark if any of the steps is small."""
     return [SMALL] if any(each.best_s < SMALL_S for each in predictions) else []
+
+
+def formulae(projection: Projection) -> list[str]:
+    """Describe the source of programs for meshes that were not compiled."""
+    names = defaultdict[str, list[str]](list)
+    for curve, formula in projection.formulae.items():
+        if isinstance(formula, str):
+            text = f"No formula holds ({formula}), so meshes are compiled one by one if possible"
+        else:
+            first, second, *others = (one.mesh.axis(curve.first) for one in formula.programs)
+            checked = ", ".join(map(str, others))
+            most = numbers.percent(formula.error)
+            off = "only by rounding" if formula.error < EXACT else f"by {most} at most"
+            text = (
+                f"By a formula from {curve.first}={first} and {second}, whose figures at {checked} "
+                f"differ from those of the compiled programs {off}"
+            )
+        about = f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
+        names[text].append(about)
+    return [f"{text}: {'; '.join(own)}." for text, own in names.items()]
 
 
 def fastest(points: Sequence[Point]) -> list[Point]:

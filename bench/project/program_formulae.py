@@ -113,6 +113,8 @@ class Formula:
     off: Mapping[tuple[int, str], float]
     """Absolute error of each figure at each of the other compiled sizes, by size and name: `flops`,
     or for a collective `payload_bytes of all-reduce over data of f32`."""
+    error: float
+    """The largest of these errors, relative to the compiled figure."""
 
     def at(self, cell: Cell) -> Program:
         """Return the program of a cell of the curve.
@@ -159,10 +161,10 @@ class Formula:
 
 def programs_along(
     curves: Sequence[Curve], chips: Sequence[int], read: Read
-) -> dict[Curve, dict[int, Program | str]]:
-    """Return the programs of distinct curves on ascending numbers of chips.
+) -> tuple[dict[Curve, dict[int, Program | str]], dict[Curve, Formula | str]]:
+    """Return the programs of distinct curves on ascending numbers of chips, and their formulae.
 
-    A reason takes the place of a missing program; it says so if no formula holds for the curve.
+    A reason takes the place of a missing program, and of a formula that does not hold.
     """
     cells = {
         curve: {count: cell for count in chips if (cell := curve.cell(count)) is not None}
@@ -199,16 +201,13 @@ def programs_along(
             return "other axes do not divide the chips, or shards and microbatches the batch"
         if cell in known or isinstance(formula, str):
             found = known[cell]
-            if isinstance(found, Program):
-                return found
-            told = not isinstance(formula, str) or formula in ("", found.reason)
-            return found.reason if told else f"{found.reason}; no formula holds: {formula}"
+            return found.reason if isinstance(found, NoProgram) else found
         try:
             return formula.at(cell)
         except ValueError as error:
             return str(error)
 
-    return {curve: {count: program(curve, count) for count in chips} for curve in curves}
+    return {curve: {count: program(curve, count) for count in chips} for curve in curves}, formulae
 
 
 def _formula(curve: Curve, compiled: Sequence[Program | NoProgram]) -> Formula | str:
@@ -249,7 +248,7 @@ def fit(curve: Curve, programs: Sequence[Program]) -> Formula:
             f"{first.cell.name}: {detail} by the formula from {axis}={sizes[0]} and "
             f"{axis}={sizes[1]}, which is more than {TOLERANCE:.0%} off{more}"
         )
-    return Formula(curve, tuple(ordered), off)
+    return Formula(curve, tuple(ordered), off, error)
 
 
 def _rows(cell: Cell) -> int:

@@ -18,7 +18,7 @@ from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import NoProgram, Program, Read, from_row
 from bench.project.hardware import Hardware, HardwareError, hardware
 from bench.project.machines import of_ceilings, place
-from bench.project.program_formulae import Curve, Scaling, step_on_hardware
+from bench.project.program_formulae import Curve, Formula, Scaling, step_on_hardware
 from bench.project.step_model import Prediction, on_sheet, work
 from bench.records import store
 from bench.records.cells import PRECISIONS, Cell, StepOptions
@@ -137,6 +137,8 @@ class Projection:
     """This machine's calibrations by subject (`mlp-base, fp32`), with the run's measured steps and
     their predictions from the other meshes."""
     points: list[Point]
+    formulae: dict[Curve, Formula | str]
+    """The formulae of curves, or the reasons why they have none."""
     missing: list[NoProgram]
     """Cells of the run whose programs are not available."""
 
@@ -190,11 +192,12 @@ def project(
         except HardwareError as error:
             missing.append(NoProgram(program.cell, str(error)))
     curves = list(dict.fromkeys(_curves(programs, scaling, precision)))
-    by_chips = program_formulae.programs_along(curves, chips, read)
+    by_chips, formulae = program_formulae.programs_along(curves, chips, read)
     return Projection(
         scaling=scaling,
         here={subject: calibrate(steps) for subject, steps in observations.items()},
         points=_points(wanted, by_chips),
+        formulae=formulae,
         missing=missing,
     )
 

@@ -173,7 +173,7 @@ def build(
             (chart, tables.predictions(f"Predicted: {chart.title}", chart.points))
             for chart in charts
         ],
-        rests=[*map(tables.hardware, hardware)],
+        rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
         published=tables.published(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",
     )

@@ -105,14 +105,8 @@ def test_every_figure_is_checked_at_every_other_size():
     formula = fit(compiled("strong"), "strong")
     assert {size for size, _ in formula.off} == {128, 512}
     assert len(formula.off) == 2 * (3 + 5)
-    assert error(formula) < 1e-12
+    assert formula.error < 1e-12
     assert (512, "payload_bytes of all-reduce over data, model of f32") in formula.off
-
-
-def error(formula):
-    """The largest error of a figure where the formula was checked, relative to the compiled one."""
-    values = {one.mesh.axis("data"): program_formulae._values(one) for one in formula.programs}
-    return max(off / values[size][name] for (size, name), off in formula.off.items())
 
 
 def changed(**figures):
@@ -170,7 +164,7 @@ def test_groups_of_another_form_are_not_extrapolated():
 def test_two_sizes_are_too_few():
     with pytest.raises(ValueError, match="a formula needs three sizes of data, and has 4, 32"):
         fit(compiled("weak")[:2])
-    assert error(fit(compiled("weak")[:3])) < 1e-12
+    assert fit(compiled("weak")[:3]).error < 1e-12
 
 
 def test_an_error_that_is_small_where_it_is_checked_is_not_carried_to_where_it_is_large():
@@ -178,7 +172,7 @@ def test_an_error_that_is_small_where_it_is_checked_is_not_carried_to_where_it_i
     # Slightly more than there would be, at the second size that the constants are from.
     ordered[1] = replace(ordered[1], flops=1.0004 * ordered[1].flops)
     formula = fit(ordered, "strong")
-    assert 0.001 < error(formula) < 0.01
+    assert 0.001 < formula.error < 0.01
     assert at(formula, 512).flops == pytest.approx(ordered[3].flops, rel=0.01)
     with pytest.raises(ValueError, match=r"at data=8192, flops would be .*, the error at data="):
         at(formula, FAR)
