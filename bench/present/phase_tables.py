@@ -177,8 +177,8 @@ def loss_sentence(trainings: Sequence[Training]) -> str:
         text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
     if where.yardstick is None or (itself := where.yardstick.largest) is None:
         return f"{text})."
-    rounding = f"changes the reference by {numbers.scientific(itself)} with its batch in parts"
-    return f"{text}). There, rounding alone {rounding}."
+    rounding = f"changes the reference by {numbers.scientific(itself)}, with its sums"
+    return f"{text}). There, rounding alone {rounding} in another order."
 
 
 def parted_losses(trainings: Iterable[Training]) -> str:

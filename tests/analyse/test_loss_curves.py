@@ -83,7 +83,7 @@ def test_the_farthest_is_told_beside_what_rounding_does(stored: tuple[store.Run,
     assert phase_tables.loss_sentence(loss_curves.find(stored[1])) == (
         "Loss curves of 100 steps differ from the reference's by at most 1.0e-3 (drifts in "
         "mlp-base/data=1/b64/fp32; above 3.0e-4 from step 31). There, rounding alone changes the "
-        "reference by 1.0e-6 with its batch in parts."
+        "reference by 1.0e-6, with its sums in another order."
     )
     assert phase_tables.loss_sentence([]) == ""
     one, *_ = loss_curves.find(stored[1])
