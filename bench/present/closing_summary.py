@@ -7,11 +7,11 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from bench.analyse import cell_table, loss_curves
+from bench.analyse import cell_table
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
-from bench.present import phase_tables, run_tables, sentences
+from bench.present import run_tables, sentences
 from bench.present.bounds import bound_of, percentage, within
 from bench.present.caveats import busy
 from bench.present.cell_columns import Row
@@ -47,15 +47,8 @@ def print_answers(console: Console, run: Run) -> None:
 def print_summary(console: Console, run: Run, found: Tables) -> None:
     """Print the answers, the failures and the counts; no line is wider than the console."""
     ended = sentences.counted((cell["status"] for cell in found.rows), STATUSES)
-    phases = phase_tables.find(found, found.comparisons)
-    lines = (
-        *phase_tables.input_sentences(phases["inputs"]),
-        *phase_tables.checkpoint_sentences(phases["checkpoints"]),
-        phase_tables.loss_sentence(loss_curves.find(found)),
-    )
     for part in (
         *_answers(sentences.summaries(found)),
-        *map(Prose, filter(None, lines)),
         *_failures(found.rows),
         Text(f"{numbers.count(len(found.rows), 'cell')}: {ended or 'none'}"),
     ):

@@ -1,11 +1,8 @@
-"""Tables and sentences about input, ablations and checkpoints, and sentences about loss curves."""
+"""Tables of input, ablations and checkpoints, and sentences about ablations and loss curves."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
-
-import numpy as np
 
 from bench.analyse import phase_costs
 from bench.analyse.cell_table import Tables
@@ -14,11 +11,9 @@ from bench.analyse.loss_curves import EARLY, Training
 from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
-from bench.present.sentences import counted, ends
 from bench.records import numbers
-from bench.records.arms import ABLATIONS, CHECKPOINT_MODES, INPUT_WAYS
+from bench.records.arms import ABLATIONS, INPUT_WAYS
 from bench.records.rows import Manifest
-from bench.records.statuses import VERDICT_STYLES
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -69,19 +64,6 @@ def inputs(rows: Rows) -> Table:
     facts = [fact, *(f"{way.capitalize()}: {INPUT_WAYS[way]}." for way in ways)]
     title = "Input, against a resident batch"
     return Table(title, columns, rows, facts, name="inputs", cell=itemgetter("cell"))
-
-
-def input_sentences(rows: Rows) -> Iterator[str]:
-    """Yield the cost of input over all cells, in one sentence for each way."""
-    for way in INPUT_WAYS:
-        if measured := [row for row in rows if row["way"] == way and row["verdict"]]:
-            verdicts = counted((row["verdict"] for row in measured), VERDICT_STYLES)
-            wait = numbers.si(float(np.median([row["wait_s"] for row in measured])), "s")
-            yield (
-                f"Input {way}: a step takes {ends([row['ratio'] for row in measured])} times as "
-                f"long as on a resident batch ({verdicts}), and waits {wait} for its input, the "
-                f"median of {numbers.count(len(measured), 'cell')}."
-            )
 
 
 def ablations(rows: Rows) -> Table:
@@ -143,42 +125,6 @@ def checkpoints(rows: Rows) -> Table:
         "they are read, where it allows."
     )
     return Table("Checkpoints", columns, rows, [fact], (), "checkpoints", itemgetter("cell"))
-
-
-def checkpoint_sentences(rows: Rows) -> list[str]:
-    """Return the cost of checkpoints over all cells, and the number of cells without figures."""
-    parts, time = [], partial(numbers.si, unit="s")
-    for mode in CHECKPOINT_MODES:
-        saves = [row["blocking_s"] for row in rows if row["what"] == f"save, {mode}"]
-        if saves:
-            parts.append(f"{mode} saves block training for {ends(saves, time)}")
-    if restores := [row["total_s"] for row in rows if row["what"].startswith("restore")]:
-        parts.append(f"restores take {ends(restores, time)}")
-    said = [f"Checkpoints: {', '.join(parts)}."] if parts else []
-    if failed := [row for row in rows if row["reason"]]:
-        cells = numbers.count(len(failed), "cell")
-        said.append(f"There is no checkpoint of {cells}, the first because: {failed[0]['reason']}.")
-    return said
-
-
-def loss_sentence(trainings: Sequence[Training]) -> str:
-    """Describe the largest difference from the reference, and how far rounding goes, or nothing."""
-    exact = ((curve, training) for training in trainings for curve in training.exact)
-    known = [(one.largest, one, training) for one, training in exact if one.largest is not None]
-    if not known:
-        return ""
-    largest, curve, where = max(known, key=lambda each: each[0])
-    steps = max(len(one.differences) for training in trainings for one in training.curves)
-    text = (
-        f"Loss curves of {numbers.count(steps, 'step')} differ from the reference's by at most "
-        f"{numbers.scientific(largest)} ({curve.arm} in {where.block.name}"
-    )
-    if curve.beyond:
-        text += f"; above {numbers.scientific(curve.tolerance)} from step {curve.beyond}"
-    if where.yardstick is None or (itself := where.yardstick.largest) is None:
-        return f"{text})."
-    rounding = f"changes the reference by {numbers.scientific(itself)}, with its sums"
-    return f"{text}). There, rounding alone {rounding} in another order."
 
 
 def parted_losses(trainings: Iterable[Training]) -> str:

@@ -302,13 +302,6 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
     assert (found[1]["blocking_s"], found[1]["blocking_most_s"]) == (0.05, 0.06)
     assert (found[1]["step_before_s"], found[1]["step_during_s"]) == (0.002, 0.003)
     assert math.isnan(found[0]["step_before_s"])
-    said = phase_tables.checkpoint_sentences(found)
-    assert said[0] == (
-        "Checkpoints: sync saves block training for 100\N{NARROW NO-BREAK SPACE}ms, async saves "
-        "block training for 50.0\N{NARROW NO-BREAK SPACE}ms, restores take "
-        "110\N{NARROW NO-BREAK SPACE}ms."
-    )
-    assert said[1] == "There is no checkpoint of 1 cell, the first because: no room."
     caveat = caveats.caveats(content, store.read_manifest(directory))["Without a checkpoint"]
     assert caveat.startswith("There are no figures of checkpoints for 1 cell")
     assert "/pmap: no room" in caveat
