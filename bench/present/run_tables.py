@@ -252,10 +252,9 @@ def _disturbances(block: Comparison) -> Iterator[str]:
         yield "Ratios are steady within launches."
     if block.conditions:
         host = block.conditions
-        mhz = "" if host.mhz is None else f"; clock {host.mhz[0]:.0f} to {host.mhz[1]:.0f} MHz"
         yield (
             f"Other processes used {numbers.percent(host.foreign)} of the cores' time, other "
-            f"guests {numbers.percent(host.steal)}{mhz}."
+            f"guests {numbers.percent(host.steal)}."
         )
 
 
