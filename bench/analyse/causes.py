@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from bench.analyse.comparisons import Comparison
 from bench.records.trace_rows import OpTime, TraceRow
 
-_PARTS = ["total_ns", "dispatch_ns", "compute_ns", "wait_ns", "move_ns", "idle_ns", "overlap_ns"]
+_PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
 
 
@@ -122,13 +120,8 @@ def sides(row: TraceRow) -> dict[Key, Side]:
 
 def means(row: TraceRow) -> dict[str, float]:
     """Return seconds per step for each part of StepParts: means over devices and counted steps."""
-    seconds = counted(row)[_PARTS].mean() / 1e9
-    return {part.removesuffix("_ns"): float(seconds[part]) for part in _PARTS}
-
-
-def counted(row: TraceRow) -> pd.DataFrame:
-    """Return the StepParts of the counted steps, one row per step and device."""
-    return pd.DataFrame([part for part in row["steps"] if part["step"] in row["counted"]])
+    counted: list[Any] = [step for step in row["steps"] if step["step"] in row["counted"]]
+    return {part: statistics.fmean(step[f"{part}_ns"] for step in counted) / 1e9 for part in _PARTS}
 
 
 def _key(op: OpTime) -> Key:

@@ -20,7 +20,7 @@ from bench.analyse import change_points
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.ratio_intervals import UNPAIRED_FREEDOM, UNPAIRED_SD, Ratio, ratios
-from bench.analyse.run_changes import Difference, contents, differences, hardware
+from bench.analyse.run_changes import Difference, differences, hardware, other_files
 from bench.records.cells import Block
 from bench.records.grouping import grouped
 from bench.records.store import Run
@@ -49,6 +49,8 @@ class Change:
     """Median ratio from there to the next change, over the median since the previous one."""
     differences: list[Difference]
     """All recorded properties that differ from the run before."""
+    files: list[str]
+    """`implementation pmap`, `workload mlp`: those of both whose files differ."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +76,17 @@ class History:
         starts = change_points.find(logs)
         levels = [statistics.median(part) for part in np.split(logs, starts)] if starts else []
         return [
-            Change(start, math.exp(after - before), self._differences(start))
+            Change(start, math.exp(after - before), *self._differences(start))
             for start, (before, after) in zip(starts, pairwise(levels), strict=True)
         ]
 
-    def _differences(self, start: int) -> list[Difference]:
+    def _differences(self, start: int) -> tuple[list[Difference], list[str]]:
         """Return what differs between the measurement `start` of `rated` and the one before."""
         old, new = self.rated[start - 1][0].run, self.rated[start][0].run
-        files = contents(old, new)
-        changed = [
-            *(one for one in differences(old.manifest, new.manifest) if one.kind != "options"),
-            *files.get(f"implementation {self.implementation}", []),
-            *files.get(f"workload {self.block.workload}", []),
-        ]
-        return list(dict.fromkeys(changed))
+        changed = differences(old.manifest, new.manifest)
+        own = {f"implementation {self.implementation}", f"workload {self.block.workload}"}
+        files = [name for name in other_files(old, new) if name in own]
+        return [one for one in changed if one.kind != "options"], files
 
 
 def find(runs: Iterable[tuple[Run, Tables]]) -> list[History]:

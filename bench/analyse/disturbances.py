@@ -82,23 +82,17 @@ def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
 def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the factor by which dependent neighbours inflate a variance; at least 1.
 
-    It is the larger of two estimates from the autocorrelations r_k of the signs of deviations from
-    the median, because the dependence of these signs determines a median's variance. The first is 1
-    + 2 sum_k (1 - k / (b + 1)) r_k, with Bartlett's weights and b = n^(1/3) lags (Newey and West,
-    Econometrica 55 (1987), 703). It assumes nothing about how the dependence decays, but misses
-    longer lags. The second, (1 + r_1) / (1 - r_1) of an AR(1) process, covers those. `values` are
-    many series, (..., rounds), of at least two rounds.
+    It is (1 + r) / (1 - r) of an AR(1) process, with the lag-1 autocorrelation r of the signs of
+    deviations from the median, because the dependence of these signs determines a median's
+    variance. `values` are many series, (..., rounds), of at least two rounds.
     """
     count = values.shape[-1]
     signs = np.sign(values - np.median(values, axis=-1, keepdims=True))
     power = np.maximum((signs**2).sum(axis=-1), 1.0)  # no sign, no correlation
-    lags = range(1, int(math.cbrt(count) + 1e-9) + 1)
-    correlations = [(signs[..., lag:] * signs[..., :-lag]).sum(axis=-1) / power for lag in lags]
-    weights = [1 - lag / (len(lags) + 1) for lag in lags]
-    weighted = 1 + 2 * sum(w * r for w, r in zip(weights, correlations, strict=True))
-    first = np.minimum(correlations[0] * count / (count - 1), _LARGEST_AUTOCORRELATION)
-    factor: NDArray[np.float64] = np.maximum(weighted, (1 + first) / (1 - first))
-    return np.maximum(factor, 1.0)
+    first = (signs[..., 1:] * signs[..., :-1]).sum(axis=-1) / power * count / (count - 1)
+    first = np.clip(first, 0.0, _LARGEST_AUTOCORRELATION)
+    factor: NDArray[np.float64] = (1 + first) / (1 - first)
+    return factor
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Every ratio is B over A: below 1, B is faster.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from bench.records.store import Run
 NOTABLE = 0.01
 """Relative change of compile time or memory above which it is shown."""
 
-Kind = Literal["machine", "versions", "environment", "code", "sources", "options"]
+Kind = Literal["machine", "versions", "environment", "code", "options"]
 
 OPTIONS = (
     *("baseline", "launches", "rounds", "seconds", "margin", "target_ci", "budget", "inputs"),
@@ -31,7 +31,7 @@ OPTIONS = (
 precisions and implementations are part of a cell's name instead."""
 
 UNKNOWN = "unknown"
-ABSENT = {"environment": "not set", "options": "not set", "sources": "not used"}
+ABSENT = {"environment": "not set", "options": "not set"}
 """By kind, what is said of a property that a run lacks; UNKNOWN for others."""
 
 
@@ -83,8 +83,8 @@ class RunComparison:
     a: Run
     b: Run
     differences: list[Difference]
-    contents: dict[str, list[Difference]]
-    """The files that differ, by the implementation or workload that they belong to."""
+    other_files: list[str]
+    """See `other_files`."""
     margin: float
     blocks: list[tuple[Comparison, Comparison]]
     """Blocks that both runs have, in the report's order."""
@@ -111,15 +111,11 @@ def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
     # Bonferroni's inequality over the table: at most ALPHA of comparisons contain a wrong verdict.
     alpha = ALPHA / max(1, len(timed))
     changes = [_change(*pair, *blocks[pair[0]["block"]], alpha, margin) for pair in timed]
-    changed_files = contents(a, b)
-    # Many implementations share files. Their own, which are named by words, come first.
-    files = dict.fromkeys(chain.from_iterable(changed_files.values()))
-    own_first = sorted(files, key=lambda file: " " not in file.name)
     return RunComparison(
         a=a,
         b=b,
-        differences=[*differences(a.manifest, b.manifest), *own_first],
-        contents=changed_files,
+        differences=differences(a.manifest, b.manifest),
+        other_files=other_files(a, b),
         margin=margin,
         blocks=list(blocks.values()),
         changes=changes,
@@ -227,25 +223,18 @@ def _recorded(manifest: Manifest) -> dict[Kind, Mapping[str, Any]]:
     }
 
 
-def contents(a: Run, b: Run) -> dict[str, list[Difference]]:
-    """Return the files that differ, of the implementations and workloads that both runs have.
+def other_files(a: Run, b: Run) -> list[str]:
+    """Name the implementations and workloads of both runs whose files differ: `workload mlp`.
 
-    They are grouped by `implementation pmap` or `workload mlp`: its own file under that name, and
-    files that it imports under their paths. Folders that only one run lists are left out: they are
-    packages from a folder of PYTHONPATH.
+    Files that only one run lists do not count: a package may come from a folder of PYTHONPATH.
+    Whatever imports another file than before has changed itself.
     """
-    files_a, files_b = _files(a), _files(b)
-    changed = {
-        name: [
-            replace(each, name=name) if each.name == f"{name.partition(' ')[2]}.py" else each
-            for each in _differing("sources", files_a[name], files_b[name])
-            if _folder(each.name) in both
-        ]
-        for name in files_a
-        if name in files_b
-        for both in [{""} | {*map(_folder, files_a[name])} & {*map(_folder, files_b[name])}]
-    }
-    return {name: each for name, each in changed.items() if each}
+    files_b = _files(b)
+    return [
+        name
+        for name, own in _files(a).items()
+        if any(files_b.get(name, {}).get(file, digest) != digest for file, digest in own.items())
+    ]
 
 
 def _files(run: Run) -> dict[str, dict[str, str]]:
@@ -259,10 +248,6 @@ def _files(run: Run) -> dict[str, dict[str, str]]:
         for row in rows
         for part, hashes in row.get("sources", {}).items()
     }
-
-
-def _folder(file: str) -> str:
-    return file.rpartition("/")[0].partition("/")[0]
 
 
 def _differing(kind: Kind, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:

@@ -53,7 +53,6 @@ def faults(
     """
     from rich.text import Text
 
-    from bench.present.terminal import show
     from bench.trials.faults import fault_session
     from bench.trials.faults.fault_table import FAULTS
 
@@ -79,12 +78,11 @@ def faults(
         styled = (f"{word:7}", fault_session.STYLES[word])
         line = Text.assemble(styled, f"  {fault.name}  {outcome.seconds:.0f} s")
         console.print(line, soft_wrap=True)  # in one call, because faults end in other threads
-        for deviation in outcome.deviations:
-            console.print(f"  {deviation}", soft_wrap=True, markup=False)
+        for said in filter(None, (outcome.skipped, *outcome.deviations)):
+            console.print(f"  {said}", soft_wrap=True, markup=False)
 
     results = fault_session.run([known[name] for name in names or known], jobs, done)
     path = fault_session.build(folder, results)
-    show(console, fault_session.table(results, fault_session.SHORT))
     console.print(summarize_faults(results))
     typer.echo(f"faults: {path.as_posix()}")
     raise typer.Exit(0 if all(as_expected(row) for row in results["rows"]) else DEVIATED)

@@ -13,7 +13,7 @@ from bench.records.paths import REPORTS
 from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest.background_load import PATTERNS
 from bench.trials.selftest.peer_tools import PEERS
-from bench.trials.selftest.selftest_settings import LONGER, Settings
+from bench.trials.selftest.selftest_settings import Settings
 
 DEFAULTS = Settings()
 
@@ -23,16 +23,8 @@ SETTINGS = {"epilog": exit_codes({0: "done, whatever the result"})}
 def selftest(
     context: typer.Context,
     processes: Annotated[int, typer.Option(min=1)] = DEFAULTS.processes,
-    trials: Annotated[int, typer.Option(min=1)] = DEFAULTS.trials,
     peer_trials: Annotated[int, typer.Option(min=0)] = DEFAULTS.peer_trials,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.05,
-            max=3600,
-            help=f"Seconds per pair of spinning programs; {LONGER} times as many for real steps.",
-        ),
-    ] = DEFAULTS.seconds,
+    seconds: Annotated[float, typer.Option(min=0.05, max=3600)] = DEFAULTS.seconds,
     report_cells: Annotated[int, typer.Option(min=0)] = DEFAULTS.report_cells,
     load: Annotated[
         list[str] | None, typer.Option(help=f"Background load: {', '.join(PATTERNS)}; repeatable.")
@@ -49,10 +41,10 @@ def selftest(
     This takes about 30 minutes with all tools. Nothing else should run on the machine.
 
     Args:
-      processes: Worker processes for real train steps under each load; half as many spin.
-      trials: Trials in each worker process that spins.
-      peer_trials: Trials of each peer for each slowdown and load, half as many with a real step; 0
-        leaves peers out.
+      processes: Worker processes under each load.
+      peer_trials: Trials of each peer under each load, of equal steps and of a slower one; 0 leaves
+        peers out.
+      seconds: Seconds per pair of steps in each process.
       report_cells: Cells of the run whose report is timed; 0 times no report.
       run: Name of the folder in reports/.
       again (RUN): Only build the pages of this self-test again.
@@ -87,7 +79,7 @@ def selftest(
     if faults:
         raise BadInput(faults)
     settings = Settings(
-        processes, trials, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
+        processes, peer_trials, seconds, report_cells, tuple(load or PATTERNS), peers
     )
     session, console = Session(settings, folder), plain_console()
     for tool, reason in session.unavailable.items():

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,10 +36,6 @@ SUPPORT_TIMEOUT_S = 120.0
 
 LAYOUT_COMMAND = (sys.executable, "-m", "bench.worker.answer.cell_requests", "inspect")
 LAYOUT_TIMEOUT_S = 600.0
-
-_PARTS = {"workloads": "workload", "meshes": "mesh", "devices": "mesh", "batch_sizes": "batch",
-          "clip_norm": "clip", "implementations": "implementation"}  # fmt: skip
-"""Names of the parts of a cell's name, by the option that selects each, where they differ."""
 
 Reasons = Mapping[str, Mapping[str, str]]
 """Known reasons, by block and implementation, why it cannot run there; empty if it can."""
@@ -144,7 +141,11 @@ def read_layout(
         raise BadInput(faults)
     options = _options(name, implementation_paths, workload_paths)
     catalogue = read_catalogue(implementation_paths, workload_paths)
-    plan = make_plan(options, catalogue, called=lambda name: f"the cell's {_PARTS.get(name, name)}")
+    try:
+        plan = make_plan(options, catalogue)
+    except BadInput as error:  # it names options of a run, which nobody has typed
+        said = (re.sub(r"^--\S+: ", f"{name!r}: ", fault) for fault in error.faults)
+        raise BadInput([*said]) from error
     cell = next(c for c in plan.cells if c.implementation == options.implementations[0])
     environment = worker_environment(catalogue["platform"], cell.block.mesh.size)
     request = json.dumps(cell_request(cell, catalogue))

@@ -1,6 +1,6 @@
 """The plan of a run: the blocks and implementations that its options select from a catalogue."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,18 +101,13 @@ class Plan:
         }
 
 
-def make_plan(
-    options: Options,
-    catalogue: Catalogue,
-    faults: Sequence[str] = (),
-    called: Callable[[str], str] = flag,
-) -> Plan:
+def make_plan(options: Options, catalogue: Catalogue, faults: Sequence[str] = ()) -> Plan:
     """Resolve options, as typed, against a catalogue of implementations, workloads and devices.
 
     Raises BadInput if anything is wrong. It lists every fault, also those in `faults`, which were
-    found earlier; `called` returns the name of an option in a fault.
+    found earlier.
     """
-    planner = _Planner(options, catalogue, list(faults), called)
+    planner = _Planner(options, catalogue, list(faults))
     plan = planner.plan()
     if planner.faults:
         raise BadInput(planner.faults)
@@ -126,7 +121,6 @@ class _Planner:
     options: Options
     catalogue: Catalogue
     faults: list[str]
-    called: Callable[[str], str]
 
     def __post_init__(self) -> None:
         self.entries = {entry["name"]: entry for entry in self.catalogue["implementations"]}
@@ -136,14 +130,14 @@ class _Planner:
 
     def read(self, name: str) -> Any:
         """Return an option's value, or list of values; what cannot be parsed is a fault."""
-        given, read, called = getattr(self.options, name), READERS[name], self.called(name)
+        given, read, called = getattr(self.options, name), READERS[name], flag(name)
         if not isinstance(given, tuple):
             return None if given is None else collected(self.faults, read, given, called)
         values = (collected(self.faults, read, text, called) for text in _unique(given))
         return [value for value in values if value is not None]
 
     def fault(self, name: str, text: str) -> None:
-        self.faults.append(f"{self.called(name)}: {text}")
+        self.faults.append(f"{flag(name)}: {text}")
 
     def plan(self) -> Plan:
         name = self.read("preset") or self.default_preset()

@@ -22,7 +22,7 @@ from bench.present.caveats import damage
 from bench.present.columns import Column, Figure, Table, formatted, item, ratio_figure
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
-from bench.present.sentences import counted, ends, listing, some
+from bench.present.sentences import counted, ends, listing
 from bench.present.terminal import Prose, plain
 from bench.records import files, numbers
 from bench.records.grouping import grouped
@@ -234,7 +234,6 @@ _KINDS: dict[Kind, str] = {
     "versions": "versions",
     "environment": "environment variables",
     "code": "code",
-    "sources": "files",
     "options": "options",
 }
 
@@ -251,18 +250,18 @@ APART = (
 
 def setting(compared: RunComparison) -> str:
     """Return the differences between the runs, in a sentence for each kind."""
-    if not compared.differences:
-        return ALIKE
-    verbatim = ("versions", "environment", "sources")  # packages, variables and files
+    verbatim = ("versions", "environment")  # packages and variables
     by_kind = grouped(
         (each.kind, each.name if each.kind in verbatim else each.name.lower())
         for each in compared.differences
     )
-    return " ".join(
-        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: "
-        f"{(some if kind == 'sources' else listing)(names)}."  # a package may have hundreds
+    said = [
+        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {listing(names)}."
         for kind, names in by_kind.items()
-    )
+    ]
+    if compared.other_files:
+        said.append(f"The files of {listing(compared.other_files)} differ.")
+    return " ".join(said) or ALIKE
 
 
 def tally(compared: RunComparison) -> str:
@@ -295,9 +294,6 @@ def caveats(compared: RunComparison) -> dict[str, str]:
 
 def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
     changes = compared.changes
-    if compared.contents:
-        differing = listing(compared.contents)
-        said["Other contents"] = f"The files of {differing} are not the same in A and B."
     kinds = {each.kind for each in compared.differences} & {"machine", "versions", "environment"}
     if other := [words for kind, words in _KINDS.items() if kind in kinds]:
         said["More than the code differs"] = (

@@ -89,11 +89,9 @@ class Route:
 
 @dataclass(frozen=True)
 class Cost:
-    """The time of a collective, and the algorithm that achieves it."""
+    """The time of a collective, and what limits it."""
 
     seconds: float
-    algorithm: str
-    """`ring`, `tree`, `torus`, `direct`, or `none` for a single member."""
     limit: Limit
 
 
@@ -104,7 +102,7 @@ def cost(kind: str, payload: float, route: Route) -> Cost:
     """
     bus_factor(kind, route.members)
     if route.members == 1:
-        return Cost(0.0, "none", "latency")
+        return Cost(0.0, "latency")
     match kind:
         case "all-to-all":
             return all_to_all(payload, route)
@@ -133,7 +131,6 @@ def ring(payload: float, route: Route, phases: int) -> Cost:
     steps_inside = route.members - 1 - steps_between
     latency = steps_inside * inside.latency_s + steps_between * between.latency_s
     return _sum(
-        "ring",
         route.overhead_s + phases * latency,
         phases * payload * bus_factor("all-gather", inside.members) / inside.bandwidth,
         phases * _between(payload, route),
@@ -152,7 +149,6 @@ def tree(payload: float, route: Route) -> Cost:
     depth = math.ceil(math.log2(between.members))
     latency = (inside.members - 1) * inside.latency_s + depth * between.latency_s
     return _sum(
-        "tree",
         route.overhead_s + 2 * latency,
         2 * payload / inside.bandwidth if inside.members > 1 else 0.0,
         2 * payload / (inside.members * between.bandwidth),
@@ -200,7 +196,7 @@ def all_to_all(payload: float, route: Route) -> Cost:
     if isinstance(route.inside, Switch):
         latency = max(route.inside.latency_s, route.between.latency_s)
         own = payload * (inside - 1) / route.members / route.inside.bandwidth
-        return _sum("direct", route.overhead_s + latency, own, between)
+        return _sum(route.overhead_s + latency, own, between)
     stays = payload / route.between.members
     own = max(
         (
@@ -229,7 +225,7 @@ def collective_permute(payload: float, route: Route) -> Cost:
     else:
         latency = sum((1 if ring.wraps else ring.members - 1) * ring.latency_s for ring in inside)
         own = payload / min(ring.bandwidth for ring in inside)
-    return _sum("direct", route.overhead_s + latency, own, across)
+    return _sum(route.overhead_s + latency, own, across)
 
 
 def _between(payload: float, route: Route) -> float:
@@ -242,9 +238,9 @@ def _hops_s(rings: tuple[Ring, ...]) -> float:
     return sum(ring.hops * ring.latency_s for ring in rings)
 
 
-def _sum(algorithm: str, latency: float, inside: float, between: float) -> Cost:
+def _sum(latency: float, inside: float, between: float) -> Cost:
     """Return the cost where steps are sequential: NCCL's latency + bytes / bandwidth."""
-    return _cost(algorithm, latency + max(inside, between), latency, inside, between)
+    return _cost(latency + max(inside, between), latency, inside, between)
 
 
 def _flow(route: Route, inside: tuple[float, float], between: tuple[float, float]) -> Cost:
@@ -254,9 +250,9 @@ def _flow(route: Route, inside: tuple[float, float], between: tuple[float, float
     those of the steps and of the bytes, which add up.
     """
     seconds = route.overhead_s + max(*inside, sum(between))
-    return _cost("torus", seconds, max(inside[0], between[0]), inside[1], between[1])
+    return _cost(seconds, max(inside[0], between[0]), inside[1], between[1])
 
 
-def _cost(algorithm: str, seconds: float, *parts: float) -> Cost:
+def _cost(seconds: float, *parts: float) -> Cost:
     """Return the cost; its limit is the longest of latency, bytes inside and bytes between."""
-    return Cost(seconds, algorithm, get_args(Limit)[parts.index(max(parts))])
+    return Cost(seconds, get_args(Limit)[parts.index(max(parts))])

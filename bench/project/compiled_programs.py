@@ -10,7 +10,6 @@ this machine has, the devices' own compiler can be used.
 import itertools
 import json
 import operator
-import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -78,15 +77,6 @@ class NoProgram:
 Read = Callable[[Sequence[Cell]], Sequence[Program | NoProgram]]
 """A compiler of cells, such as `programs`."""
 
-_RUNNING = re.compile(
-    r"JAX_NUM_CPU_DEVICES$|NPROC$|OMP_|NCCL_|SLURM_NTASKS$|JAX_COMPILATION_CACHE_"
-    r"|JAX_PERSISTENT_CACHE_|JAX_LOG"
-)
-"""Variables that affect how programs run, the number of devices (which the cell specifies), caching
-or logging, but not compilation."""
-_ACCELERATORS = re.compile(r"LIBTPU_|TPU_|CUDA_VISIBLE_DEVICES$|TF_GPU_")
-"""Variables that affect only platforms other than `cpu`."""
-
 COMMAND = (sys.executable, "-m", "bench.worker.answer.compile_only")
 COMPILER = ROOT / "bench/worker/answer/compile_only.py"
 
@@ -101,12 +91,8 @@ def entry_names(catalogue: Catalogue, *, here: bool) -> Callable[[Cell], str]:
 
     The function raises BadInput if one of the cell's files cannot be read.
     """
-    contents, platform = Contents(catalogue), catalogue["platform"]
-    variables = {
-        name: value
-        for name, value in relevant_variables(compiling_environment(platform, 1, here=here)).items()
-        if not _RUNNING.match(name) and (platform != "cpu" or not _ACCELERATORS.match(name))
-    }
+    contents = Contents(catalogue)
+    variables = relevant_variables(compiling_environment(catalogue["platform"], 1, here=here))
     shared = [sorted(read_files(COMPILER).hashes.items()), variables]
 
     def name(cell: Cell) -> str:

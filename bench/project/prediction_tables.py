@@ -3,9 +3,9 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, pairwise
+from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -16,7 +16,6 @@ from bench.project.hardware import Hardware
 from bench.project.projection import Point, Projection
 from bench.project.step_model import COMBINED_BYTES, Calibration, Prediction
 from bench.records import numbers
-from bench.records.grouping import grouped
 
 SMALL_S = 1e-3
 SMALL = (
@@ -129,10 +128,6 @@ def formulae(projection: Projection) -> list[str]:
     return [f"{text}: {'; '.join(own)}." for text, own in names.items()]
 
 
-JUMP = 1.5
-"""Factor of efficiency between neighbouring numbers of chips above which a remark is made."""
-
-
 def fastest(points: Sequence[Point]) -> list[Point]:
     """Return the fastest prediction that fits for each number of chips, or why there is none."""
     found, chips = [], attrgetter("chips")
@@ -206,7 +201,7 @@ def predictions(title: str, points: Sequence[Point]) -> Table:
 
 
 def remarks(points: Sequence[Point]) -> list[str]:
-    """Return where implementations drop out, where curves jump, and whether steps are small."""
+    """Return where implementations drop out, and whether steps are small."""
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
     missing = defaultdict[tuple[str, str], list[str]](list)
     seen: set[str] = set()
@@ -223,22 +218,7 @@ def remarks(points: Sequence[Point]) -> list[str]:
         f"{where}, the fastest is chosen from fewer implementations: "
         f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not predicted there ({reason})."
         for (where, reason), names in missing.items()
-    ] + [*_jumps(points), *small([*best.values()])]
-
-
-def _jumps(points: Sequence[Point]) -> Iterator[str]:
-    """Yield a remark wherever more chips make a step much more efficient."""
-    curves = grouped((point.curve, point) for point in sorted(points, key=attrgetter("chips")))
-    for one, other in chain.from_iterable(map(pairwise, curves.values())):
-        before, after = one.prediction, other.prediction
-        rise = (other.efficiency or 0) / (one.efficiency or math.inf)
-        if rise > JUMP and before and after:
-            yield (
-                f"From {one.chips} to {other.chips} chips, {one.curve.implementation} becomes "
-                f"{rise:.1f} times as efficient, because its program changes: it takes "
-                f"{numbers.si(before.best_s, 's')} before, bound by {bound(before)}, and "
-                f"{numbers.si(after.best_s, 's')} after, bound by {bound(after)}."
-            )
+    ] + small([*best.values()])
 
 
 MEASURED = (
@@ -276,7 +256,6 @@ PUBLISHED = (
 def published() -> Table:
     """Return the table of published results and their predictions."""
     rows = published_results.compare()
-    _, others = published_results.published()
     misses = [row["name"] for row in rows if not row["within"]]
     errors = [abs(row["error"]) for row in rows]
     half, largest = (numbers.percent(e) for e in (statistics.median(errors), max(errors)))
@@ -287,5 +266,4 @@ def published() -> Table:
         f"of {len(rows)} lie outside the interval that the errors for the other models or chips "
         f"give{outside}."
     )
-    remarks = [f"Not predicted: {one.name} ({one.says}), because {one.why}." for one in others]
-    return Table("Published results and predictions", PUBLISHED, rows, [fact], remarks)
+    return Table("Published results and predictions", PUBLISHED, rows, [fact])

@@ -164,21 +164,11 @@ def _row(kind: str, axis: str, members: int, count: int, payload: float) -> Comm
     )  # fmt: skip
 
 
-class LeftOut(Part):
-    """A published result that cannot be predicted."""
-
-    name: str
-    source: Source
-    says: str
-    why: str
-
-
 @functools.cache
-def published() -> tuple[list[Published], list[LeftOut]]:
-    """Return the published results, and those that cannot be predicted."""
+def published() -> list[Published]:
+    """Return the published results."""
     content = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
-    left_out = [LeftOut(**entry) for entry in content["left_out"]]
-    return [Published(**entry) for entry in content["published"]], left_out
+    return [Published(**entry) for entry in content["published"]]
 
 
 @functools.cache
@@ -189,7 +179,7 @@ def calibration_of_chip(name: str) -> Calibrated:
     of either kind, from the others of its kind.
     """
     if measured_on(name):
-        own = (entry for entry in published()[0] if entry.hardware == name)
+        own = (entry for entry in published() if entry.hardware == name)
         return calibrate([one for entry in own for one in entry.observations(entry.name)])
     tried = tuple(trial for calibrated in _kinds().values() for trial in calibrated.tried)
     return replace(_kinds()[kind(name)], tried=tried)
@@ -199,7 +189,7 @@ def calibration_of_chip(name: str) -> Calibrated:
 def _kinds() -> dict[str, Calibrated]:
     """Return the calibrations of GPUs and of TPUs; cross-validation leaves out chips in turn."""
     steps = defaultdict[str, list[Trial]](list)
-    for entry in published()[0]:
+    for entry in published():
         steps[kind(entry.hardware)] += entry.observations(entry.hardware)
     return {each: calibrate(observations) for each, observations in steps.items()}
 
@@ -211,7 +201,7 @@ def kind(name: str) -> str:
 
 def measured_on(name: str) -> int:
     """Return the number of published models that calibrate a chip; 0 if other chips do."""
-    own = sum(entry.hardware == name for entry in published()[0])
+    own = sum(entry.hardware == name for entry in published())
     return own if own >= calibration.LEAST_GROUPS else 0
 
 
@@ -222,7 +212,7 @@ def compare() -> list[dict[str, Any]]:
     efficiencies are those of weak scaling, relative to the fewest chips, where they are None.
     """
     rows = []
-    for entry in published()[0]:
+    for entry in published():
         calibrated = calibration_of_chip(entry.hardware)
         own = [trial for trial in calibrated.tried if trial.cell.implementation == entry.step]
         first = min(own, key=lambda trial: trial.mesh.size)

@@ -79,7 +79,6 @@ class Collective:
     """Total seconds, one after the other."""
     separate_s: float
     """The same for the program's own, uncombined collectives."""
-    algorithm: str
     limit: Limit
     hideable: bool
     after_forward: bool
@@ -270,7 +269,6 @@ def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:
             payload_bytes=payload,
             seconds=combined * one.seconds,
             separate_s=count * separate.seconds,
-            algorithm=one.algorithm,
             limit=one.limit,
             hideable=hideable,
             after_forward=kind != "all-gather" or row.get("returned", False),

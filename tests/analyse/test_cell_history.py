@@ -60,10 +60,8 @@ def test_a_change_is_found_although_the_host_differs(runs):
     (change,) = slower.changes
     assert change.place == CHANGED
     assert change.factor == pytest.approx(1.2 / 1.1, rel=0.01)
-    assert [(one.name, one.b) for one in change.differences] == [
-        ("jax", "0.12.0"),
-        ("implementation pmap", "d" * 16),
-    ]
+    assert [(one.name, one.b) for one in change.differences] == [("jax", "0.12.0")]
+    assert change.files == ["implementation pmap"]
     assert found["nnx_jit"].changes == []
     for history in found.values():
         for visit, (_, tables) in zip(history.visits, runs, strict=True):

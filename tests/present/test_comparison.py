@@ -326,47 +326,26 @@ def test_other_work_is_said_to_be_other_work(tmp_path: Path) -> None:
     assert "mlp-base/data=1/b64/fp32 and mlp-base/data=2/b64/fp32" in caveat
 
 
-def test_of_many_files_some_are_named_the_users_first(tmp_path: Path) -> None:
-    a, b = (synthetic.write(tmp_path, PLAN, name) for name in ("before", "after"))
-
-    def other(row, digit="d") -> None:
-        for part, hashes in row["sources"].items():
-            installed = {"flax/nnx.py": digit} if digit == "d" else {}
-            package = {f"mine/{number}.py": digit * 16 for number in range(9)}
-            own = {f"{row[part]}.py": digit * 16} if row[part] == "pmap" else {}
-            row["sources"][part] = installed | package | hashes | own
-
-    synthetic.rewrite(a, "cells", lambda row: other(row, "e"))
-    synthetic.rewrite(b, "cells", other)
-    said = comparison_report.setting(run_changes.compare(store.load(a), store.load(b)))
-    assert said == "The files differ: implementation pmap, mine/0.py, mine/1.py and 7 more."
-
-
-def test_what_was_measured_of_other_contents_is_named(tmp_path: Path) -> None:
+def test_whose_files_differ_is_said(tmp_path: Path) -> None:
     a = synthetic.write(tmp_path, PLAN, "before")
     b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
     found = run_changes.compare(store.load(a), store.load(b))
-    (difference,) = [d for d in found.differences if d.kind == "sources"]
-    assert difference == run_changes.Difference(
-        "sources", "implementation pmap", "0" * 16, "f" * 16
-    )
-    assert "The files differ: implementation pmap." in comparison_report.setting(found)
-    caveat = comparison_report.caveats(found)["Other contents"]
-    assert caveat == "The files of implementation pmap are not the same in A and B."
+    assert found.other_files == ["implementation pmap"]
+    assert comparison_report.setting(found) == "The files of implementation pmap differ."
     assert {"key_a", "key_b"} <= set(found.table.columns)
 
-    def share(row) -> None:
+    def share(row, digit="d") -> None:
         for hashes in row["sources"].values():
-            hashes["bench/contract/__init__.py"] = "d" * 16
+            hashes["bench/contract/__init__.py"] = digit * 16
+            if digit == "d":
+                hashes["flax/nnx.py"] = digit * 16
 
+    synthetic.rewrite(a, "cells", lambda row: share(row, "e"))
     synthetic.rewrite(b, "cells", share)
-    found = run_changes.compare(store.load(a), store.load(b))
-    assert [d.name for d in found.differences if d.kind == "sources"] == [
-        "implementation pmap",
-        "bench/contract/__init__.py",
-    ]
-    caveat = comparison_report.caveats(found)["Other contents"]
-    assert "jit_spmd" in caveat
+    everyone = run_changes.compare(store.load(a), store.load(b)).other_files
+    assert {f"implementation {name}" for name in synthetic.RATIOS} < set(everyone)
+    synthetic.rewrite(a, "cells", lambda row: share(row, "d"))
+    assert run_changes.compare(store.load(a), store.load(b)).other_files == ["implementation pmap"]
 
 
 def test_damage_is_said_on_stderr_and_on_the_page(

@@ -99,8 +99,8 @@ def test_an_all_reduce_takes_at_most_a_reduce_scatter_and_an_all_gather(route: R
 
 
 def test_a_tree_is_chosen_where_steps_count_and_a_ring_where_bytes_do() -> None:
-    assert cost("all-reduce", 1e4, NODES).algorithm == "tree"
-    assert cost("all-reduce", 1e10, NODES).algorithm == "ring"
+    assert cost("all-reduce", 1e4, NODES) == tree(1e4, NODES)
+    assert cost("all-reduce", 1e10, NODES) == ring(1e10, NODES, 2)
     # NCCL: 2 (n - 1) steps of a ring, 2 (d - 1) of them between domains; 2 log2(d) of a tree.
     chain = 2 * 7 * 3.4 * US
     tail = 8.4 * US + chain

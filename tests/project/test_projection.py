@@ -633,21 +633,6 @@ def test_efficiencies_of_a_chart_have_one_reference(folder) -> None:
     assert max(p.efficiency for p in points if p.curve.implementation == "zero1") < 1
 
 
-def test_where_a_curve_jumps_is_remarked(folder) -> None:
-    class Jumping(Compiler):
-        def __call__(self, cells, *_, **__):
-            return [compiled(c, 4000 * GB if c.block.mesh.size < 32 else 0.1 * GB) for c in cells]
-
-    found = project(store.load(folder), H100, (8, 16, 32, 64), Jumping(), precision="bf16")
-    said = [text for text in prediction_tables.remarks(found.points) if "becomes" in text]
-    assert len(said) == len({point.curve for point in found.points})
-    assert all(text.startswith("From 16 to 32 chips, ") for text in said)
-    assert "bound by all-reduce over data" in said[0]
-    assert not any(
-        "becomes" in text for text in prediction_tables.remarks(projected(folder).points)
-    )
-
-
 def test_small_steps_and_missing_implementations_are_remarked(folder) -> None:
     found = projected(folder, chips=(8, 16, 2048))
     curves = {p.curve.implementation: p.curve for p in found.points}

@@ -131,13 +131,13 @@ def test_a_planted_file_defines_what_a_run_needs(
 
 def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
     outcome = Outcome()
-    assert outcome.check_end(Ended(1, "this is\nsaid so\n", 0.5, []), 1, "said .*") == "said so"
+    assert outcome.check_end(Ended(1, "this is\nsaid so\n", []), 1, "said .*") == "said so"
     outcome.check_cell(
         {"status": "crashed", "reason": "killed by SIGSEGV during gate"}, "crashed", "SIGSEGV"
     )
     assert not outcome.deviations
     assert outcome.cell == "crashed: killed by SIGSEGV during gate"
-    outcome.check_end(Ended(0, "said this", None, ["sleep 300"]), 1, "said so")
+    outcome.check_end(Ended(0, "said this", ["sleep 300"]), 1, "said so")
     outcome.check_cell({"status": "oom", "reason": "killed"}, "crashed", "SIGSEGV")
     outcome.check_cell(None, "crashed", "")
     noted = " ".join(outcome.deviations)
@@ -146,7 +146,6 @@ def test_what_is_not_as_it_must_be_is_a_deviation() -> None:
         "does not match 'said so'",
     ):
         assert words in noted
-    assert outcome.cut_s == 0.5
 
 
 def test_files_that_are_not_whole_are_found(tmp_path: Path) -> None:

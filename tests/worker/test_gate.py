@@ -908,25 +908,7 @@ def test_an_accumulation_off_by_one_is_named(mesh, programs, parts, why):
         gate.prove_exact(accumulated(parts))
 
 
-def test_a_row_of_a_small_weight_is_not_said_to_be_left_out(mesh, programs):
-    def build(problem, mesh):
-        params, loss_fn = problem.functional()
-
-        @jax.jit
-        def step(state, batch):
-            rows = jax.tree.map(lambda x: jnp.concatenate([x, *39 * [x[::2]]]), batch)
-            loss, grads = jax.value_and_grad(loss_fn)(state[0], rows)
-            return apply(problem, state, grads), loss
-
-        state = params, problem.optimizer.init(params)
-        return TrainStep(state=state, place=lambda b: b, step=step, params=lambda s: s[0])
-
-    why = r"rows are summed with the weights 0\.0305 \(32 of them\), 0\.000762 \(32 of them\);"
-    with pytest.raises(WrongStepError, match=why):
-        make_gate(mlp, mesh, programs, rows=64).prove_exact(Module(build))
-
-
-def test_the_loss_of_one_microbatch_is_named(mesh, programs):
+def test_the_loss_of_one_microbatch_is_refused(mesh, programs):
     gate = make_gate(mlp, mesh, programs, change=lambda problem: replace(problem, microbatches=4))
     right = accumulated(range(4))
 
@@ -939,7 +921,7 @@ def test_the_loss_of_one_microbatch_is_named(mesh, programs):
 
         return replace(built, step=step)
 
-    with pytest.raises(WrongStepError, match=r"^the loss is that of microbatch 3 alone"):
+    with pytest.raises(WrongStepError, match=r"^the loss is [\d.]+ times what it should be"):
         gate.prove_exact(Module(build))
 
 

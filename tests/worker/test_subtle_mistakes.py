@@ -387,16 +387,19 @@ MISTAKES = {
     ),
     "no decay": (
         made(updated=by_another(optax.adamw(1e-3, weight_decay=0.0))),
-        "the optimizer is not applied as given: its weight_decay is 0 and should be 0.0001",
+        "the first update of .* is off by 1e-07 times the parameters: a weight decay is left out",
     ),
     "no decay of biases": (
         made(updated=without_decay_of_biases),
-        r"its weight_decay for \['layers'\]\[0\]\['bias'\], .* is 0 and should be 0.0001",
+        r"its first step is right, and later updates of \['layers'\]\[0\]\['bias'\], .* are not",
     ),
-    "scaled": (made(updated=scaled_updates), "its learning rate is 0.00075 and should be 0.001"),
+    "scaled": (
+        made(updated=scaled_updates),
+        "the updates of the first steps are 0.75, 0.75, 0.75 times what they should be",
+    ),
     "b2": (
         made(updated=by_another(optax.adamw(1e-3, b2=0.95))),
-        "its b2 is 0.95 and should be 0.999",
+        "the optimizer is not applied as given: its first step is right, a later one not",
     ),
     "another optimizer": (
         type("Implementation", (), {"build": staticmethod(hardcoded)}),
@@ -447,17 +450,6 @@ MISTAKES = {
     ),
     "a second decay": (made(loss=decayed_again), "is off by -1e-06 times the parameters"),
     "bfloat16": (made(grads=rounded_to("bfloat16")), "the gradients are rounded to bfloat16"),
-    "a row twice": (
-        made(batch=last_row_twice),
-        r"rows are summed with the weights (0.125, ){6}0.25, 0;",
-    ),
-    "rows left out": (
-        made(
-            batch=lambda batch: jax.tree.map(lambda x: x[:6], batch),
-            grads=lambda grads, _: jax.tree.map(lambda x: 0.75 * x, grads),
-        ),
-        r"the gradients are those of all 8 rows except 6, 7, times 0\.75;",
-    ),
     "first loss": (
         made(loss=first_loss, extra=lambda _: (jnp.zeros((), jnp.int32), jnp.zeros(()))),
         "the loss is that of the first step",
@@ -474,14 +466,6 @@ MISTAKES = {
         type("Implementation", (), {"build": staticmethod(at_the_start)}),
         "the gradients are those of the initial parameters",
     ),
-    "unreduced biases": (
-        sharded(biases_of_one_shard),
-        r"of \['layers'\].*bias'\], the gradients are those of shard 0 alone, as if they were not",
-    ),
-    "clipped shards": (
-        sharded(clipped_before),
-        "the gradients of the shards are clipped one by one, before they are averaged",
-    ),
     "delayed parameters": (
         made_with(at_old_parameters),
         "the gradients are those of the parameters before the last update",
@@ -494,15 +478,19 @@ MISTAKES = {
         made(grads=lambda grads, _: jax.tree.map(lambda x: 8 * x, grads)),
         "8 times what they should be, as if they were summed over the rows and not divided",
     ),
-    "augmented": (
-        made_with(augmented),
-        "losses of the same batch at the same parameters are .*: the step draws random numbers",
-    ),
     "loss after": (made(loss=loss_after), "the loss is that of the parameters after the update"),
 }
 
 
 UNNAMED = {
+    "a row twice": made(batch=last_row_twice),
+    "rows left out": made(
+        batch=lambda batch: jax.tree.map(lambda x: x[:6], batch),
+        grads=lambda grads, _: jax.tree.map(lambda x: 0.75 * x, grads),
+    ),
+    "unreduced biases": sharded(biases_of_one_shard),
+    "clipped shards": sharded(clipped_before),
+    "augmented": made_with(augmented),
     "momentum": made_with(averaging(lambda kept, grads, count: 0.8 * kept + grads)),
     "average from the first": made_with(
         averaging(lambda kept, grads, n: jnp.where(n == 0, grads, 0.7 * kept + 0.3 * grads))

@@ -26,10 +26,9 @@ class RunEstimates:
     def launch(self, block: Block, arms: Sequence[str], launch: int) -> float:
         """Estimate one launch of a block with these arms; those that cannot run it take no time."""
         running = self.running(block, arms)
-        plan, history = self._engine.plan, self._history
         foreign = self._engine.schedule.apart
-        twin = [plan.baseline] * (plan.baseline in running)
-        apart = sum(arm.removesuffix("@base") in foreign for arm in (*running, *twin))
+        apart = sum(arm.removesuffix("@base") in foreign for arm in running)
+        plan, history = self._engine.plan, self._history
         return launch_seconds(block, len(running), plan, history, launch, apart)
 
     def why_unsupported(self, block: Block, arm: str) -> str | None:

@@ -81,12 +81,8 @@ def _changes(history: History) -> str | None:
 
 def _remarks(history: History) -> Iterator[str]:
     for change in history.changes:
-        changed = "; ".join(
-            f"file of {each.name}"
-            if each.kind == "sources"
-            else f"{each.name} {each.a} to {each.b}"
-            for each in change.differences
-        )
+        recorded = (f"{each.name} {each.a} to {each.b}" for each in change.differences)
+        changed = "; ".join([*recorded, *(f"files of {name}" for name in change.files)])
         changed = _HASH.sub(r"\1", changed) or "nothing that is recorded"
         yield (
             f"{history.implementation}, {history.block.place}: from {_start(history, change)} on, "

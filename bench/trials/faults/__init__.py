@@ -8,3 +8,5 @@ injects it and observes the consequences. `planted` has the faulty implementatio
 
 FOLDER = "LOCKSTEP_FAULT_FOLDER"
 """Environment variable with the path of the trial's folder."""
+WAITING = "waiting"
+"""Name of a file in it, which says that a planted file waits for the trial."""

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from bench.present.columns import Column, Table
@@ -82,8 +81,7 @@ STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
 
 FACT = (
     "Each fault is injected into a real run that also measures correct implementations. No fault "
-    "may leave a process, an incomplete file or an unreadable report behind. Ended after: time "
-    "from the fault to the end of the process that had it."
+    "may leave a process, an incomplete file or an unreadable report behind."
 )
 
 
@@ -92,18 +90,13 @@ def verdict(outcome: Mapping[str, Any]) -> str:
     return "skipped" if outcome["skipped"] else "FAILED" if outcome["deviations"] else "passed"
 
 
-def _ending(row: Mapping[str, Any]) -> str:
-    return str(row["skipped"] or row["cell"])
-
-
 COLUMNS = (
     Column("name", "Fault", detail=lambda row: str(row["kind"])),
     Column("how", "How it is injected"),
-    Column("cell", "How its cell ended, or what the run reported", value=_ending),
+    Column("cell", "How its cell ended, or what the run reported",
+           value=lambda row: row["skipped"] or row["cell"]),
     Column("others", "Other cells"),
     Column("code", "Exit code", format="count"),
-    Column("cut_s", "Ended after",
-           value=lambda row: "" if row["cut_s"] is None else f"{row['cut_s']:.1f} s"),
     Column("left", "Leftover processes", value=lambda row: ", ".join(row["left"]) or "none"),
     Column("half_written", "Incomplete files",
            value=lambda row: ", ".join(row["half_written"]) or "none"),
@@ -111,31 +104,17 @@ COLUMNS = (
     Column("passed", "Result", value=verdict, detail=lambda row: "; ".join(row["deviations"])),
 )  # fmt: skip
 
-SHORT = (
-    Column("name", "Fault"),
-    Column("passed", "", value=verdict),
-    Column("cell", "How its cell ended", value=lambda row: shorten(_ending(row), 40)),
-    *(column for column in COLUMNS if column.key in ("others", "code", "cut_s")),
-    Column("left", "Left", value=lambda row: str(len(row["left"]) + len(row["half_written"]))),
-)
-"""The columns that fit on a terminal; `left` counts leftover processes and incomplete files."""
-
-
-def table(results: FaultResults, columns: Sequence[Column] = COLUMNS, *facts: str) -> Table:
-    """Return the table of the outcomes of all faults."""
-    rows = [{**row, **row["outcome"]} for row in results["rows"]]
-    return Table("What each fault left", columns, rows, facts)
-
 
 def build(folder: Path, results: FaultResults) -> Path:
     """Store the results in a folder, which is created, with their pages; return the HTML page."""
     folder.mkdir(parents=True, exist_ok=True)
     files.write_sealed(folder / FAULTS, results)
+    rows = [{**row, **row["outcome"]} for row in results["rows"]]
     return write_pages(
         folder,
         "faults",
         Path(__file__).parent,
         results=results,
-        table=table(results, COLUMNS, FACT),
+        table=Table("What each fault left", COLUMNS, rows, [FACT]),
         summary=summarize_faults(results),
     )

@@ -1,6 +1,5 @@
 """Starts runs in their own folders, as a user would, and observes the consequences of faults."""
 
-import contextlib
 import json
 import re
 import sys
@@ -19,7 +18,7 @@ from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Child
 from bench.records import store
 from bench.records.rows import CellRow
-from bench.trials.faults import FOLDER
+from bench.trials.faults import FOLDER, WAITING
 
 RUN = "trial"
 """Name of every run."""
@@ -75,8 +74,6 @@ class Ended:
     code: int
     """Exit code as subprocess reports it: negative for a signal."""
     out: str
-    cut_s: float | None
-    """Seconds from the fault to the end of the faulty process; None if it did not end."""
     left: list[str]
     """Command lines of leftover processes."""
 
@@ -166,10 +163,8 @@ class Front(Child):
         self._fault_mark = uuid.uuid4().hex
         self._stop = lab.stop
         self._folder = str(lab.folder)
-        self._injected = lab.folder / "injected"
-        self._injected.unlink(missing_ok=True)
+        self._waiting = lab.folder / WAITING
         self._began = time.monotonic()
-        self._cut_s: float | None = None
         environment = {
             **child_environment(),
             "JAX_PLATFORMS": "cpu",
@@ -181,12 +176,12 @@ class Front(Child):
         command = [*lab.prefix, sys.executable, "-m", "bench", *words]
         super().__init__(command, "", environment, cwd=lab.folder)
 
-    def until_injected(self) -> None:
-        """Wait until a planted file goes wrong; LabError if the run or the time ends first."""
-        self._wait_while(lambda: not self._injected.exists() and self._goes_on())
-        if not self._injected.exists():
+    def until_waiting(self) -> None:
+        """Wait until a planted file waits; LabError if the run or the time ends first."""
+        self._wait_while(lambda: not self._waiting.exists() and self._goes_on())
+        if not self._waiting.exists():
             out = self.wait().out
-            raise LabError(f"the run ended before anything went wrong; its output: {out[-500:]}")
+            raise LabError(f"the run ended before its second block; its output: {out[-500:]}")
 
     def wait(self) -> Ended:
         """Wait until the run ends, or end it at the limit; record and kill leftover processes."""
@@ -198,19 +193,11 @@ class Front(Child):
         left = self._others()
         self.kill()
         out = "".join(self._out) + "\n".join(self.tail) + late
-        return Ended(self.code(0) or 0, out, self._cut_s, left)
+        return Ended(self.code(0) or 0, out, left)
 
     def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait while a condition holds, and record when the faulty process has ended."""
-        waiting = True
-        while waiting:
+        while condition():
             time.sleep(_POLL_S)
-            waiting = condition()
-            with contextlib.suppress(OSError, ValueError):
-                process, began = self._injected.read_text(encoding="utf-8").split()
-                if _is_gone(int(process)):
-                    self._cut_s = time.monotonic() - float(began)
-                    self._injected.rename(self._injected.with_name("cut"))
 
     def _goes_on(self) -> bool:
         over = self._stop.is_set() or time.monotonic() - self._began > LIMIT_S
@@ -251,14 +238,6 @@ def _is_complete(path: Path) -> bool:
     return path.stat().st_size > 0
 
 
-def _is_gone(process: int) -> bool:
-    """Return whether a process has ended, reaped or not."""
-    try:
-        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 @dataclass
 class Outcome:
     """Observations of one fault."""
@@ -271,8 +250,6 @@ class Outcome:
     """Exit code of the run."""
     seconds: float = 0.0
     """Wall time of the trial."""
-    cut_s: float | None = None
-    """Seconds from the fault to the end of the faulty process; None if it did not end."""
     left: list[str] = field(default_factory=list)
     """Leftover processes."""
     half_written: list[str] = field(default_factory=list)
@@ -295,7 +272,6 @@ class Outcome:
         Also expect an output that matches a pattern, and return the match.
         """
         self.code, self.left = ended.code, [*self.left, *ended.left]
-        self.cut_s = ended.cut_s if self.cut_s is None else self.cut_s
         output = ended.out.strip()[-600:]
         self.expect(ended.code == code, f"exit code {ended.code}, not {code}; output: {output}")
         self.expect(not ended.left, f"leftover processes: {', '.join(ended.left)}")

@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec as P
 
 from bench.contract import Implementation, Problem, TrainStep
 from bench.contract.workloads import linear
-from bench.trials.faults import FOLDER
+from bench.trials.faults import FOLDER, WAITING
 from bench.trials.faults.planted_foreign import spin
 from bench.trials.faults.planted_steps import CHANGES, frame_with, timed
 
@@ -58,11 +58,10 @@ def plant(
     """
     planned = next((moment for moment in MOMENTS if name.endswith(moment)), "")
     action = ACTIONS[name.removesuffix(f"_{planned}")] if planned else int
-    act = _noted(action) if planned == "in_peer" else action
 
     def reach(moment: str) -> None:
         if moment == planned:
-            act()
+            action()
 
     reach("at_import")
 
@@ -86,22 +85,6 @@ def plant(
         return right.why_unsupported(problem, mesh)
 
     return build, why_unsupported
-
-
-def _note() -> None:
-    """Record for the observer that this process goes wrong now and should soon end."""
-    path = Path(os.environ[FOLDER], "injected")
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(f"{os.getpid()} {time.monotonic()}", encoding="utf-8")
-    draft.replace(path)
-
-
-def _noted(action: Action) -> Action:
-    def noted() -> None:
-        _note()
-        action()
-
-    return noted
 
 
 _sleep = threading.Event().wait
@@ -161,7 +144,7 @@ def _wait_in_second_process() -> None:
         file.write(b"+")
         number = file.tell()
     if number == 2:  # noqa: PLR2004
-        _note()
+        (folder / WAITING).touch()
         while not (folder / "go").exists():
             time.sleep(0.05)
 
@@ -171,7 +154,6 @@ def _deadlock() -> None:
 
     def wait(index: Any) -> Any:
         if int(index) == 0:
-            _note()
             _sleep()
         return index
 
@@ -212,18 +194,18 @@ ACTIONS: dict[str, Action] = {
     "interrupt": partial(_raise, KeyboardInterrupt),
     "exit": partial(sys.exit, 0),
     "quit": partial(sys.exit, "planted"),
-    "end": _noted(partial(os._exit, 0)),
+    "end": partial(os._exit, 0),
     "end_with_7": partial(os._exit, 7),
-    "kill": _noted(partial(signal.raise_signal, signal.SIGKILL)),
-    "stop": _noted(partial(signal.raise_signal, signal.SIGSTOP)),
-    "crash": _noted(partial(ctypes.string_at, 0)),
-    "sleep": _noted(_sleep),
+    "kill": partial(signal.raise_signal, signal.SIGKILL),
+    "stop": partial(signal.raise_signal, signal.SIGSTOP),
+    "crash": partial(ctypes.string_at, 0),
+    "sleep": _sleep,
     # Loop forever in C without releasing Python's global interpreter lock.
-    "hold_lock": _noted(partial(deque[int], itertools.repeat(0), maxlen=0)),
+    "hold_lock": partial(deque[int], itertools.repeat(0), maxlen=0),
     "host_memory": _allocate_on_host,
     "device_memory": lambda: jnp.zeros((1 << 46,)).block_until_ready(),
-    "compile": _noted(_compile_without_end),
-    "trace": _noted(lambda: jax.jit(lambda x: sum(x for _ in itertools.count()))(jnp.ones(8))),
+    "compile": _compile_without_end,
+    "trace": lambda: jax.jit(lambda x: sum(x for _ in itertools.count()))(jnp.ones(8)),
     "deadlock": _deadlock,
     "meet_nobody": lambda: multihost_utils.sync_global_devices("nobody else is here"),
     "leave_child": lambda: subprocess.Popen(["sleep", "3600"], start_new_session=True),  # noqa: S607
@@ -248,7 +230,7 @@ ACTIONS: dict[str, Action] = {
     # Delete all arrays of the process: those of other arms, and of the reference.
     "delete": lambda: [array.delete() for array in jax.live_arrays()],
 }
-"""Faulty actions. Those after which the process should end are noted for the observer."""
+"""Faulty actions."""
 
 
 def nan_workload(config: Any, batch_size: int, precision: str, remat: str = "") -> Problem:

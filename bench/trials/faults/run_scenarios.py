@@ -114,7 +114,7 @@ def full_disk(lab: Lab, outcome: Outcome) -> None:
         outcome.expect(not drafts, f"incomplete files: {', '.join(drafts)}")
         filler.unlink()
         _resume(small, outcome, before)
-        outcome.code, outcome.cut_s = ended.code, None  # no process had to end
+        outcome.code = ended.code
         outcome.cell = f"{said}; then resumed: {outcome.cell}"
 
 
@@ -145,7 +145,6 @@ def resumed_while_measured(lab: Lab, outcome: Outcome) -> None:
     second = lab.measure(LATER, resume=True).wait()
     (lab.folder / "go").touch()
     outcome.check_end(front.wait(), 0)
-    outcome.cut_s = None
     outcome.cell = f"refused: {outcome.check_end(second, 4, LAST_LINE)}"
     outcome.check_run(lab, BATCHES, ALL)
 
@@ -173,7 +172,7 @@ def change_a_byte(content: bytes) -> bytes:
 def _second_block(lab: Lab) -> Front:
     """Start a run of two blocks and wait until it measures the second one."""
     front = lab.measure(LATER, words=TWO_BLOCKS)
-    front.until_injected()
+    front.until_waiting()
     return front
 
 

@@ -2,7 +2,7 @@
 
 # ruff: noqa: PLR2004 (targets stand where they are compared)
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,15 +11,12 @@ import pandas as pd
 from bench.records.statuses import MARGIN
 from bench.trials.selftest import equal_arms
 from bench.trials.selftest.equal_arms import SCALED, SECONDS, SEVERAL, WORKING
-from bench.trials.selftest.selftest_settings import LONGER, PLANTED, SPIN, USUAL, Row
+from bench.trials.selftest.selftest_settings import PLANTED, STEPS, USUAL, Row
 from bench.trials.selftest.shares import Shares, shares
 
 LOCKSTEP = "Lockstep"
 LARGE = 10_000
 """Number of cells of the run whose report has performance targets."""
-
-_LONG_S = 5.0
-"""The longer of the two measuring times of a pair that spins."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +45,11 @@ class Figures:
     """All figures of a self-test."""
 
     steps: list[Shares]
-    """Results of each tool on real steps, by slowdown, number of arms and measuring time."""
+    """Results of each tool, by slowdown, number of arms and measuring time."""
     places: list[Shares]
-    """Results of Lockstep on seven arms of real steps, by step and load."""
+    """Results of Lockstep on seven arms, by step and load."""
     intervals: list[Shares]
-    """Results of Lockstep's intervals on real steps, by number of arms and rounds."""
-    spins: list[Shares]
-    """Results of each tool on the spin, by measuring time."""
+    """Results of Lockstep's intervals, by number of arms and rounds."""
     cost: Cost | None
     targets: list[Target]
     errors: dict[str, int]
@@ -64,37 +59,29 @@ class Figures:
 def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int = 300) -> Figures:
     """Return all figures of the stored rows and samples.
 
-    A pair that spins has the measuring time `seconds` in one process; `count` is as in
-    `equal_arms.trials`.
+    A pair has the measuring time `seconds` in one process; `count` is as in `equal_arms.trials`.
     """
-    peers = [row for row in rows if row["kind"] == "peer"]
-    spins = samples["block"] == SPIN
-    real = _own(samples[~spins], {LONGER * seconds, *SECONDS}, count)
-    spun = _own(samples[spins], {seconds, _LONG_S}, count)
-    found = peer_trials(peers)
-    of_spin = found["program"] == SPIN
-    timed = real["size"].str.endswith("pair")
-    scaled = real["slowed"] == SCALED
+    # Earlier self-tests also timed a program that spins.
+    names = [step.name for step in STEPS]
+    peers = [row for row in rows if row["kind"] == "peer" and row["program"] in names]
+    own = samples[samples["block"].isin(names)]
+    found = equal_arms.trials(own, count, seconds=sorted({seconds, *SECONDS}))
+    found = found.assign(tool=LOCKSTEP)
+    timed = found["size"].str.endswith("pair")
+    scaled = found["slowed"] == SCALED
     failed = [row["peer"] for row in peers if row["error"]]
-    placed = scaled & (real["arms"] == 7) & (real["load"] != SEVERAL)
-    spun = spun[(spun["slowed"] == WORKING) & spun["size"].str.endswith("pair")]
+    placed = scaled & (found["arms"] == 7) & (found["load"] != SEVERAL)
+    every = pd.concat([found[timed], peer_trials(peers)])
     figures = Figures(
-        steps=shares(pd.concat([real[timed], found[~of_spin]]), ["tool", "slowed", "arms", "size"]),
-        places=shares(real[placed & timed], ["program", "load", "size"]),
-        intervals=shares(real[scaled & ~timed], ["arms", "size"]),
-        spins=shares(pd.concat([spun, found[of_spin]]), ["tool", "size"]),
+        steps=shares(every, ["tool", "slowed", "arms", "size"]),
+        places=shares(found[placed & timed], ["program", "load", "size"]),
+        intervals=shares(found[scaled & ~timed], ["arms", "size"]),
         cost=measuring_cost(rows),
         targets=[],
         errors={name: failed.count(name) for name in dict.fromkeys(failed)},
     )
-    figures.targets.extend(targets(figures, pd.concat([real, spun]), rows))
+    figures.targets.extend(targets(figures, found, rows))
     return figures
-
-
-def _own(samples: pd.DataFrame, seconds: Iterable[float], count: int) -> pd.DataFrame:
-    found = equal_arms.trials(samples, count, seconds=sorted(seconds))
-    names = found["program"].astype(str) + found["trial"].astype(str)
-    return found.assign(tool=LOCKSTEP, trial=names)
 
 
 def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
@@ -134,9 +121,9 @@ def measuring_cost(rows: Sequence[Row]) -> Cost | None:
 def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Target]:
     """Yield the project's targets, with the measurements under all loads together.
 
-    `own` has Lockstep's trials on real steps and on the spin.
+    `own` has Lockstep's trials.
     """
-    for each in shares(own[own["program"] != SPIN], ["tool"]):
+    for each in shares(own, ["tool"]):
         alarms, holds = each.alarms, each.holds
         promise = "Equal real steps are called different in at most 1 % of blocks (upper bound 2 %)"
         few = alarms.value <= 0.01 and alarms.interval[1] <= 0.02
@@ -147,16 +134,14 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
         promise = "No program that is slower by more than the margin is called faster or the same"
         yield Target(promise, each.wrong.counted, each.wrong.count == 0)
     pair = {"tool": LOCKSTEP, "arms": 2, "slowed": SCALED}
-    for program, found, keys, planted, size, least in (
-        ("A real step", figures.steps, pair, "5 % slower", "10 s per pair", 0.95),
-        ("A real step", figures.steps, pair, "2 % slower", "20 s per pair", 0.9),
-        ("A spin", figures.spins, {"tool": LOCKSTEP}, "5 % slower", "1 s per pair", 0.95),
-        ("A spin", figures.spins, {"tool": LOCKSTEP}, "2 % slower", "5 s per pair", 0.9),
+    for planted, size, least in (
+        ("5 % slower", "10 s per pair", 0.95),
+        ("2 % slower", "20 s per pair", 0.9),
     ):
-        for each in found:
-            if each.keys == {**keys, "size": size} and planted in each.found:
+        for each in figures.steps:
+            if each.keys == {**pair, "size": size} and planted in each.found:
                 share, often = each.found[planted], f"{100 * least:.0f} % of trials of {size}"
-                promise = f"{program} that is {planted} is found in at least {often}"
+                promise = f"A real step that is {planted} is found in at least {often}"
                 yield Target(promise, share.counted, share.value >= least)
     if cost := figures.cost:
         inside, recorded, untimed = cost.inside, cost.recorded_ns, cost.untimed_ns

@@ -3,9 +3,9 @@
 `python -m bench.trials.selftest.own_trials` reads a TrialJob from stdin. It writes JSON to stdout,
 one row per line: trials with their samples, and the cost of the clock.
 
-An arm spins, or it is a copy of an implementation's step, which equals all others. Each copy is
-followed by a loop of small matrix products, which the next step has to wait for. The loop's length
-is an operand: it is 0 in equal arms, and a slowdown is planted by a larger number and nothing else.
+An arm is a copy of an implementation's step, which equals all others. Each copy is followed by a
+loop of small matrix products, which the next step has to wait for. The loop's length is an operand:
+it is 0 in equal arms, and a slowdown is planted by a larger number and nothing else.
 """
 
 import json
@@ -14,7 +14,6 @@ import sys
 import time
 import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, TextIO, TypedDict, cast
 
@@ -27,7 +26,6 @@ from bench.plan.matrix import REFERENCE
 from bench.records.cells import Block, BlockText
 from bench.records.messages import FIRST_LOOK
 from bench.records.rows import Turn
-from bench.trials.selftest.planted_kernel import SEED, spin_function
 from bench.worker import event_stream
 from bench.worker.file_loader import implementation_files, load
 from bench.worker.problems import load_workload, make_mesh, make_problem
@@ -52,30 +50,14 @@ _FIRST_PRODUCTS = 64
 class TrialJob(TypedDict):
     """The work of one process."""
 
-    block: BlockText | None
-    """The block whose step is timed; None for spin."""
-    library: str
-    """Path of the library that `planted_kernel.build` compiles."""
-    iterations: int
-    """Iterations of spin in the base."""
+    block: BlockText
+    """The block whose step is timed."""
     truths: dict[str, float]
     """True ratio of each arm's time to the base's."""
-    trials: int
-    """If 0, the process only reports the duration of a step and the relative cost of a product."""
     seconds: float
-    """Duration of the rounds of a trial."""
+    """Duration of the trial's rounds. If 0, the process only reports the duration of a step and the
+    relative cost of a product."""
     seed: int
-
-
-def spin_arms(job: TrialJob) -> list[Arm]:
-    """Return arms that spin in this thread, in the same machine code as for every other tool."""
-    spin, done = spin_function(Path(job["library"])), jnp.zeros(()).block_until_ready()
-
-    def step(state: float, iterations: int) -> tuple[float, jax.Array]:
-        return spin(iterations, state), done
-
-    iterations = {arm: round(job["iterations"] * truth) for arm, truth in job["truths"].items()}
-    return [Arm(arm, step, SEED, count).warm_up() for arm, count in iterations.items()]
 
 
 class SlowedStep:
@@ -217,19 +199,15 @@ def overhead() -> dict[str, Any]:
 
 def rows(job: TrialJob) -> Iterator[dict[str, Any]]:
     """Do a job and yield its rows."""
-    block = Block.of(job["block"]) if job["block"] else None
-    arms = real_arms(block, job["truths"]) if block else spin_arms(job)
-    for number in range(job["trials"]):
-        # Every trial is calibrated anew, as in a newly started worker.
-        steps, seed = steps_per_span(arms, ROUNDS, job["seconds"]), 1000 * job["seed"] + number
-        turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, seed, job["seconds"])
-        row = {"kind": "own", "number": number, "wall_s": wall_s, "inside_s": inside_s}
-        yield row | {"turns": turns}
-    if job["trials"]:
-        yield overhead()
-    else:
+    arms, seconds = real_arms(Block.of(job["block"]), job["truths"]), job["seconds"]
+    if not seconds:
         step_s = median(arms[0].run(1) for _ in range(OVERHEAD_ROUNDS)) / 1e9
         yield {"step_s": step_s, "product": calibrate(arms[0])}
+        return
+    steps = steps_per_span(arms, ROUNDS, seconds)
+    turns, wall_s, inside_s = _measure(arms, MOST_ROUNDS, steps, job["seed"], seconds)
+    yield {"kind": "own", "wall_s": wall_s, "inside_s": inside_s, "turns": turns}
+    yield overhead()
 
 
 def main(answer: TextIO) -> None:

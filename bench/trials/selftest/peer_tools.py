@@ -1,26 +1,17 @@
 """Other tools, and the question put to each of them: are two programs equally fast?"""
 
-import functools
 import importlib.util
 import json
 import os
 import re
-import shlex
-import shutil
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Answer, ChildError, ask
-from bench.trials.selftest import planted_kernel
-from bench.trials.selftest.planted_kernel import SEED, Kernel
-
-ALPHA = 0.05
-"""The level of every tool's test, which is their default."""
 
 _START_S = 60.0
 _SLOWDOWN = 20.0
@@ -36,23 +27,8 @@ class Program:
     """Python code that defines the function `call()`."""
     seconds: float
     """Approximate duration of a call."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str]
     """Environment variables that it needs."""
-    kernel: Kernel | None = None
-    """The kernel whose `spin` it calls; None if it calls anything else."""
-    iterations: int = 0
-    """Iterations of spin in a call."""
-
-
-def spinning(kernel: Kernel, iterations: int) -> Program:
-    """Return the program that spins for this many iterations."""
-    setup = (
-        "from functools import partial\n"
-        "from pathlib import Path\n"
-        f"from {planted_kernel.__name__} import spin_function\n"
-        f"call = partial(spin_function(Path({str(kernel.library)!r})), {iterations}, {SEED})\n"
-    )
-    return Program(setup, kernel.seconds_for(iterations), kernel=kernel, iterations=iterations)
 
 
 @dataclass(frozen=True)
@@ -65,19 +41,11 @@ class PeerTrial:
     """Seconds within timed work, both programs together."""
 
 
-@dataclass(frozen=True)
-class Peer:
-    """One tool, used according to its manual."""
+Trial = Callable[[Program, Program, float, Path], PeerTrial]
+"""Measures two programs one after the other, for half of the seconds each, and judges them.
 
-    why_unavailable: Callable[[], str | None]
-    """Returns why the tool cannot be used here, and what to install; None if it can."""
-    trial: Callable[[Program, Program, float, Path], PeerTrial]
-    """Measures two programs one after the other, for half of the seconds each, and judges them.
-
-    The tool runs and writes in the directory, an empty folder by its full path. Raises BadInput
-    if a program cannot be compiled, and ChildError if the tool failed."""
-    times_python: bool = True
-    """Whether it times Python functions; otherwise, a program needs a kernel."""
+The tool runs as its manual says, and writes in the directory, an empty folder by its full path.
+Raises ChildError if it failed."""
 
 
 def run_tool(
@@ -113,115 +81,16 @@ def _failure(name: str, answer: Answer) -> ChildError:
     return ChildError("\n".join([how, *last[-_TAIL_LINES:]]))
 
 
-def _no_package(name: str) -> str | None:
-    found = importlib.util.find_spec(name.replace("-", "_"))
-    return None if found else f"no {name}: pip install {name}"
+def why_unavailable(name: str) -> str | None:
+    """Return why a tool cannot be used here, and what to install; None if it can."""
+    package = name.replace("_", "-")
+    return None if importlib.util.find_spec(name) else f"no {package}: pip install {package}"
 
 
 def _benchmarks(path: Path) -> list[dict[str, Any]]:
-    """Read the benchmarks from a result file of any tool but hyperfine."""
+    """Read the benchmarks from a tool's result file."""
     found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
     return found
-
-
-# Google Benchmark: its compare.py applies SciPy's Mann-Whitney U test to repetitions, to wall times
-# and to CPU times. The former are used, because the other tools judge by them, and because a JAX
-# step does not run in one thread.
-
-LEAST_REPETITIONS = 9
-"""The number that its manual recommends for the U test."""
-_REPETITION_S = 0.5
-"""Its default duration of a repetition, used here as an upper limit."""
-_OVERSHOOT = 1.4
-"""Duration of a repetition as a multiple of the minimum time that is requested."""
-
-_HEADER = "benchmark/benchmark.h"
-
-
-def _no_google_benchmark() -> str | None:
-    if reason := planted_kernel.why_unavailable():
-        return reason
-    if planted_kernel.has_header(_HEADER):
-        return None
-    return f"no {_HEADER}: apt install libbenchmark-dev, or brew install google-benchmark"
-
-
-def _google_benchmark(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
-    repetitions = max(LEAST_REPETITIONS, round(seconds / 2 / _REPETITION_S))
-    times, measured_s = [], 0.0
-    for name, program in (("base", base), ("other", other)):
-        output = directory / f"{name}.json"
-        command = [
-            str(_spin_google(cast("Kernel", program.kernel))),
-            f"--benchmark_repetitions={repetitions}",
-            f"--benchmark_min_time={seconds / 2 / repetitions / _OVERSHOOT:.6f}",
-            *(f"--benchmark_out={output}", "--benchmark_out_format=json"),
-            str(program.iterations),
-        ]
-        run_tool(command, directory, seconds / 2)
-        # A row for each repetition, and one for each of their aggregates, in nanoseconds.
-        rows = [row for row in _benchmarks(output) if row["run_type"] == "iteration"]
-        times.append([row["real_time"] for row in rows])
-        measured_s += sum(1e-9 * float(row["real_time"] * row["iterations"]) for row in rows)
-    return PeerTrial(u_test_slower(*times), measured_s)
-
-
-@functools.cache
-def _spin_google(kernel: Kernel) -> Path:
-    """Compile the benchmark, once per process and outside of the trial's time."""
-    sources = [Path(__file__).with_name("spin_google.cc"), planted_kernel.SOURCE]
-    output = kernel.folder / "spin_google"
-    return planted_kernel.compile_cpp(sources, output, "-lbenchmark", "-pthread")
-
-
-def u_test_slower(base: Sequence[float], other: Sequence[float]) -> bool | None:
-    """Return whether the other is slower, by the U test; None if it is not significant."""
-    from scipy import stats  # noqa: PLC0415 (takes a second to load)
-
-    p = stats.mannwhitneyu(base, other, alternative="two-sided").pvalue
-    return statistics.median(other) > statistics.median(base) if p < ALPHA else None
-
-
-# hyperfine: times whole processes, and its scripts/welch_ttest.py tests the means.
-
-REPEATS = 20
-"""Length of a process in calls, enough that its start, which counts, is a small part."""
-_START_OF_PROCESS_S = 0.001
-_LEAST_RUNS = 2
-
-
-def _no_hyperfine() -> str | None:
-    if shutil.which("hyperfine"):
-        return None
-    return "no hyperfine: apt install hyperfine, brew install hyperfine, or cargo install it"
-
-
-def _hyperfine(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
-    run_s = REPEATS * base.seconds + _START_OF_PROCESS_S
-    runs = max(_LEAST_RUNS, round(seconds / 2 / run_s))
-    output = directory / "hyperfine.json"
-    command = [
-        *("hyperfine", "--shell=none", "--style=none", "--warmup=1", f"--runs={runs}"),
-        f"--export-json={output}",
-        # It splits each of these as a shell would.
-        *(
-            shlex.join([str(program.kernel.executable), str(program.iterations * REPEATS)])
-            for program in (base, other)
-            if program.kernel
-        ),
-    ]
-    run_tool(command, directory, seconds)
-    results = json.loads(output.read_text(encoding="utf-8"))["results"]
-    times = [result["times"] for result in results]
-    return PeerTrial(welch_slower(*times), sum(map(sum, times)))
-
-
-def welch_slower(base: Sequence[float], other: Sequence[float]) -> bool | None:
-    """Return whether the other is slower, by Welch's t-test; None if it is not significant."""
-    from scipy import stats  # noqa: PLC0415 (takes a second to load)
-
-    p = stats.ttest_ind(base, other, equal_var=False).pvalue  # NaN if no time differs
-    return statistics.fmean(other) > statistics.fmean(base) if p < ALPHA else None
 
 
 # pyperf: `compare_to` applies Student's t-test to all values, and compares the means. Three
@@ -314,10 +183,5 @@ def has_regressed(done: Answer) -> bool:
     return regressed
 
 
-PEERS = {
-    "google_benchmark": Peer(_no_google_benchmark, _google_benchmark, times_python=False),
-    "hyperfine": Peer(_no_hyperfine, _hyperfine, times_python=False),
-    "pyperf": Peer(lambda: _no_package("pyperf"), _pyperf),
-    "pytest_benchmark": Peer(lambda: _no_package("pytest-benchmark"), _pytest_benchmark),
-}
-"""All tools by name, available or not."""
+PEERS: dict[str, Trial] = {"pyperf": _pyperf, "pytest_benchmark": _pytest_benchmark}
+"""All tools by the names of their modules, available or not."""

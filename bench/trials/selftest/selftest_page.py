@@ -16,7 +16,7 @@ from bench.records.trial_results import SELFTEST_FIGURES
 from bench.trials.selftest import detector_figures, selftest_settings
 from bench.trials.selftest.detector_figures import LOCKSTEP, Figures
 from bench.trials.selftest.equal_arms import WORKING
-from bench.trials.selftest.selftest_settings import LONGER, SAMPLES, Manifest
+from bench.trials.selftest.selftest_settings import SAMPLES, Manifest
 from bench.trials.selftest.shares import Rate, Shares, intervals, verdicts
 
 METHOD = {
@@ -28,12 +28,8 @@ METHOD = {
         exact, or those with extra work (work). Longer trials take rounds of several processes,
         each under another load. Parts overlap, and share what is peculiar to their process, so the
         intervals also span those of a jackknife that leaves out one process at a time.""",
-    "Spin": """All tools time the same machine code, which spins a given number of times. A planted
-        slowdown is a larger number and nothing else. Trials in each of half as many processes:
-        {trials}.""",
-    "Peers": """Peers measure one program after the other, as their manuals say, for the same
-        measuring time. Start-up does not count. A real step can be timed by those that time Python
-        functions.""",
+    "Peers": """Peers measure one step after the other, as their manuals say, for the same measuring
+        time. Start-up does not count.""",
 }
 """Description of a self-test's method; placeholders are names of settings."""
 
@@ -51,17 +47,18 @@ def build(folder: Path) -> tuple[Path, Figures]:
     `selftest_settings.read`.
     """
     manifest, rows = selftest_settings.read(folder)
-    seconds = float(manifest["settings"]["seconds"])
+    settings = manifest["settings"]
+    # Earlier self-tests also timed a program that spins, for a fifth of the time.
+    seconds = float(settings["seconds"]) * (5 if "trials" in settings else 1)
     figures = detector_figures.compute(rows, pd.read_parquet(folder / SAMPLES), seconds)
-    size = f"{LONGER * seconds:g} s per pair"
+    size = f"{seconds:g} s per pair"
     plot = draw(figures.steps, size)
     files.write_sealed(folder / SELFTEST_FIGURES, asdict(figures))
     if plot is not None:
         plot.write(folder)
     git = manifest["git"]
     measured = {"size": "Measured"}
-    tool = {"tool": "Tool", **measured}
-    kinds = {**tool, "arms": "Arms", "slowed": "Slowed by"}
+    kinds = {"tool": "Tool", **measured, "arms": "Arms", "slowed": "Slowed by"}
     placed = [each for each in figures.places if each.keys["size"] == size]
     page = write_pages(
         folder,
@@ -80,7 +77,6 @@ def build(folder: Path) -> tuple[Path, Figures]:
                      {"program": "Step", "load": "Load", **measured}),
             intervals("Intervals", figures.intervals, {**measured, "arms": "Arms"}),
         ],
-        spins=[verdicts("All loads together", figures.spins, tool)],
         method=_method(manifest, figures),
     )  # fmt: skip
     return page, figures

@@ -20,21 +20,17 @@ import pandas as pd
 
 from bench.measure.environment import child_environment, worker_environment
 from bench.measure.processes.guarded import ChildError, ask
-from bench.records.arms import TWIN
 from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
 from bench.records.temporary_folders import temporary_folder
-from bench.trials.selftest import large_run, planted_kernel
+from bench.trials.selftest import large_run
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import DRAWN, first_paint
-from bench.trials.selftest.peer_tools import PEERS, Program, spinning
+from bench.trials.selftest.peer_tools import PEERS, Program, why_unavailable
 from bench.trials.selftest.selftest_settings import (
     BASE,
     COLUMNS,
-    LONGER,
     SAMPLES,
-    SPIN,
-    SPINNING,
     STEPPING,
     STEPS,
     TRIALS,
@@ -45,8 +41,8 @@ from bench.trials.selftest.selftest_settings import (
     close,
 )
 
-SPIN_S = 0.001
-"""Duration of the base's spin."""
+PEER_ARMS = (BASE, "5 % slower")
+"""The arms that peers compare with the base of the first of STEPS."""
 _TIMEOUT_S = 600.0
 _REBUILD = (
     "import json, pathlib, sys; from bench.trials.selftest.large_run import rebuild; "
@@ -62,37 +58,25 @@ class Session:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
         self.folder = folder
-        reasons = {name: PEERS[name].why_unavailable() for name in PEERS if name in settings.peers}
+        reasons = {name: why_unavailable(name) for name in PEERS if name in settings.peers}
         self.unavailable = {name: reason for name, reason in reasons.items() if reason}
         usable = [name for name, reason in reasons.items() if not reason]
-        python = [name for name in usable if PEERS[name].times_python]
-        self._peer_trials = [
-            (peer, program, arm, number)
-            for program, peers, arms, count in (
-                (SPIN, usable, (TWIN, "2 % slower", "5 % slower"), settings.peer_trials),
-                (STEPS[0].name, python, (BASE, "5 % slower"), settings.peer_trials // 2),
-            )
-            for peer in peers
-            for arm in arms
-            for number in range(count)
-        ]
+        numbers = range(settings.peer_trials)
+        self._peer_trials = [*itertools.product(usable, PEER_ARMS, numbers)]
         self._samples: list[dict[str, Any]] = []
 
     def run(self, progress: Callable[[int, int], None]) -> None:
         """Run everything; `progress` is called with the number of trials done, and the total.
 
-        Raises BadInput, or ChildError if another process failed.
+        Raises ChildError if another process failed.
         """
         settings = self.settings
         with temporary_folder() as self._scratch:
-            self._kernel = planted_kernel.build(self._scratch / "kernel")
-            self._iterations = self._kernel.iterations_for(SPIN_S)
             programs = self._programs()
             self.folder.mkdir(parents=True)
             manifest = Manifest(
                 started_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 settings=asdict(settings),
-                iterations=self._iterations,
                 unavailable=self.unavailable,
                 host=describe_host(),
                 git=describe_code(),
@@ -116,21 +100,16 @@ class Session:
 
     def _own_tasks(self, pattern: str) -> Iterator[Task]:
         # The base and one other arm share the time; each further arm gets as much as one of them.
-        pair_s = self.settings.seconds / 2
-        spin = {"truths": SPINNING, "trials": self.settings.trials}
-        for number in range(-(-self.settings.processes // 2)):
-            job = {**spin, "block": None, "seconds": pair_s * len(SPINNING), "seed": number}
-            yield partial(self._own_rows, pattern, job)
+        seconds = self.settings.seconds / 2 * len(STEPPING)
         for number in range(self.settings.processes):
             block = STEPS[number % len(STEPS)].fields
-            step = {"truths": STEPPING, "trials": 1, "seconds": LONGER * pair_s * len(STEPPING)}
-            yield partial(self._own_rows, pattern, {**step, "block": block, "seed": number})
+            job = {"block": block, "truths": STEPPING, "seconds": seconds, "seed": number}
+            yield partial(self._own_rows, pattern, job)
 
     def _own_rows(self, pattern: str, job: dict[str, Any]) -> Iterator[Row]:
         """Run one worker process, and keep the samples of its trials."""
-        block = Block.of(job["block"]).name if job["block"] else SPIN
+        block, attempt = Block.of(job["block"]).name, f"{pattern}/{job['seed']}"
         for row in self._answer(job):
-            attempt = f"{pattern}/{job['seed']}/{row.get('number')}"
             self._samples += [
                 {
                     **turn, "block": block, "attempt": attempt, "load": pattern,
@@ -142,55 +121,45 @@ class Session:
 
     def _answer(self, job: dict[str, Any]) -> list[dict[str, Any]]:
         """Run a `TrialJob` in a worker process."""
-        library = str(self._kernel.library)
-        out = _run_python(
-            ["-m", "bench.trials.selftest.own_trials"],
-            self._environment(Block.of(job["block"]) if job["block"] else None),
-            json.dumps(job | {"library": library, "iterations": self._iterations}),
-        )
+        environment = self._environment(Block.of(job["block"]))
+        out = _run_python(["-m", "bench.trials.selftest.own_trials"], environment, json.dumps(job))
         return [json.loads(line) for line in out.splitlines()]
 
-    def _environment(self, block: Block | None) -> dict[str, str]:
+    def _environment(self, block: Block) -> dict[str, str]:
         """Return the environment of a worker; workers share a compilation cache."""
         return {
-            **worker_environment("cpu", block.mesh.size if block else 1),
+            **worker_environment("cpu", block.mesh.size),
             "JAX_COMPILATION_CACHE_DIR": str(self._scratch / "programs"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
 
-    def _programs(self) -> dict[tuple[str, str], Program]:
-        """Return the programs that peers time, by name and arm, calibrated without load."""
-        needed = dict.fromkeys((program, arm) for _, program, arm, _ in self._peer_trials)
-        found = {
-            (SPIN, arm): spinning(self._kernel, round(self._iterations * SPINNING[arm]))
-            for program, arm in needed
-            if program == SPIN
-        }
-        if len(found) == len(needed):
-            return found
-        step, job = STEPS[0], {"truths": {BASE: 1.0}, "trials": 0, "seconds": 0.0, "seed": 0}
-        (measured,) = self._answer(job | {"block": step.fields})
-        for program, arm in needed.keys() - found:
+    def _programs(self) -> dict[str, Program]:
+        """Return the programs that peers time, by arm, calibrated without load."""
+        if not self._peer_trials:
+            return {}
+        fields, found = STEPS[0].fields, {}
+        job = {"block": fields, "truths": {BASE: 1.0}, "seconds": 0.0, "seed": 0}
+        (measured,) = self._answer(job)
+        for arm in PEER_ARMS:
             products = round((STEPPING[arm] - 1) / measured["product"])
             setup = (
                 "from bench.trials.selftest.own_trials import call_of\n"
-                f"call = call_of({json.dumps(step.fields)!r}, {products})\n"
+                f"call = call_of({json.dumps(fields)!r}, {products})\n"
             )
-            found[program, arm] = Program(setup, measured["step_s"], self._environment(step))
+            found[arm] = Program(setup, measured["step_s"], self._environment(STEPS[0]))
         return found
 
-    def _peer_tasks(self, pattern: str, programs: dict[tuple[str, str], Program]) -> Iterator[Task]:
-        def task(peer: str, program: str, arm: str, number: int) -> Iterator[Row]:
-            base = TWIN if program == SPIN else BASE
-            seconds = self.settings.seconds * (1 if program == SPIN else LONGER)
+    def _peer_tasks(self, pattern: str, programs: dict[str, Program]) -> Iterator[Task]:
+        def task(peer: str, arm: str, number: int) -> Iterator[Row]:
+            seconds = self.settings.seconds
             row: Row = {
-                "kind": "peer", "pattern": pattern, "peer": peer, "program": program,
+                "kind": "peer", "pattern": pattern, "peer": peer, "program": STEPS[0].name,
                 "slowdown": arm, "number": number, "seconds": seconds, "error": "",
             }  # fmt: skip
             with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                pair = (programs[program, base], programs[program, arm])
+                pair = (programs[BASE], programs[arm])
                 try:
-                    trial = PEERS[peer].trial(*pair, seconds, Path(folder).resolve())
+                    trial = PEERS[peer](*pair, seconds, Path(folder).resolve())
                 except ChildError as error:
                     yield row | {"error": str(error)}
                 else:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, cast
 
 from bench.records import derived_files, files, trial_results
-from bench.records.arms import TWIN
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.store import StoreError
@@ -26,12 +25,8 @@ def slowdown(truth: float) -> str:
 BASE = "base"
 PLANTED = {slowdown(truth): truth for truth in (1.02, 1.05, 1.10)}
 """Arms with extra work, and their true ratio to the base."""
-SPIN = "spin"
-"""Name of the program that all tools can time."""
-SPINNING = {BASE: 1.0, TWIN: 1.0} | PLANTED
-"""Arms of trials of the spin, and their true ratio to the base."""
 STEPPING = {BASE: 1.0} | {f"copy {number}": 1.0 for number in range(1, max(ARMS))} | PLANTED
-"""Arms of trials of a real step."""
+"""Arms of a trial, and their true ratio to the base."""
 
 STEPS = tuple(
     Block(workload, size, MeshShape.parse(f"data={devices}"), batch, StepOptions())
@@ -40,8 +35,6 @@ STEPS = tuple(
 )
 """Steps that take 5 to 30 ms on a laptop. Worker processes alternate between them."""
 
-LONGER = 5
-"""Measuring time of a pair of real steps in one process, as a multiple of a spin's."""
 USUAL = 400
 """Cells of the run whose page has to be complete soon."""
 
@@ -51,14 +44,11 @@ class Settings:
     """The amount of work."""
 
     processes: int = 4
-    """Worker processes for real steps under each load; half as many spin."""
-    trials: int = 5
-    """Trials of each process that spins."""
-    peer_trials: int = 2
-    """Trials of each peer under each load and with each slowdown of the spin; half as many with
-    those of a real step."""
-    seconds: float = 1.0
-    """Measuring time of a pair that spins, both programs together."""
+    """Worker processes under each load."""
+    peer_trials: int = 1
+    """Trials of each peer under each load, of equal steps and of a slower one."""
+    seconds: float = 5.0
+    """Measuring time of a pair of steps in one process, both together."""
     report_cells: int = 10_000
     """Least number of cells of the run whose report is timed; 0 for no such run."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
@@ -78,11 +68,11 @@ background load and the arm's true ratio to the base."""
 Row: TypeAlias = dict[str, Any]
 """A line of TRIALS, by its `kind`, with the `pattern` of the load except for `report`:
 
-own: a trial of Lockstep, whose samples are in SAMPLES: its `number`, its `wall_s`, and `inside_s`,
-  the seconds within timed or wash-out steps.
+own: a trial of Lockstep, whose samples are in SAMPLES: its `wall_s`, and `inside_s`, the seconds
+  within timed or wash-out steps.
 overhead: the cost of the clock, with a step that does nothing, in nanoseconds per step: `call_ns`
   without any clock, `throughput_ns`, and `untimed_ns` between the spans.
-peer: a trial of a tool: `peer`, `program` (SPIN, or a block), `slowdown`, `number`, the measuring
+peer: a trial of a tool: `peer`, `program` (a block), `slowdown`, `number`, the measuring
   time that it was given (`seconds`) and used (`measured_s`), whether it calls the program `slower`
   (null if it finds no difference), and `error`, empty unless it failed.
 report: rebuilding the report of a large run, without load: `cells`, `seconds`, `bytes` of the
@@ -96,8 +86,6 @@ class Manifest(TypedDict):
 
     started_at: str
     settings: dict[str, Any]
-    iterations: int
-    """Iterations of spin in the base."""
     unavailable: dict[str, str]
     """Peers that could not be used, with the reasons."""
     host: dict[str, Any]

@@ -181,12 +181,13 @@ class Gate:
 
     def prove_exact(self, implementation: Implementation) -> list[ProofCheck]:
         """Prove both float64 trajectories; WrongStepError, with a diagnosis, if one is wrong."""
-        checks, build = [], partial(build_step, implementation, mesh=self.mesh)
+        checks = []
         for name, problem in self.problems.items():
             with exact_arithmetic(self.programs):
                 resolved = self.expected(OWN).mask
-                ours, _ = run_steps(problem, build(problem), self.exact_batches, resolved=resolved)
-                checks.append(self.check(name, ours, build=build))
+                train_step = build_step(implementation, problem, self.mesh)
+                ours, _ = run_steps(problem, train_step, self.exact_batches, resolved=resolved)
+                checks.append(self.check(name, ours))
         return checks
 
     def expected(self, name: str, *, again: bool = False) -> ExpectedTrajectory:
@@ -287,18 +288,11 @@ class Gate:
             return self.check(name, once_more, again=True), state
 
     def check(
-        self,
-        name: str,
-        ours: Trajectory,
-        *,
-        wide: bool = False,
-        again: bool = False,
-        build: Callable[[Problem], TrainStep] | None = None,
+        self, name: str, ours: Trajectory, *, wide: bool = False, again: bool = False
     ) -> ProofCheck:
         """Compare a trajectory with the reference; WrongStepError if they differ.
 
-        With `wide`, errors may reach the wider tolerance. Replicas may differ by rounding. `build`
-        may be called for the diagnosis.
+        With `wide`, errors may reach the wider tolerance. Replicas may differ by rounding.
         """
         expected = self.expected(name, again=again)
         truth, mask = expected.truth, expected.mask
@@ -326,5 +320,4 @@ class Gate:
         right_update = check["update_error"] <= check["update_tolerance"]
         if right_loss and right_update and not drift and not wrong_state:
             return check
-        found = why_wrong(self, name, ours, check, drift, wrong_state, again=again, build=build)
-        raise WrongStepError(found)
+        raise WrongStepError(why_wrong(self, name, ours, check, drift, wrong_state, again=again))

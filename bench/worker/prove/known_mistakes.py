@@ -4,7 +4,6 @@ Every hypothesis is a step computed in float64 on one device, so a match agrees 
 is not a guess. There, jax.vmap with a named axis computes what jax.shard_map would on several.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,17 +27,16 @@ from bench.worker.prove.carried_state import (
     whole_batch_loss,
 )
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.relative_errors import close, multiple_of, some, state_errors, update_errors
+from bench.worker.prove.relative_errors import close, multiple_of, some, state_errors
 from bench.worker.prove.trajectory import Trajectory, vector
 
 MATCH = 1e-6
 """Relative distance below which a hypothesis is accepted."""
 UNKNOWN = "the gradients are wrong, and no known mistake explains them"
-LEAST_WEIGHT, MOST_LISTED = 2e-3, 8
-"""Smallest weight of a part of the batch that counts, relative to the right weight, and the most
-weights that are listed one by one."""
+LEAST_WEIGHT = 2e-3
+"""Smallest weight of a part of the batch that counts, relative to the right weight."""
 MOST_ELEMENTS = 1 << 26
-"""Most elements in the gradients of all rows or microbatches, for these to be tried one by one."""
+"""Most elements in the gradients of all microbatches, for these to be tried one by one."""
 
 
 class AtStep(NamedTuple):
@@ -145,24 +143,15 @@ def _mistaken_updates(seen: Observed, updates: np.ndarray, sequential: Any) -> I
         yield f"the gradients are {factor:.6g} times what they should be{reason}"
     if shards > 1 and seen.is_near(update, sequential):
         yield f"there are {shards} updates per step: one for every shard, not one for their mean"
-    yield from _weights(seen, update, updates, "shards")
+    yield from _weights(seen, updates, "shards")
     if seen.match > MATCH:
         return
-    first, truth = seen.ours.first, seen.truth
-    errors = update_errors(first, truth.first, truth.start, None)
-    wrong = [path for path, error in errors.items() if not error <= seen.match]
-    if len(wrong) < len(first):
-        chosen = np.repeat([path in wrong for path in first], [x.size for x in first.values()])
-        for why in _weights(seen, update[chosen], updates[:, chosen], "shards"):
-            yield f"of {some(wrong)}, {why}"
-    microbatches = seen.problem.microbatches, "microbatches", strided_part
-    rows = seen.problem.batch_size, "rows", part_of
-    for count, what, part in () if seen.problem.state_names else (microbatches, rows):
-        if 1 < count <= MOST_ELEMENTS // update.size:
-            _, own, sequential = _parts_in_turn(seen, part, count)
-            if seen.is_near(update, sequential):
-                yield f"there are {count} updates per step: one for each of the {what}"
-            yield from _weights(seen, update, own, what)
+    count = seen.problem.microbatches
+    if 1 < count <= MOST_ELEMENTS // update.size and not seen.problem.state_names:
+        _, own, sequential = _parts_in_turn(seen, strided_part, count)
+        if seen.is_near(update, sequential):
+            yield f"there are {count} updates per step: one for each of the microbatches"
+        yield from _weights(seen, own, "microbatches")
     yield from _rounded(seen)
 
 
@@ -177,15 +166,15 @@ def _rounded(seen: Observed) -> Iterator[str]:
             yield f"the gradients are rounded to {name} ({APPROXIMATE})"
 
 
-def _weights(seen: Observed, update: np.ndarray, updates: np.ndarray, parts: str) -> Iterator[str]:
-    """Yield which parts of the batch an update weights wrongly; nothing if it is no weighted sum.
+def _weights(seen: Observed, updates: np.ndarray, parts: str) -> Iterator[str]:
+    """Yield which parts of the batch the first update weights wrongly; nothing if it is no sum.
 
     `updates` (parts, parameters) are those of each part alone; `parts` says what these are.
     """
-    weights, _, rank, _ = np.linalg.lstsq(updates @ updates.T, updates @ update, rcond=None)
+    weights, _, rank, _ = np.linalg.lstsq(updates @ updates.T, updates @ seen.update, rcond=None)
     unique = rank == len(updates) < np.count_nonzero(updates.any(axis=0))
     least = max(LEAST_WEIGHT / len(updates), 10 * seen.match)
-    if not unique or np.ptp(weights) <= least or not seen.is_near(weights @ updates, update):
+    if not unique or np.ptp(weights) <= least or not seen.is_near(weights @ updates, seen.update):
         return  # or a multiple of their mean
     used = np.flatnonzero(abs(weights) > least)
     if len(used) == 1 and parts == "shards":
@@ -198,28 +187,20 @@ def _weights(seen: Observed, update: np.ndarray, updates: np.ndarray, parts: str
             which = f"all {len(updates)} {parts} except {some([*map(str, unused)])}"
         times = "" if abs(total - 1) <= least else f", times {total:.3g}"
         yield f"the gradients are those of {which}{times}"
-    norms, most = weights * np.linalg.norm(updates, axis=1), 1 / len(updates)
-    clipped = norms[weights < most - least]
-    if len(clipped) > 1 and weights.max() < most + least and np.ptp(clipped) <= least * clipped[0]:
-        yield f"the gradients of the {parts} are clipped one by one, before they are averaged"
-    texts = [f"{weight:.3g}" for weight in np.where(abs(weights) > least, weights, 0)]
-    counted = [f"{weight} ({number} of them)" for weight, number in Counter(texts).most_common()]
-    listed = ", ".join(texts) if len(texts) <= MOST_LISTED else some(counted)
+    listed = ", ".join(f"{weight:.3g}" for weight in np.where(abs(weights) > least, weights, 0))
     yield f"the gradients of the {parts} are summed with the weights {listed}"
 
 
 def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     """Return the likely reasons for a constant factor."""
-    microbatches, devices, everything = seen.problem.microbatches, seen.devices, jax.device_count()
+    microbatches, devices = seen.problem.microbatches, seen.devices
     others, both = devices // shards, min(shards, microbatches)
     rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
     tokens = seen.problem.sequence.length if seen.problem.sequence else 1
-    beyond = everything if everything != devices else 1
     reasons = {
         "summed over the shards and not divided": (shards, shards),
         "summed twice over the shards and not divided": (shards, shards**2),
         "summed over all devices of the mesh and not divided": (min(shards, others), devices),
-        "summed over the mesh's other axes as well": (others, devices / shards),
         "divided twice by the number of shards": (shards, 1 / shards),
         "summed over the microbatches and not divided": (microbatches, microbatches),
         "summed over shards and microbatches and not divided": (both, shards * microbatches),
@@ -228,7 +209,6 @@ def _reason_of(seen: Observed, factor: float, shards: int) -> str:
         "summed over the tokens of a sequence and not divided": (tokens, tokens),
         "summed over all tokens and not divided": (tokens, tokens * seen.problem.batch_size),
         "divided by the number of all devices, not of the shards": (devices, shards / devices),
-        "divided by the number of devices beyond the mesh as well": (beyond, shards / everything),
     }
     likely = [
         reason
@@ -244,16 +224,8 @@ def _explain_loss(seen: Observed, losses: np.ndarray) -> str:
     if seen.is_near(loss, mean):
         return ""
     known = {"summed over the shards, not averaged": losses.sum()}
-    for index, each in enumerate(losses):
-        largest = ", the largest" if each == losses.max() else ""
-        known[f"that of shard {index} alone{largest}"] = each
-    count = seen.problem.microbatches
-    if count > 1 and not seen.problem.state_names:
-        known["summed over the microbatches, not averaged"] = count * mean
-        params, loss_fn = seen.problem.functional()
-        for index in range(count):
-            part = strided_part(seen.batches[0], count, index)
-            known[f"that of microbatch {index} alone"] = jax.jit(loss_fn)(params, part)
+    known |= {f"that of shard {index} alone": each for index, each in enumerate(losses)}
+    known["summed over the microbatches, not averaged"] = seen.problem.microbatches * mean
     if how := next((how for how, value in known.items() if seen.is_near(loss, value)), ""):
         return f"the loss is {how}"
     factor = float(loss / mean)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from bench.contract import Problem, TrainStep
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
 from bench.worker.prove.altered_optimizers import OwnSteps
@@ -26,7 +23,7 @@ from bench.worker.prove.relative_errors import (
     some,
     update_errors,
 )
-from bench.worker.prove.trajectory import Trajectory, run_steps, under_sgd, vector
+from bench.worker.prove.trajectory import Trajectory, under_sgd, vector
 
 if TYPE_CHECKING:
     from bench.worker.prove.gate import Gate
@@ -49,12 +46,11 @@ def why_wrong(
     wrong_state: str,
     *,
     again: bool,
-    build: Callable[[Problem], TrainStep] | None = None,
 ) -> str:
     """Say what is wrong with a trajectory that does not pass its check.
 
     `drift` and `wrong_state` describe replicas and model state, if these are wrong. With `again`,
-    the trajectory is on other batches. `build` builds the file's step of another problem.
+    the trajectory is on other batches.
     """
     truth, mask = gate.expected(name, again=again)[:2]
     timed, under = name in gate.optimizers, name in (SGD, TIMED_SGD)
@@ -72,7 +68,7 @@ def why_wrong(
     if coarse and right_update and not drift and not wrong_state:
         sentences = [f"the loss is {ours.loss_dtype}, whose rounding exceeds what is allowed"]
     elif under:
-        sentences += _mistakes(gate, name, seen, build)
+        sentences += _mistakes(gate, name, seen)
     # A wrong optimizer spoils the model state too, which was right under SGD.
     sentences += [wrong_state] if wrong_state and (right_update or under) and not sentences else []
     # After the first step alone: from the second on, one wrong parameter spoils the others.
@@ -107,28 +103,12 @@ def why_wrong(
     return f"{'; '.join(sentences)} ({describe(check)})"
 
 
-def _unsteady(gate: Gate, build: Callable[[Problem], TrainStep]) -> str:
-    """Say that a loss changes while batch and parameters do not; empty if it does not."""
-    problem, batches = under_sgd(gate.problems[SGD], 0.0), gate.exact_batches[:1] * 3
-    with suppress(Exception):
-        steps, _ = run_steps(problem, build(problem), batches)
-        losses, unmoved = steps.losses, close(vector(steps.last), vector(steps.start), 0.0)
-        if unmoved and not problem.state_names and np.ptp(losses) > MATCH * abs(losses).max():
-            listed = ", ".join(f"{loss:.4g}" for loss in losses)
-            return (
-                f"the losses of the same batch at the same parameters are {listed}: the step draws "
-                "random numbers, as dropout does, or depends on the number of the step"
-            )
-    return ""
-
-
 def _general_diagnosis(name: str, *, right_start: bool) -> str:
     """Describe a wrong trajectory that matches no known mistake."""
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
     if name == OWN:
-        later = "its first step is right, a later one not, and no change of one number explains it"
-        return f"{OPTIMIZER}: {later}" if right_start else OPTIMIZER
+        return f"{OPTIMIZER}{': its first step is right, a later one not' if right_start else ''}"
     if right_start:
         return "the first step is right, but a later one is not"
     return f"the loss or the update has fewer correct digits than float64 gives ({APPROXIMATE})"
@@ -157,9 +137,7 @@ def _change(
     return ""
 
 
-def _mistakes(
-    gate: Gate, name: str, seen: Observed, build: Callable[[Problem], TrainStep] | None
-) -> list[str]:
+def _mistakes(gate: Gate, name: str, seen: Observed) -> list[str]:
     """Name known mistakes that reproduce steps under SGD; see `why_wrong`."""
     own, wanted = seen.ours.first, seen.truth.first
     narrow = [path for path, leaf in own.items() if leaf.itemsize < wanted[path].itemsize]
@@ -173,7 +151,7 @@ def _mistakes(
     with exact_arithmetic(gate.programs):
         found = [*filter(None, (wrong_times(seen), wrong_loss(seen)))] or known_mistakes(seen)
         if name == SGD and found and found[0].startswith(UNKNOWN):
-            other = _others(gate, seen) or (_unsteady(gate, build) if build else "")
+            other = _others(gate, seen)
             found = [other] if other else found
         return found
 
