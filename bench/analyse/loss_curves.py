@@ -76,17 +76,16 @@ class Training:
         return max(len(one.losses) for one in self.every)
 
     @property
-    def exact(self) -> list[Curve]:
-        """Curves of exact steps, the only ones that have to follow the reference's."""
-        return [one for one in self.curves if one.arm not in self.block.approximate]
-
-    @property
     def parted(self) -> list[Curve]:
-        """Curves that leave the tolerance early, while the yardstick does not; empty without it."""
+        """Curves that leave the tolerance early, while the yardstick does not; empty without it.
+
+        Approximate steps need not follow the reference.
+        """
         early = self.yardstick.early if self.yardstick else None
         if early is None or early > self.reference.tolerance:
             return []
-        return [one for one in self.exact if (one.early or 0.0) > one.tolerance]
+        exact = (one for one in self.curves if one.arm not in self.block.approximate)
+        return [one for one in exact if (one.early or 0.0) > one.tolerance]
 
 
 def find(found: Tables) -> list[Training]:

@@ -67,8 +67,9 @@ class Change:
 
     @property
     def compile(self) -> float | None:
-        """Compile time in B over that in A, where it is notable."""
-        return notable(compile_s(self.a), compile_s(self.b))
+        """Compile time in B over that in A, where it is notable and neither or both are cached."""
+        cached = (self.a["cache_hits"] > 0) == (self.b["cache_hits"] > 0)
+        return notable(compile_s(self.a), compile_s(self.b)) if cached else None
 
     @property
     def memory(self) -> float | None:

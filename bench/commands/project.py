@@ -12,6 +12,7 @@ from bench.measure.catalogue import file_faults, read_catalogue
 from bench.measure.run_folder import find_run, refuse_race
 from bench.plan.option_values import BadInput, choice, collected
 from bench.plan.selection import selector
+from bench.records import derived_files
 from bench.records.cells import PRECISIONS
 from bench.records.paths import as_typed
 
@@ -39,7 +40,6 @@ def project(
     """
     if (run is None) != check_published:
         refuse("name either a stored run or --check-published")
-    from bench.present import predicted_curves
     from bench.present.terminal import show
     from bench.project import prediction_tables, projection, projection_page
     from bench.project.compiled_programs import compiling
@@ -66,7 +66,7 @@ def project(
         found = projection.project(stored, wanted, counts, read, kind, precision, selected)
     drawn = projection_page.draw(found)
     written = projection_page.build(
-        found, drawn, wanted, folder / predicted_curves.PAGE.parent, sys.argv[2:]
+        found, drawn, wanted, folder / derived_files.PROJECTION, sys.argv[2:]
     )
     projection_page.show(console, found, drawn)
-    typer.echo(f"projection: {written.as_posix()} (`{as_typed('report')} {run}` shows its curves)")
+    typer.echo(f"projection: {written.as_posix()} (`{as_typed('report')} {run}` leads to it)")

@@ -71,7 +71,8 @@ _COLUMNS = (
     Column("level", "Error", "of the verdict", "scientific",
            value=lambda one: one["level"] if one["tested"] is not False else None),
     Column("record", "Record", "over the first", "ratio"),
-    Column("seconds", "Duration", "of its command", "seconds"),
+    Column("seconds", "Duration", "of its command",
+           value=lambda one: None if one["seconds"] is None else numbers.clock(one["seconds"])),
     Column("reason", "Reason", long=True),
 )  # fmt: skip
 

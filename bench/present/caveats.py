@@ -3,13 +3,12 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
-from bench.analyse import loss_curves, peaks
+from bench.analyse import loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
-from bench.analyse.process_spread import PROCESS
 from bench.analyse.turn_details import Throttling
 from bench.analyse.verdicts import decide
 from bench.present import phase_tables, program_sentences
@@ -17,7 +16,6 @@ from bench.present.cell_columns import Row, framework, is_other_framework
 from bench.present.columns import formatted
 from bench.present.sentences import listing
 from bench.records import numbers
-from bench.records.grouping import grouped
 from bench.records.rows import Manifest, is_resumable
 
 NAMED = 8
@@ -80,13 +78,6 @@ def _of_host(said: dict[str, str], content: Tables, manifest: Manifest) -> None:
         others.append(f"when the run began, the load was {load:.2g} on {cores} usable cores")
     said["A busy host"] = " ".join(f"{one[0].upper()}{one[1:]}." for one in others)
     said["Throttled GPUs"] = _throttled(content.throttling)
-    precisions = sorted({block.block.options.precision for block in blocks})
-    kind = manifest["device_kind"]
-    missing = [precision for precision in precisions if not peaks.peak(kind, precision)]
-    if missing and manifest["platform"] != "cpu":  # nobody publishes a CPU's peak
-        said["Utilization unknown"] = (
-            f"No peak is published for {kind} in {listing(missing)}, so there is no MFU."
-        )
     if manifest["git"]["dirty"]:
         said["Uncommitted changes"] = "The working tree had changes that the recorded commit lacks."
 
@@ -126,15 +117,11 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
             f"{numbers.percent(where.margin)}: by up to {numbers.percent(worst)} in {where.name}."
         )
     if single := [block for block in blocks if block.claims and block.launches == 1]:
-        spreads = (b.process.between(arm, b.baseline) for b in single for arm in b.claims)
-        spread = max(spreads, key=attrgetter("sd"))
-        # On a noisy host, launches hardly change the spread that is assumed without any.
-        assumed = spread.freedom < 2 * PROCESS.freedom
-        source = "is assumed" if assumed else "was seen in other launches on this machine"
+        spreads = (b.process.between(arm, b.baseline).sd for b in single for arm in b.claims)
         said["One launch"] = (
             f"{numbers.count(len(single), 'block')} had only one launch. A standard deviation of "
-            f"{numbers.percent(spread.sd)} between processes {source}. More launches (--launches "
-            "3) would show it."
+            f"{numbers.percent(max(spreads))} between processes is assumed, from earlier runs if "
+            "there are any. More launches (--launches 3) would show it."
         )
 
 
@@ -181,12 +168,6 @@ def _of_cells(said: dict[str, str], cells: Sequence[Row]) -> None:
     )
     said["Approximate steps"] = _approximate(cells)
     said["Fused attention"] = _fused_attention(cells)
-    if drifts := {cell["cell"]: cell["replica_drift"] for cell in cells if cell["replica_drift"]}:
-        said["Replicas differ by rounding"] = (
-            f"The replicas of {listing(drifts)} differ by rounding, by at most "
-            f"{max(drifts.values()):.0e} of a step's loss or update: no more than right "
-            "steps differ from one another."
-        )
 
 
 def _foreign(cells: Sequence[Row]) -> str:
@@ -254,16 +235,14 @@ def _fused_attention(cells: Sequence[Row]) -> str:
 
 def _divided_proofs(cells: Sequence[Row]) -> str:
     """Say how proofs that exceed the memory of a device were made; empty if none does."""
-    clauses, kind = [], itemgetter("proof_devices", "proof_parts", "proof_batch")
-    divided = grouped((kind(cell), cell["cell"]) for cell in cells if cell["proof_parts"])
-    for (devices, parts, batch), own in divided.items():
-        sharded = f", with its parameters sharded over {devices} devices" if devices > 1 else ""
+    clauses = []
+    if divided := [cell["cell"] for cell in cells if cell["proof_parts"]]:
         clauses.append(
-            f"The reference of {listing(own)} does not fit on one device. It was computed "
-            f"in {numbers.count(parts, 'part')} of the batch{sharded}."
+            f"The reference of {listing(divided)} does not fit on one device: it was computed in "
+            "parts of the batch, or with its parameters sharded."
         )
-        if batch:
-            clauses.append(f"In float64, these were proved at a batch of {batch}.")
+    if smaller := [cell["cell"] for cell in cells if cell["proof_parts"] and cell["proof_batch"]]:
+        clauses.append(f"A smaller batch served for the proof of {listing(smaller)} in float64.")
     ok = [c for c in cells if c["status"] == "ok" and not (c["approximate"] or c["foreign"])]
     proved = [cell for cell in ok if not math.isnan(cell["proof_error"])]
     if narrow := [cell["cell"] for cell in proved if not cell["proved_exactly"]]:
@@ -286,21 +265,18 @@ def _of_phases(said: dict[str, str], content: Tables, manifest: Manifest) -> Non
         )
     else:
         said["Steps too large for a whole proof"] = _divided_proofs(cells)
-    timed = [cell["cell"] for cell in cells if cell["status"] == "ok" and not cell["foreign"]]
-    untraced = [name for name in timed if name not in content.traces]
-    if config.get("profile_steps") and untraced:
-        said["Not traced"] = (
-            f"Tracing failed for {numbers.count(len(untraced), 'cell')}, for instance "
-            f"{untraced[0]}, so there is no explanation of its time. The times are not affected."
-        )
     trainings = loss_curves.find(content)
     said["Loss curves diverge early"] = phase_tables.parted_losses(trainings)
-    said["Unfinished loss curves"] = phase_tables.unfinished_losses(trainings, content, manifest)
+    timed = [cell["cell"] for cell in cells if cell["status"] == "ok" and not cell["foreign"]]
     reasons = {f"{b.name}/{arm}": b.ended for b in content.comparisons for arm in b.arms}
     reasons |= {name: checkpoint["reason"] for name, checkpoint in content.checkpoints.items()}
-    unsaved = [f"{name}: {reasons[name]}" for name in timed if reasons[name]]
-    if config.get("checkpoints") and unsaved:
-        said["Without a checkpoint"] = (
-            f"There are no figures of checkpoints for {numbers.count(len(unsaved), 'cell')}, for "
-            f"instance {unsaved[0]}. The times are not affected."
-        )
+    lost = {
+        ("profile_steps", "trace"): [name for name in timed if name not in content.traces],
+        ("train_steps", "whole loss curve"): phase_tables.unfinished_losses(trainings, content),
+        ("checkpoints", "checkpoint"): [f"{n}: {reasons[n]}" for n in timed if reasons[n]],
+    }
+    said["Phases that failed"] = " ".join(
+        f"There is no {what} of {numbers.count(len(cells), 'cell')}, for instance {cells[0]}."
+        for (option, what), cells in lost.items()
+        if config.get(option) and cells
+    )

@@ -31,7 +31,7 @@ def rows(found: Tables, manifest: Manifest) -> dict[str, Row]:
         blocks[block.name] = {
             "subject": block.subject,
             "place": block.place,
-            "command": partial(command_lines.of_cells, block, manifest),
+            "command": partial(command_lines.of_cells, manifest),
             "single_steps": block.span_steps == (1,),
         }
         for name, reason in trace_tables.reasons(block, found.traces).items():
@@ -75,11 +75,11 @@ def _ratio_interval(cell: Row) -> str:
 
 
 def _compile(cell: Row) -> str:
-    """Return `0.12 + 0.08 + 1.30 in run r1`."""
+    """Return `0.12 + 0.08 + 1.30 s in run r1`."""
     parts = [cell[name] for name in _COMPILING]
     if any(map(missing, parts)):
         return ""
-    each = " + ".join(numbers.seconds(part).partition(numbers.NARROW)[0] for part in parts)
+    each = f"{' + '.join(f'{part:.2f}' for part in parts)}{numbers.NARROW}s"
     where = f" in run {cell['compiled_in']}" if cell["compiled_in"] else ""
     return f"{each}{' cached' if cell['cache_hits'] > 0 else ''}{where}"
 
@@ -136,7 +136,8 @@ def _over_model(key: str) -> Callable[[Row], float]:
 def _again(cell: Row) -> str:
     """Return the command that measures the cell again, beside the baseline that it refers to."""
     arms = [cell["baseline"] or cell["implementation"], cell["implementation"]]
-    return str(cell["command"](dict.fromkeys(arm.partition("@")[0] for arm in arms)))
+    names = (f"{cell['block']}/{arm.partition('@')[0]}" for arm in arms)
+    return str(cell["command"](dict.fromkeys(names)))
 
 
 IMPLEMENTATION = Column("implementation", "Implementation", filter=True)
@@ -178,7 +179,7 @@ COLUMNS = (
            value=lambda cell: cell["approximate"] or None),
     Column("foreign", "Framework", "in processes of its own", long=True, optional=True,
            value=lambda cell: cell["foreign"] and framework(cell["foreign"])),
-    Column("compile_total_s", "Compile", "trace + lower + compile", "seconds",
+    Column("compile_total_s", "Compile", "trace + lower + compile", "s",
            value=lambda cell: sum(cell[name] for name in _COMPILING), detail=_compile),
     Column("memory_bytes", "Memory", "per device, as planned", "bytes",
            detail=where_known("high_water_bytes", lambda b: f"{numbers.bytes_(b)} measured")),
@@ -205,7 +206,7 @@ COLUMNS = (
            detail=where_known("host_calls",
                               lambda n: f"the host calls {numbers.count(int(n), 'function')}")),
     Column("proof_error", "Proof", "largest error, of the allowed", "percent", only="cell"),
-    Column("again", "Measure again", "", "command", _again, only="page"),
+    Column("again", "Measure again", value=_again, only="cell"),
 )  # fmt: skip
 """A cell's columns, in the order of the tables."""
 

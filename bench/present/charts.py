@@ -99,7 +99,7 @@ CHARTS: dict[str, dict[str, Any]] = tomllib.loads(
 SPECS = json.loads(Path(__file__).with_name("specs.json").read_text("utf-8"))
 """Vega-Lite of the charts shared by page and print. `$name` stands for a value or for another part:
 of the kind's `values`, or of `common`."""
-SPECS["common"] |= {"farthest": FARTHEST_RATIO, "logTicks": LOG_TICKS}
+SPECS["common"]["logTicks"] = LOG_TICKS
 
 
 def looks(names: Iterable[str], implementations: Iterable[str]) -> dict[str, Any]:

@@ -7,16 +7,16 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from bench.analyse import cell_table
+from bench.analyse import cell_table, loss_curves
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.analyse.verdicts import Claim
-from bench.present import run_tables, sentences
+from bench.present import phase_tables, run_tables, sentences
 from bench.present.bounds import bound_of, percentage, within
 from bench.present.caveats import busy
 from bench.present.cell_columns import Row
 from bench.present.sentences import Summary
-from bench.present.terminal import Prose, table
+from bench.present.terminal import plain, table
 from bench.records import numbers
 from bench.records.grouping import grouped
 from bench.records.messages import repeated_s
@@ -47,15 +47,17 @@ def print_answers(console: Console, run: Run) -> None:
 def print_summary(console: Console, run: Run, found: Tables) -> None:
     """Print the answers, the failures and the counts; no line is wider than the console."""
     ended = sentences.counted((cell["status"] for cell in found.rows), STATUSES)
+    parted = phase_tables.parted_losses(loss_curves.find(found))
     for part in (
         *_answers(sentences.summaries(found)),
+        *([plain(parted)] if parted else []),
         *_failures(found.rows),
         Text(f"{numbers.count(len(found.rows), 'cell')}: {ended or 'none'}"),
     ):
         console.print(part)
     for line in next_steps(found, run):
         command = line.startswith(INDENT)
-        console.print(line if command else Prose(line), soft_wrap=command, markup=False)
+        console.print(line if command else plain(line), soft_wrap=command, markup=False)
 
 
 def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
@@ -65,7 +67,7 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
         first, *others = {each.comparison.block.batch for each in own}
         yield Text(subject if others else f"{subject}, batch {first}", "bold")
         for sentence in sentences.advice(own) if len(own) > 1 else ():
-            yield Padding(Prose(sentence), (0, 0, 0, 2))
+            yield Padding(plain(sentence), (0, 0, 0, 2))
         if len(own) == 1 or len(every) <= FEW_BLOCKS:
             rows = [(each.among(own), each.step.main, each.text()) for each in own]
             yield Padding(table("place", "step", "sure", rows=rows, header=False), (0, 0, 0, 2))
@@ -84,7 +86,7 @@ def _failures(cells: Sequence[Row]) -> Iterator[RenderableType]:
         if others:
             line.append(f" and {numbers.count(len(others), 'more cell')}")
         yield line
-        yield Padding(Prose(shortened(row["reason"]), "dim"), (0, 0, 0, 2), expand=False)
+        yield Padding(plain(shortened(row["reason"]), "dim"), (0, 0, 0, 2), expand=False)
     if len(failed) > MOST:
         yield Text(f"\nand {len(failed) - MOST} more reasons in the report", style="dim")
 

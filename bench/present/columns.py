@@ -27,7 +27,6 @@ def excess(share: float) -> str:
 
 FORMATS: dict[str, Callable[[Any], str]] = {
     "text": str,
-    "command": str,
     "status": lambda value: STATUSES[value].label,
     "count": lambda value: f"{value:.0f}",
     "bytes": numbers.bytes_,
@@ -35,7 +34,6 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "excess": excess,
     "ratio": numbers.ratio,
     "scientific": numbers.scientific,
-    "seconds": numbers.seconds,
     "significant": numbers.significant,
 }
 """Number formats by name. Any other name is an SI unit, `s` or `FLOP/s`, written with a prefix;
@@ -132,7 +130,7 @@ class Column:
     @property
     def left(self) -> bool:
         """Whether its texts are left-aligned (words) or right-aligned (numbers)."""
-        return self.format in ("text", "command", "status")
+        return self.format in ("text", "status")
 
     def of(self, row: Any) -> Any:
         """Return the value in a row; None where there is none."""

@@ -5,10 +5,10 @@ Its sentences are about the runs' differences, the changes of cells, and reasons
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -23,7 +23,7 @@ from bench.present.columns import Column, Figure, Table, formatted, item, ratio_
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
 from bench.present.sentences import counted, ends, listing
-from bench.present.terminal import Prose, plain
+from bench.present.terminal import plain
 from bench.records import files, numbers
 from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM, REPORTS
@@ -37,51 +37,24 @@ def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str
 
 CHANGES = (
     Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
-    Column("step_s", "Step time", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
-    Column("step", "B over A", "step time, 95 %", "ratio", lambda c: ratio_figure(c.step)),
-    Column("ratio", "To baseline", "A, B", "ratio",
+    Column("step_s", "Step times", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
+    Column("step", "Step time", "B over A, 95 %", "ratio", lambda c: ratio_figure(c.step)),
+    Column("ratio", "Ratios", "A, B", "ratio",
            value=lambda c: Figure(_sides(c, "ratio", "ratio"))),
-    Column("against_baseline", "B over A", "to baseline, 95 %", "ratio",
+    Column("against_baseline", "To baseline", "B over A, 95 %", "ratio",
            value=lambda c: ratio_figure(c.against_baseline)),
     Column("verdict", "Verdict", value=lambda c: c.verdict.word,
            detail=lambda c: f"{sure(c.verdict.low, c.verdict.high)}, "
            + ("against the baseline" if c.source == "baseline" else "step times")),
     Column("compile", "Compile", "B over A", "ratio", optional=True,
-           detail=lambda c: " to ".join(numbers.seconds(compile_s(side)) for side in (c.a, c.b))),
+           detail=lambda c: " to ".join(numbers.si(compile_s(side), "s") for side in (c.a, c.b))),
     Column("memory", "Memory", "B over A", "ratio", optional=True,
            detail=lambda c: _sides(c, "memory_bytes", "bytes", " to ")),
 )  # fmt: skip
 """Columns of a table of `Change`. In most runs, compile times and memory do not change."""
 
-SHORT = (
-    Column("implementation", "Implementation"),
-    Column("step", "Step time", format="ratio", value=lambda c: ratio_figure(c.step)),
-    Column("against_baseline", "To baseline", format="ratio",
-           value=lambda c: ratio_figure(c.against_baseline)),
-    Column("verdict", "Verdict",
-           value=lambda c: c.verdict.word + " *" * (c.source == "step time"),
-           detail=lambda c: "" if c.verdict.decided else sure(c.verdict.low, c.verdict.high)),
-    Column("compile", "Compile", format="ratio", optional=True),
-    Column("memory", "Memory", format="ratio", optional=True),
-)  # fmt: skip
-"""The columns that fit on a terminal, all of them B over A; verdicts on step times have a star."""
-
-
-class Group(NamedTuple):
-    """Cells that share one remark."""
-
-    a: str
-    """How they ended in A, or the only run that has them."""
-    b: str
-    """How they ended in B; empty if only one run has them."""
-    number: int
-    cells: list[str]
-    """One line per block: `block: implementation, implementation`."""
-
-
-CELLS = Column(
-    "cells", "Cells", value=lambda g: Figure(numbers.count(g.number, "cell"), "; ".join(g.cells))
-)
+SHORT = [replace(c, detail=None) for c in CHANGES if c.key not in ("step_s", "ratio")]
+"""The columns that fit on a terminal, all of them B over A."""
 
 
 def blocks(compared: RunComparison) -> list[Table]:
@@ -103,33 +76,20 @@ def _facts(one: Comparison, other: Comparison) -> Iterator[str]:
     yield f"Noise floor of the ratios to the baseline: {a} in A, {b} in B."
 
 
-def endings(compared: RunComparison) -> list[Group]:
-    """Group the cells that ended differently by how they ended."""
-    groups = grouped(
-        ((_ending(a), _ending(b)), (a["block"], a["implementation"])) for a, b in compared.ended
-    )
-    return [Group(a, b, len(cells), _lines(cells)) for (a, b), cells in groups.items()]
-
-
-def unmatched(compared: RunComparison) -> list[Group]:
-    """Group the cells of only one run by that run."""
-    return [
-        Group(run, "", len(cells), _lines((cell["block"], _named(cell)) for cell in cells))
+def uncompared(compared: RunComparison) -> Table:
+    """Return the cells that ended differently, and those that only one run has."""
+    rows = [{"cell": a["cell"], "A": _ending(a), "B": _ending(b)} for a, b in compared.ended]
+    rows += [
+        {"cell": cell["cell"], "A": None, "B": None, run: _ending(cell)}
         for run, cells in compared.only.items()
-        if cells
+        for cell in cells
     ]
-
-
-def _named(cell: Row) -> str:
-    return str(cell["implementation"]) + ("" if cell["status"] == "ok" else f" ({_ending(cell)})")
+    columns = Column("cell", "Cell"), Column("A", "A", long=True), Column("B", "B", long=True)
+    return Table("Cells that ended differently, or that one run lacks", columns, rows)
 
 
 def _ending(cell: Row) -> str:
     return ": ".join(filter(None, (STATUSES[cell["status"]].label, cell["reason"])))
-
-
-def _lines(cells: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{block}: {', '.join(names)}" for block, names in grouped(cells).items()]
 
 
 SHOWN = 8
@@ -172,12 +132,7 @@ def content(compared: RunComparison) -> dict[str, Any]:
         "runs": Table("The two runs, and everything recorded that differs", (name, *sides), facts),
         "caveats": caveats(compared),
         "blocks": blocks(compared),
-        "endings": Table(
-            "Cells that ended differently, with the reasons", (*sides, CELLS), endings(compared)
-        ),
-        "missing": Table(
-            "Cells of one run only", (Column("a", "Only in"), CELLS), unmatched(compared)
-        ),
+        "uncompared": uncompared(compared),
         "command": f"{PROGRAM} compare {shlex.join(options)}",
     }
 
@@ -187,35 +142,30 @@ def show(console: Console, compared: RunComparison) -> None:
 
     If nothing compares, the tally comes first. The lines fit on a terminal of 80 columns.
     """
-    answer = Prose(tally(compared), "bold")
+    answer = plain(tally(compared), "bold")
     if not compared.changes:
         console.print(answer)
     for name, run in (("A", compared.a.manifest), ("B", compared.b.manifest)):
         console.print(plain(f"{name}  {run['run']}, started {started(run)}"))
-    console.print(Prose(setting(compared), "bold"))
+    console.print(plain(setting(compared), "bold"))
     if compared.changes:
         _show_changes(console, compared)
-    for group in endings(compared):
+    if compared.ended:
         console.print(Text("\nended differently", style="yellow"))
-        _list(console, (f"A {group.a}", f"B {group.b}"))
-        _list(console, group.cells)
+    _list(console, [f"{a['cell']}: {_ending(a)} -> {_ending(b)}" for a, b in compared.ended])
     for title, text in caveats(compared).items():
-        console.print(Prose(Text.assemble((f"\n{title}. ", "bold"), plain(text))))
+        console.print(Text.assemble((f"\n{title}. ", "bold"), plain(text)))
     if compared.changes:
         console.print("", answer)
 
 
 def _show_changes(console: Console, compared: RunComparison) -> None:
     _list(console, [f"{each.name}: {each.a} -> {each.b}" for each in compared.differences])
-    console.print(Prose(APART, "dim"))
+    console.print(plain(APART, "dim"))
     margin = numbers.percent(compared.margin)
     console.print(Text(f"\nB over A (95 %), margin {margin}", style="bold"))
     for block in blocks(compared):
         terminal.show(console, replace(block, columns=SHORT, facts=()), changes=True)
-    if any(change.source == "step time" for change in compared.changes):
-        console.print(Text("* on step times, which are not paired", style="dim"))
-    if any(change.compile for change in compared.changes):
-        console.print(Text("Compile: one first call in each run, so no verdict", style="dim"))
 
 
 def _list(console: Console, lines: Sequence[str]) -> None:
@@ -316,22 +266,9 @@ def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
             "A ratio to the baseline cannot show how the baseline itself changed. If it alone "
             f"changed, every other implementation appears to have changed instead.{times}"
         )
-    others = [
-        f"{a.name} ({a.baseline or 'none'} in A, {b.baseline or 'none'} in B)"
-        for a, b in compared.blocks
-        if a.baseline != b.baseline
-    ]
-    if others:
-        said["No common baseline"] = f"Only step times are compared in {listing(others)}."
     # An unknown number is NaN, for which the comparison with 0 is false.
     if blocks := {c.block for c in changes if abs(c.b["model_flops"] - c.a["model_flops"]) > 0}:
         said["Not the same work"] = (
             f"A step of {listing(sorted(blocks))} has another number of model FLOPs in B than in "
             "A, so the step times measure different work."
-        )
-    compiled = [c for c in changes if c.compile is not None]
-    if mixed := sum((c.a["cache_hits"] > 0) != (c.b["cache_hits"] > 0) for c in compiled):
-        said["Compile times from a cache"] = (
-            f"In {numbers.count(mixed, 'cell')}, one run took programs from the compilation cache "
-            "and the other compiled them."
         )

@@ -17,7 +17,7 @@ from bench.present import bounds, phase_tables, program_sentences
 from bench.present.cell_columns import collectives, framework
 from bench.present.charts import PARTS
 from bench.present.columns import formatted
-from bench.present.terminal import Prose, table
+from bench.present.terminal import plain, table
 from bench.present.trace_tables import only_one_transposes, operation_name, reason
 from bench.records import numbers
 from bench.records.step_programs import StepProgram, unpacked
@@ -101,7 +101,7 @@ def show(console: Console, explanation: Explanation, *, every: bool = False) -> 
         f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
         "columns are times per step and device while the profiler was recording."
     )
-    console.print(Prose(explanation.sentence), "", shown, "", Prose(caption, "dim"))
+    console.print(plain(explanation.sentence), "", shown, "", plain(caption, "dim"))
 
 
 def show_programs(
@@ -109,7 +109,7 @@ def show_programs(
 ) -> None:
     """Print the relation of two cells' programs, and their differences by source line."""
     found = relation(*programs)
-    console.print(Prose(program_sentences.describe_relation(*cells, found)))
+    console.print(plain(program_sentences.describe_relation(*cells, found)))
     a, b = (unpacked(program["operations"]) for program in programs)
     if found != "same" and (rows := [*program_sentences.shown(differences(a, b))]):
         where = Column("Where", no_wrap=True)
@@ -133,10 +133,10 @@ def show_times(console: Console, cells: tuple[str, str], found: Tables) -> None:
             sure = f" (surely {bounds.sure(low, high)}{side})"
             known = sure if math.isfinite(bounds.bound_of(low, high)) else ""
             took = f"{arm} took {numbers.ratio(claim.ratio.value)} times as long as {other}"
-            console.print(Prose(f"Side by side, {took}{known}."))
+            console.print(plain(f"Side by side, {took}{known}."))
     for row in phase_costs.find(found.comparisons):
         if row["cell"] in cells and (said := phase_tables.ablation_sentence(row)):
-            console.print(Prose(said))
+            console.print(plain(said))
 
 
 def show_parts(console: Console, cells: tuple[str, str], found: Tables) -> None:
@@ -146,7 +146,7 @@ def show_parts(console: Console, cells: tuple[str, str], found: Tables) -> None:
     for cell in cells:
         foreign = known[cell]["foreign"]
         what = framework(foreign) if isinstance(foreign, dict) else collectives(known[cell])
-        console.print(Prose(f"{cell}: {what or 'no collective'}."))
+        console.print(plain(f"{cell}: {what or 'no collective'}."))
         if trace := found.traces.get(cell):
             total = means(trace)["total"]
             console.print(

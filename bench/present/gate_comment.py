@@ -63,9 +63,9 @@ def show(outcome: Outcome, console: Console) -> None:
         terminal.show(console, _table(matters, _plain), changes=True)
     style = "bold red" if outcome.code or outcome.ended else "bold green"
     console.print(Text(headline(outcome, _plain(outcome.gate["revision"])), style=style))
-    console.print(terminal.Prose(tally(outcome.cases)))
+    console.print(terminal.plain(tally(outcome.cases)))
     for line in _compared(outcome, _plain):
-        console.print(terminal.Prose(line, "dim"))
+        console.print(terminal.plain(line, "dim"))
 
 
 def headline(outcome: Outcome, revision: str) -> str:

@@ -1,7 +1,6 @@
 """The layout of a cell's arrays on the terminal: mesh, parameters, shards, bytes per device."""
 
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -13,7 +12,7 @@ from bench.records.messages import ArrayLayout, Inspection
 
 
 def show(console: Console, layout: Inspection) -> None:
-    """Print the mesh, all parameters, the shards of divided ones, and bytes per device."""
+    """Print the mesh, all parameters with their shards, and bytes per device."""
     axes = ", ".join(f"{name}={size}" for name, size in layout["axes"])
     console.print(Text(f"Mesh {axes}: device ids, {layout['axes'][-1][0]} across", style="bold"))
     console.print(_grid(layout["devices"]))
@@ -21,9 +20,6 @@ def show(console: Console, layout: Inspection) -> None:
         console.print(f"\nunsupported: {layout['unsupported']}")
         return
     console.print(Text("\nParameters", style="bold"), _parameters(layout["parameters"]))
-    for array in _examples(layout["parameters"]):
-        title = f"\n{array['path']}, {_sizes(array['shape'])}: devices that hold each shard"
-        console.print(Text(title, style="bold"), _drawing(array))
     console.print(Text("\nBytes per device", style="bold"), _totals(layout))
 
 
@@ -39,7 +35,8 @@ def _parameters(arrays: Sequence[ArrayLayout]) -> Table:
     headings = "name", ">shape", ">dtype", ">shards", ">copies", ">whole", ">per device"
     table = terminal.table(*headings)
     for array in arrays:
-        shards = _sizes([len(starts) for starts in _starts(array)])
+        dimensions = zip(*(part["index"] for part in array["parts"]), strict=True)
+        shards = _sizes([len({start for start, _ in own}) for own in dimensions])
         table.add_row(
             terminal.plain(array["path"]),
             _sizes(array["shape"]) or "scalar",
@@ -55,38 +52,6 @@ def _parameters(arrays: Sequence[ArrayLayout]) -> Table:
 def _sizes(sizes: Sequence[int]) -> str:
     """Sizes along each dimension: `16x3x8`, with a multiplication sign."""
     return numbers.TIMES.join(map(str, sizes))
-
-
-def _starts(array: ArrayLayout) -> list[list[int]]:
-    dimensions = range(len(array["shape"]))
-    return [sorted({part["index"][d][0] for part in array["parts"]}) for d in dimensions]
-
-
-def _examples(arrays: Sequence[ArrayLayout]) -> Iterator[ArrayLayout]:
-    """Yield the largest array for each kind of sharding."""
-    seen = set()
-    for array in sorted(arrays, key=lambda array: -array["bytes"]):
-        counts = tuple(map(len, _starts(array)))
-        way = counts, tuple(sorted(tuple(part["devices"]) for part in array["parts"]))
-        if len(array["parts"]) > 1 and way not in seen:
-            seen.add(way)
-            yield array
-
-
-def _drawing(array: ArrayLayout) -> Table:
-    """Return the shards with the devices that hold them.
-
-    The last divided dimension runs across, unless it is the only one and others follow.
-    """
-    starts = _starts(array)
-    holders = {
-        tuple(start for start, _ in part["index"]): " ".join(map(str, part["devices"]))
-        for part in array["parts"]
-    }
-    texts = [holders[shard] for shard in product(*starts)]
-    *others, last = (len(own) for own in starts if len(own) > 1)
-    columns = last if others or len(starts[-1]) > 1 else 1
-    return _grid([texts[at : at + columns] for at in range(0, len(texts), columns)])
 
 
 def _totals(layout: Inspection) -> Table:

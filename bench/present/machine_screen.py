@@ -21,7 +21,7 @@ def show(console: Console, machine: Machine) -> None:
     console.print(terminal.table("", "", rows=marks, header=False))
     console.print(Text("\nRecommended changes", style="bold"))
     for sentence in machine["advice"] or ["nothing"]:
-        console.print(terminal.Prose(f"- {sentence}"))
+        console.print(terminal.plain(f"- {sentence}"))
 
 
 def _hardware_lines(machine: Machine) -> Iterator[tuple[str, str]]:

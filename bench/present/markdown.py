@@ -25,7 +25,6 @@ from bench.present import (
 from bench.present.caveats import caveats
 from bench.present.cell_columns import Row
 from bench.present.columns import Table
-from bench.present.predicted_curves import Projected
 from bench.present.print_plots import Figures, PrintedChart
 from bench.records import numbers, printable
 from bench.records.cells import subject_of
@@ -44,7 +43,7 @@ REASON = 120
 
 
 def content(
-    found: Tables, manifest: Manifest, drawn: Figures, projected: Projected | None = None
+    found: Tables, manifest: Manifest, drawn: Figures, projected: str = ""
 ) -> dict[str, Any]:
     """Return everything that the template shows of a run, by the names it uses."""
     noted = caveats(found, manifest)
@@ -145,8 +144,7 @@ def _general(
         run_tables.largest(largest),
         cell_columns.energy([cell for cell in cells.values() if cell["subject"] == subject]),
     ]
-    verdicts = macros().verdicts(map(sentences.Summary, blocks), sentences.listing)
-    return [verdicts, *map(macros().section, filter(None, tables))]
+    return [macros().section(table) for table in tables if table]
 
 
 def _of_block(

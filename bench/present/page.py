@@ -14,7 +14,6 @@ from bench.present import page_data, placing_table, run_environment, run_tables,
 from bench.present.caveats import caveats
 from bench.present.charts import CHARTS
 from bench.present.plots import vega_plot
-from bench.present.predicted_curves import Projected
 from bench.present.rendering import reading_guide, render, stylesheet
 from bench.records import numbers
 from bench.records.rows import Manifest
@@ -32,20 +31,17 @@ FIRST = 8
 """Number of blocks shown at first for a workload with its options; the others are folded."""
 
 
-def html(found: Tables, manifest: Manifest, projected: Projected | None = None) -> str:
-    """Return the page of a run, with the predicted curves if it has any."""
+def html(found: Tables, manifest: Manifest, projected: str = "") -> str:
+    """Return the page of a run; `projected` is the path of its projection, if it has any."""
     page = content(found, manifest, projected)
     return render("page.html", WEB, markdown=False, page=page, charts=CHARTS)
 
 
-def content(
-    found: Tables, manifest: Manifest, projected: Projected | None = None
-) -> dict[str, Any]:
+def content(found: Tables, manifest: Manifest, projected: str = "") -> dict[str, Any]:
     """Return everything that the template shows, by the names it uses."""
     cells = found.rows
     ended = Counter(cell["status"] for cell in cells)
-    predicted = projected.charts if projected else []
-    data = page_data.build(found, manifest) | {"predicted": predicted}
+    data = page_data.build(found, manifest)
     subjects = sentences.by_subject(sentences.summaries(found))
     names = numbers.count(len(data["implementations"]), "implementation")
     situations = numbers.count(len(found.comparisons), "situation")

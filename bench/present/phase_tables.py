@@ -13,7 +13,6 @@ from bench.present.cell_columns import IMPLEMENTATION
 from bench.present.columns import Column, Table, between, formatted, missing
 from bench.records import numbers
 from bench.records.arms import ABLATIONS, INPUT_WAYS
-from bench.records.rows import Manifest
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -141,16 +140,10 @@ def parted_losses(trainings: Iterable[Training]) -> str:
     )
 
 
-def unfinished_losses(trainings: Sequence[Training], found: Tables, manifest: Manifest) -> str:
-    """Name the requested curves that are missing or end early; empty if there are none."""
+def unfinished_losses(trainings: Sequence[Training], found: Tables) -> list[str]:
+    """Return the curves that are missing or end early, with the reasons."""
     known = {training.block.name for training in trainings}
     curves = ((t.block, c) for t in trainings for c in t.every)
-    missing = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
+    ended = [f"{block.name}/{one.arm}: {one.reason}" for block, one in curves if one.reason]
     lost = (block for block in found.comparisons if block.name not in known)
-    missing += [f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms]
-    if not missing or not manifest["config"].get("train_steps"):
-        return ""
-    return (
-        f"{numbers.count(len(missing), 'loss curve')} ended before the last step, for "
-        f"instance {missing[0]}. The times are not affected."
-    )
+    return [*ended, *(f"{block.name}/{arm}: {block.ended}" for block in lost for arm in block.arms)]

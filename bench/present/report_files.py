@@ -11,13 +11,12 @@ from bench.present import (
     page,
     phase_tables,
     placing_table,
-    predicted_curves,
     print_plots,
     run_environment,
 )
 from bench.present.explanation import baseline_pairs, causes_frame
 from bench.present.plots.drawing_process import drawing
-from bench.records import files, frames
+from bench.records import derived_files, files, frames
 from bench.records.rows import BlockRow
 from bench.records.store import Run
 
@@ -36,7 +35,7 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     directory = run.directory
     found = found or cell_table.build(run)
     drawn = print_plots.draw(found, every=all_plots, machine=run_environment.hardware(run.manifest))
-    predicted = predicted_curves.find(directory)
+    projected = derived_files.find_projection(directory)
     plots = directory / "plots"
     plots.mkdir(exist_ok=True)
     places = [(chart.plot, plots) for chart in drawn.charts]
@@ -46,9 +45,9 @@ def build(run: Run, found: Tables | None = None, *, all_plots: bool = False) -> 
     with drawing([*places, *([(picture, directory)] if picture else [])]):
         for name, frame in _frames(run, found).items():
             frames.write(frame, directory, name)
-        text = markdown.content(found, run.manifest, drawn, predicted)
+        text = markdown.content(found, run.manifest, drawn, projected)
         files.write(directory / "report.md", markdown.render(text))
-        files.write(directory / "report.html", page.html(found, run.manifest, predicted))
+        files.write(directory / "report.html", page.html(found, run.manifest, projected))
     return directory / "report.html"
 
 

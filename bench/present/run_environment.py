@@ -1,7 +1,5 @@
 """The environment of a run, as names and values, and in one line."""
 
-import math
-from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -97,25 +95,13 @@ def energy(found: Tables) -> str:
     known = [meter for meter in meters if not meter["reason"]]
     parts = []
     if known:
+        kinds = sorted({kind for meter in known for kind in meter["counted"]})
         longest = max(meter["period_s"] for meter in known)
-        counts = [Counter[str](meter["counted"]) for meter in known]
-        kinds = sorted({
-            " and ".join(numbers.count(count, kind) for kind, count in sorted(own.items()))
-            for own in counts
-        })  # fmt: skip
         parts.append(
-            f"of {' or '.join(kinds)}, each as a whole, with idle power and other programs; the "
-            f"counters advance every {numbers.si(longest, 's')}"
+            f"of whole {' and '.join(f'{kind}s' for kind in kinds)}, with idle power and other "
+            f"programs; the counters advance every {numbers.si(longest, 's')}, and turns that are "
+            "too short for them have no figure: a larger --seconds makes them longer"
         )
-        metered = {
-            name for name, own in found.meters.items() if not all(one["reason"] for one in own)
-        }
-        cells = (c for c in found.rows if c["status"] == "ok" and c["block"] in metered)
-        if unknown := sum(math.isnan(cell["joules_per_step"]) for cell in cells):
-            parts.append(
-                f"unknown for {numbers.count(unknown, 'cell')}, whose turns are too short to "
-                "meter: a larger --seconds makes them longer"
-            )
     if reasons:
         parts.append(f"{'elsewhere ' if known else ''}unknown: {'; '.join(reasons)}")
     return "; ".join(parts)

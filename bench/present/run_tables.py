@@ -110,18 +110,6 @@ def _refuted(row: MaxBatchRow) -> str:
     return f"{batches} {was} predicted to fit, but ran out of memory" if batches else ""
 
 
-_LARGEST = (
-    IMPLEMENTATION,
-    Column("mesh", "Mesh"),
-    Column("batch", "Largest", format="count",
-           value=lambda row: Figure(str(row["batch"] or row["status"]))),
-    Column("predicted_bytes", "Predicted", format="bytes"),
-    Column("peak_bytes", "Measured", format="bytes"),
-    Column("next_batch", "Too large", format="count"),
-)  # fmt: skip
-"""Columns of `largest` that fit on a terminal."""
-
-
 def largest_line(row: MaxBatchRow) -> str:
     """Return a line with the row's cell and its largest batch, or why there is none."""
     cell = "/".join((row["workload"], row["mesh"], row["options"], row["implementation"]))
@@ -132,12 +120,14 @@ def largest_line(row: MaxBatchRow) -> str:
 
 
 def show_largest(console: Console, rows: Sequence[MaxBatchRow]) -> None:
-    """Print a table of 80 columns for each workload with its options and limit."""
+    """Print a table for each workload with its options and limit."""
     for (workload, options, limit, source), own in groupby(
         rows, key=itemgetter("workload", "options", "limit_bytes", "limit_is")
     ):
         title = f"{workload}, {options}: {numbers.bytes_(limit)} per device, {source}"
-        terminal.show(console, Table(title, _LARGEST, list(own)))
+        table = largest(list(own))
+        columns = [column for column in table.columns if column.key != "limit_bytes"]
+        terminal.show(console, replace(table, title=title, columns=columns, facts=()))
 
 
 def losses(trainings: Sequence[Training]) -> Table:
@@ -233,11 +223,7 @@ def facts(block: Comparison, manifest: Manifest) -> Iterator[str]:
     *others, last = block.span_steps
     spans = " or ".join([*map(str, others), numbers.count(last, "step")])
     yield f"Measured in {rounds} of {spans}, in {launches}."
-    if 1 in block.span_steps:
-        yield "In spans of one step, the step time is a latency: the clock stops after every step."
     yield from _disturbances(block)
-    if block.oversubscribed:
-        yield "There are more devices than cores, so this does not measure scaling."
 
 
 def _known(block: Comparison, figure: str) -> list[float]:
@@ -248,8 +234,6 @@ def _disturbances(block: Comparison) -> Iterator[str]:
     if moving := {name: effect for name, effect in block.drifts.items() if effect.sure}:
         parts = [f"{name} {numbers.percent(effect.size)}" for name, effect in moving.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."
-    elif block.drifts:
-        yield "Ratios are steady within launches."
     if block.conditions:
         host = block.conditions
         yield (

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Self
@@ -93,7 +93,7 @@ class Summary:
     @property
     def slower(self) -> str:
         """The tiers behind the leaders; empty if there is none."""
-        return "; ".join(_behind(self.comparison, some))
+        return "; ".join(_behind(self.comparison))
 
     @property
     def step(self) -> Figure:
@@ -117,15 +117,9 @@ class Summary:
         pair = pair_of(cells[slower], cells[faster], self.traces)
         return reason(slower, faster, *pair).main if pair and pair[1] > 1 else ""
 
-    @property
-    def floor(self) -> str:
-        """A 95 % bound on the difference between two copies of the baseline."""
-        width = self.comparison.floor_width
-        return numbers.MISSING if width is None else numbers.percent(width)
-
-    def text(self, names: Callable[[Sequence[str]], str] | None = None) -> str:
-        """Return everything that is sure; `names` lists implementations, by default like `some`."""
-        block, listed = self.comparison, names or some
+    def text(self) -> str:
+        """Return everything that is sure."""
+        block = self.comparison
         if not block.ranked:
             return f"Nothing has a time{self._endings and ': ' + self._endings}."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
@@ -135,12 +129,12 @@ class Summary:
         if not self.compared:
             alone = f"There is nothing to compare {self.first} with."
             return f"{'' if approximately else alone}{rest}".strip()
-        leaders, how = listed(block.standings.leaders), self._spread()
+        leaders, how = some(block.standings.leaders), self._spread()
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
-        return f"{'; '.join([lead, *_behind(block, listed)])}.{rest}"
+        return f"{'; '.join([lead, *_behind(block)])}.{rest}"
 
 
-def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterator[str]:
+def _behind(block: Comparison) -> Iterator[str]:
     ends, verb = block.standings.behind, " take"
     fastest = " the fastest" if len(block.standings.leaders) > 1 else ""
     for tier in block.standings.tiers:
@@ -149,11 +143,11 @@ def _behind(block: Comparison, names: Callable[[Sequence[str]], str]) -> Iterato
             # Leaders may be far apart, and the arm is surely behind one of them.
             far = max(ends[arm][1] for arm in rest)
             how = f"at most {bounds.percentage(far)}" if far < math.inf else "an unknown amount"
-            yield f"{names(rest)} {'is' if len(rest) == 1 else 'are'} behind, by {how}"
+            yield f"{some(rest)} {'is' if len(rest) == 1 else 'are'} behind, by {how}"
         if known:
             one = "s" if len(known) == 1 else ""
             span = min(ends[arm][0] for arm in known), max(ends[arm][1] for arm in known)
-            yield f"{names(known)}{verb and verb + one} {bounds.longer(*span, fastest)}"
+            yield f"{some(known)}{verb and verb + one} {bounds.longer(*span, fastest)}"
             verb = fastest = ""
 
 

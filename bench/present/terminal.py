@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich import progress
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
+from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -16,9 +15,6 @@ from bench.records.statuses import CHANGE_STYLES
 _LINES = 10
 """Lines that a counter prints where the display cannot be updated in place."""
 
-_GLUE = "\ue000"
-"""A character that is as wide as a space and occurs in no text."""
-
 
 def live(console: Console) -> bool:
     """Return whether the console's display can be updated in place.
@@ -28,31 +24,10 @@ def live(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
 
 
-def plain(text: str) -> Text:
+def plain(text: str, style: str = "") -> Text:
     """Return stored text with spaces for all unprintable characters but `numbers.NARROW`."""
-    return Text("".join(c if c.isprintable() or c == numbers.NARROW else " " for c in text))
-
-
-class Prose:
-    """Text that is wrapped between words, but not between a number and its unit."""
-
-    def __init__(self, text: str | Text, style: str = "") -> None:
-        self._text = plain(text) if isinstance(text, str) else text.copy()
-        self._text.stylize(style)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return the minimum and the maximum width of the text."""
-        return Measurement.get(console, options, self._text)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines."""
-        glued = self._text.copy()  # rich breaks lines at a no-break space too
-        glued.plain = glued.plain.replace(numbers.NARROW, _GLUE)
-        for line in glued.wrap(
-            console, options.max_width, overflow=options.overflow, no_wrap=options.no_wrap
-        ):
-            line.plain = line.plain.replace(_GLUE, numbers.NARROW)
-            yield line
+    kept = (c if c.isprintable() or c == numbers.NARROW else " " for c in text)
+    return Text("".join(kept), style)
 
 
 def table(
@@ -72,7 +47,7 @@ def table(
         show_header=header,
     )  # fmt: skip
     for row in rows:
-        shown.add_row(*(Prose(cell) if isinstance(cell, str) else cell for cell in row))
+        shown.add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in row))
     return shown
 
 
@@ -101,16 +76,16 @@ def show(console: Console, content: columns.Table, *, changes: bool = False) -> 
     last = ""
     for first, *others in content.body:
         name = f"{first.main}, {first.note}" if first.note else first.main
-        cells = [Prose("" if name == last else name)]
+        cells = [plain("" if name == last else name)]
         for figure in others:
             noted = f"{figure.main} ({figure.note})" if changes and figure.note else figure.main
             style = CHANGE_STYLES.get(noted.partition(" ")[0], "") if changes else ""
-            cells.append(Prose(noted, style))
+            cells.append(plain(noted, style))
         shown.add_row(*cells)
         last = name
     console.print(Text(f"\n{content.title}", style="bold"), shown)
     for sentence in (*content.facts, *content.remarks):
-        console.print(Prose(sentence, "dim"))
+        console.print(plain(sentence, "dim"))
 
 
 @contextmanager

@@ -166,7 +166,8 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         "Means over devices and over the traced steps of median length. The parts except the "
         "overlap add up to the step."
     )
-    remarks = [found.sentence for found in reasons(block, traces).values()]
+    # Of the others, the page and `explain` say that the traces do not show why.
+    remarks = [found.sentence for found in reasons(block, traces).values() if found.main]
     return Table("Where a step's time goes", columns, rows, [meaning], remarks)
 
 

@@ -193,16 +193,15 @@ def from_row(row: CellRow) -> Program | NoProgram:
     """
     cell = Cell.of(row)
     mesh = cell.block.mesh
-    communication, memory, cost = row.get("communication"), row.get("memory"), row.get("cost")
+    communication, memory = row.get("communication"), row.get("memory")
     flops = max(row.get("traced_flops") or 0.0, row.get("product_flops") or 0.0)
-    if communication is None or memory is None or cost is None or not flops:
+    if communication is None or memory is None or not flops:
         return NoProgram(cell, "its stored row lacks figures of the compiled step")
     if mesh.size > 1 and not communication:
         return NoProgram(cell, "its programs contain none of the communication between its devices")
     return Program(
         cell=cell,
         flops=flops / mesh.size,
-        accessed_bytes=cost["accessed_bytes"] / mesh.size,
         memory_bytes=memory["total_bytes"],
         state_bytes=memory["alias_bytes"] or memory["argument_bytes"],
         communication=communication,

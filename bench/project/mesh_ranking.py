@@ -128,7 +128,14 @@ def build(plan: Plan, folder: Path) -> Path:
     columns = (MESH, implementation, STEP, INTERVAL, MFU, BOUND, MEMORY)
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)
-    return write_pages(folder, "plan", plan=plan, table=table, rests=rests)
+    left_out = [
+        f"{len(cells)} {what}: {reason}"
+        for what, reasons in (("left out", plan.refused), ("not supported", plan.unsupported))
+        for reason, cells in reasons.items()
+    ]
+    return write_pages(
+        folder, "plan", title=plan.title, table=table, rests=rests, left_out=left_out
+    )
 
 
 def show(console: Console, plan: Plan) -> None:
@@ -149,4 +156,4 @@ def show(console: Console, plan: Plan) -> None:
         why = "not supported by the implementation; the page says why"
         notes.append(f"{unsupported} left out: {why}")
     for note in notes:
-        console.print(terminal.Prose(note, "dim"))
+        console.print(terminal.plain(note, "dim"))

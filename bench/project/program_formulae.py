@@ -151,7 +151,6 @@ class Formula:
         return replace(
             smallest,
             cell=cell,
-            accessed_bytes=None,
             **cast("Any", {name: figures[name] for name in _FIGURES}),
             communication=[grown(row) for row in smallest.communication],
             model_flops=smallest.model_flops * work,

@@ -1,6 +1,5 @@
 """A projection as a page, a Markdown file and tables on the terminal."""
 
-import json
 import shlex
 import shutil
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,6 @@ from bench.present import terminal
 from bench.present.charts import looks_of
 from bench.present.columns import missing
 from bench.present.plots.vega_plot import Plot, compose, time_and_share
-from bench.present.predicted_curves import PAGE
 from bench.present.rendering import write_pages
 from bench.project import prediction_tables as tables
 from bench.project.calibration import Trial
@@ -36,8 +34,6 @@ class Chart:
     """The curves of one step, one family of meshes and one batch on one kind of hardware."""
 
     title: str
-    spec: dict[str, Any]
-    """In Vega-Lite, with the colours of the report's page by their names."""
     plot: Plot
     """The printed chart."""
     points: list[Point]
@@ -64,7 +60,7 @@ def draw(projection: Projection) -> list[Chart]:
             shown = [point for point in known if point.fitting] or known
             spec = _spec(_lines(tried, shown), hardware, names)
             plot = compose(files.slug(title), spec, title, f"predicted for {hardware}")
-            drawn.append(Chart(title, spec, plot, points))
+            drawn.append(Chart(title, plot, points))
     return drawn
 
 
@@ -166,12 +162,10 @@ def build(
     plots.mkdir(parents=True)
     for chart in charts:
         chart.plot.write(plots)
-        stored = {"title": chart.title, "spec": chart.spec}  # for the run's report
-        files.write(plots / f"{chart.plot.slug}.json", json.dumps(stored, allow_nan=False))
     frames.write(pd.DataFrame([point.row() for point in projection.points]), folder, "predictions")
     page = write_pages(
         folder,
-        PAGE.stem,
+        derived_files.PROJECTION,
         projection=projection,
         here=tables.cross_validation(projection),
         missing=[f"{one.cell.name}: {one.reason}" for one in projection.missing],
@@ -191,12 +185,12 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
     """Print the error of this machine's calibration, then the fastest predictions."""
     for subject, calibrated in projection.here.items():
         console.print(Text(f"{subject}, on this machine", style="bold"))
-        console.print(terminal.Prose(tables.error(calibrated)))
+        console.print(terminal.plain(tables.error(calibrated)))
     for chart in charts:
         console.print(Text(f"\npredicted: {chart.title}", style="bold"))
         console.print(_fastest(chart))
         for line in tables.remarks(chart.points):
-            console.print(terminal.Prose(line, "dim"))
+            console.print(terminal.plain(line, "dim"))
 
 
 def _fastest(chart: Chart) -> Table:

@@ -123,7 +123,6 @@ class Published(Part):
         return Program(
             cell=Cell(block, self.step),
             flops=self.flops * self.tokens * (FORWARD[""] / FORWARD[remat]),
-            accessed_bytes=None,
             memory_bytes=state,
             state_bytes=state,
             communication=[*self._communication(mesh)],

@@ -194,8 +194,7 @@ class Prediction:
             "communication_s": sum(one.seconds for one in work.collectives),
             "hidden_s": self.hidden_s, "overhead_s": self.calibration.overhead_s,
             "memory_bytes": program.memory_bytes, "capacity_bytes": work.machine.memory_bytes,
-            "fits": self.fits, "flops": program.flops, "accessed_bytes": program.accessed_bytes,
-            "state_bytes": program.state_bytes,
+            "fits": self.fits, "flops": program.flops, "state_bytes": program.state_bytes,
             "collectives": json.dumps([asdict(one) for one in work.collectives]),
         }  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.records import files, largest_batches
 
 PROJECTION = "projection"
-"""Folder of the predictions for other hardware."""
+"""Folder of the predictions for other hardware, and name of the page in it."""
 SEALS = "checksums.json"
 """A file with the CRC-32 of all others in its folder, which belong together."""
 
@@ -41,6 +41,14 @@ def broken(folder: Path) -> dict[str, str]:
         return {}
     sums = files.unsealed((folder / SEALS).read_bytes())
     return {SEALS: files.CHANGED} if sums is None else differing(folder, sums)
+
+
+def find_projection(run_dir: Path) -> str:
+    """Return the path of a run's projection from its folder; empty if it is missing or damaged."""
+    page = f"{PROJECTION}/{PROJECTION}.html"
+    damaged = broken(run_dir / PROJECTION).keys()
+    known = (run_dir / page).is_file() and not damaged & {SEALS, f"{PROJECTION}.html"}
+    return page if known else ""
 
 
 def damage(folder: Path) -> list[str]:

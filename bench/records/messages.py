@@ -269,9 +269,6 @@ class CompiledFigures:
 
     flops: float
     """FLOPs of matrix products and convolutions, with every iteration of a loop counted."""
-    accessed_bytes: float | None
-    """XLA's count of bytes accessed: operands and results of every operation, with a loop's body
-    counted once. None in programs by formula; no prediction uses it."""
     memory_bytes: float
     """Arguments, outputs and temporaries, less donated buffers."""
     state_bytes: float

@@ -57,19 +57,6 @@ def bytes_(value: float | None) -> str:
     return f"{significant(value)}{NARROW}TiB"
 
 
-def seconds(value: float | None) -> str:
-    """Format the wall time of a phase: `0.12 s`, `5.10 s`, `4 min 10 s`, `2 h 5 min`."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    if value >= 7200:  # noqa: PLR2004
-        hours, rest = divmod(round(value / 60), 60)
-        return f"{hours}{NARROW}h {rest}{NARROW}min"
-    if value >= 120:  # noqa: PLR2004
-        minutes, rest = divmod(round(value), 60)
-        return f"{minutes}{NARROW}min {rest}{NARROW}s"
-    return f"{significant(value) if value >= 1 else _fixed(value, 2)}{NARROW}s"
-
-
 def clock(seconds: float) -> str:
     """Format a duration to the minute: `45 s`, `3 min`, `2 h 05 min`."""
     if round(seconds) < 60:  # noqa: PLR2004

@@ -56,5 +56,5 @@ def summarize_faults(results: FaultResults) -> str:
     failed = sum(not as_expected(row) for row in rows)
     parts = [f"{len(rows) - skipped - failed} ended as expected"]
     parts += [f"{failed} did not"] * bool(failed) + [f"{skipped} skipped"] * bool(skipped)
-    took = numbers.seconds(results["seconds"])
+    took = numbers.clock(results["seconds"])
     return f"{numbers.count(len(rows), 'fault')}: {', '.join(parts)}; in {took}"

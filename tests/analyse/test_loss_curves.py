@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,9 +12,10 @@ import pandas as pd
 import pytest
 import synthetic
 from pages import column
+from rich.console import Console
 
 from bench.analyse import cell_table, loss_curves
-from bench.present import caveats, page_data, phase_tables, report_files, run_tables
+from bench.present import caveats, closing_summary, page_data, report_files, run_tables
 from bench.records import store
 from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.rows import Manifest
@@ -39,7 +41,7 @@ def read(folder: Path, **changes: object) -> tuple[store.Run, Tables]:
 
 
 def unfinished(found: Tables, manifest: Manifest) -> str:
-    return phase_tables.unfinished_losses(loss_curves.find(found), found, manifest)
+    return caveats.caveats(found, manifest).get("Phases that failed", "")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,9 @@ def test_what_leaves_early_is_a_caveat_unless_the_reference_does_too(
     text = told["Loss curves diverge early"]
     assert text.startswith("2 cells diverged from the reference's losses within 40 steps")
     assert "drifts in mlp-base/data=1/b64/fp32 most, by 4.0e-4, where 3.0e-4 is allowed" in text
+    console = Console(file=io.StringIO(), width=1000)
+    closing_summary.print_summary(console, *stored)
+    assert text in console.file.getvalue()
     rough = read(tmp_path / "rough", drifts={**PLAN.drifts, IN_PARTS: 1e-5})
     late = read(tmp_path / "late", drifts={"drifts": 5e-6})
     for run, found in (rough, late):
@@ -97,7 +102,7 @@ def test_curves_that_end_early_or_are_missing_are_named(tmp_path: Path) -> None:
     assert drifts.largest == drifts.early == pytest.approx(10e-5)
     assert (right.largest, right.beyond) == (None, None)
     assert unfinished(found, run.manifest).startswith(
-        "2 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/drifts: "
+        "There is no whole loss curve of 2 cells, for instance mlp-base/data=2/b64/fp32/drifts: "
         "the loss of step 11 is nan."
     )
     assert "its worker ended before" in str(run_tables.losses([one]).rows)
@@ -120,13 +125,11 @@ def test_a_worker_that_ended_before_it_trained_is_a_caveat(tmp_path: Path) -> No
     run = store.load(directory)
     manifest = {**run.manifest, "config": {**run.manifest["config"], "checkpoints": ["sync"]}}
     told = caveats.caveats(cell_table.build(run), manifest)
-    reason = "the worker exited with code 3 during checkpoint. The times are not affected."
-    assert told["Unfinished loss curves"] == (
-        "3 loss curves ended before the last step, for instance mlp-base/data=2/b64/fp32/"
-        f"{run.cell_rows[0]['implementation']}: {reason}"
-    )
-    unsaved = told["Without a checkpoint"]
-    assert unsaved.startswith("There are no figures of checkpoints for 6 cells, for instance")
+    first = f"mlp-base/data=2/b64/fp32/{run.cell_rows[0]['implementation']}"
+    reason = "the worker exited with code 3 during checkpoint"
+    curves, _, checkpoints = told["Phases that failed"].partition(f"{first}: {reason}. ")
+    assert curves == "There is no whole loss curve of 3 cells, for instance "
+    assert checkpoints.startswith("There is no checkpoint of 6 cells, for instance ")
 
 
 def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
@@ -139,7 +142,7 @@ def test_without_a_reference_there_is_no_difference(tmp_path: Path) -> None:
     synthetic.rewrite(directory, "losses", change)
     run = store.load(directory)
     found = cell_table.build(run)
-    assert all(each.largest is None for one in loss_curves.find(found) for each in one.exact)
+    assert all(each.largest is None for one in loss_curves.find(found) for each in one.curves)
     assert "oom: no room" in unfinished(found, run.manifest)
     assert loss_curves.curves_frame(loss_curves.find(found))["difference"].isna().all()
     assert loss_curves.differences_frame(loss_curves.find(found))["largest_difference"].isna().all()

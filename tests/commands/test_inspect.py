@@ -66,9 +66,9 @@ def test_a_pipelines_stages_are_told_as_they_are_held():
 def test_it_is_drawn(found):
     text = shown(found)
     assert "Mesh data=2, model=2: device ids, model across" in text
-    sizes = "256\N{MULTIPLICATION SIGN}16"
-    assert f"tokens/table/embedding, {sizes}: devices that hold each shard" in text
-    assert "0 2" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("blocks/0/up/kernel"))
+    times = "\N{MULTIPLICATION SIGN}"
+    assert line.split()[1:5] == [f"16{times}64", "float32", f"1{times}2", "2"]
     assert "together" in text
 
 

@@ -29,14 +29,11 @@ from bench.analyse.same_programs import differences
 from bench.present import (
     charts,
     columns,
-    predicted_curves,
-    print_plots,
     program_sentences,
     rendering,
 )
 from bench.present import page as pages
 from bench.present.columns import formatted
-from bench.present.plots import vega_plot
 from bench.records import largest_batches as rows
 from bench.records import numbers, store
 from bench.records.paths import ROOT
@@ -144,8 +141,7 @@ def found(directory: Path) -> Tables:
 def write_page(directory: Path) -> str:
     """Write the page of a stored run, without what is printed, and return its address."""
     run = store.load(directory)
-    predicted = predicted_curves.find(directory)
-    html = pages.html(cell_table.build(run), run.manifest, predicted)
+    html = pages.html(cell_table.build(run), run.manifest)
     path = directory / "report.html"
     path.write_text(html, encoding="utf-8")
     return path.as_uri()
@@ -241,9 +237,9 @@ def mlp(browser: Browser, directory: Path) -> Iterator[Page]:
 
 
 def test_every_chart_is_drawn_and_nothing_is_fetched(whole: Opened) -> None:
-    for group in ("ratios", "scaling", "batches", "heatmap", "breakdown", "roofline", "losses"):
+    for group in ("ratios", "scaling", "batches", "breakdown", "roofline", "losses"):
         assert whole.marks(group) > 10, group
-    assert whole.page.locator("#one .chart svg").count() == 2
+    assert whole.page.locator("#one .chart svg").count() == 1
     assert len([url for url in whole.requests if not url.startswith("blob:")]) == 1
 
 
@@ -296,61 +292,13 @@ def test_controls_choose_what_charts_show(open_page) -> None:
     assert page.locator("#one h3").inner_text().startswith("mlp-base/")
 
 
-def test_predicted_curves_are_charts_of_the_page(browser: Browser, tmp_path: Path) -> None:
-    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2), rounds=6))
-    plots = directory / predicted_curves.PAGE.parent / "plots"
-    plots.mkdir(parents=True)
-    (directory / predicted_curves.PAGE).write_text("")
-    row = {"name": "pmap +1", "what": "predicted", "series": "", "predicted": True}
-    panels = [
-        vega_plot.spec_of("prediction", {
-            "title": title, "names": ["pmap +1"], "colours": ["var(--c3)"], "shapes": ["circle"],
-            "rows": [{**row, "x": x, "value": value / x, "low": value / x, "high": 2 * value / x}
-                     for x in (8, 16)],
-            "xs": [8, 16], "xScale": {"type": "log", "domain": [4, 32]},
-            "yScale": {"type": "log", "domain": [1e-3, 10]}, "yAxis": {"title": None},
-            "width": 200, "height": 200, "whats": ["predicted"],
-        })
-        for title, value in (("Step time", 0.08), ("Efficiency", 8))
-    ]  # fmt: skip
-    stored = {"title": "mlp <on> a chip", "spec": {"hconcat": panels}}
-    (plots / "a.json").write_text(json.dumps(stored))
-    opened = Opened(browser.new_page(), write_page(directory))
-    page, shown = opened.page, opened.page.locator("#predicted")
-    assert shown.locator("svg").count() == 0
-    shown.locator("summary").first.click()
-    shown.locator("svg").wait_for()
-    assert shown.locator("svg [stroke='var(--c3)']").count() > 2, "the page's colours"
-    assert shown.locator("h4").inner_text() == "Predicted: mlp <on> a chip"
-    shown.locator("figure summary").click()
-    texts = shown.locator("tbody tr").first.locator("th, td").all_inner_texts()
-    assert [text.replace(numbers.NARROW, " ").strip() for text in texts] == [
-        "pmap +1",
-        "predicted",
-        "8",
-        "10.0 ms",
-        "10.0 ms",
-        "20.0 ms",
-        "100 %",
-    ]
-    page.close()
-    assert opened.faults == []
-
-
 @pytest.mark.slow
 def test_choices_of_every_chart(open_page) -> None:
     opened = open_page()
-    logarithmic = opened.text("scaling")
-    opened.page.get_by_label("Axes").select_option("linear")
-    opened.settle()
-    assert opened.text("scaling") != logarithmic
     for group, label, option, shown in (
         ("scaling", "Curve", "Weak scaling, data=N, batch 64 a device", "Weak scaling"),
-        ("heatmap", "Figure", "Step time", "Heatmap: Step time"),
-        ("heatmap", "Figure", "Memory", "MiB"),
         ("breakdown", "Bars", "share of the step", "share of the traced step"),
         ("batches", "Along", "data=4", "data=4"),
-        ("losses", "Steps", "the first 40", "Largest difference from the reference so far"),
     ):
         opened.page.locator(f"#{group}").get_by_label(label, exact=True).select_option(option)
         opened.settle()
@@ -480,35 +428,6 @@ def test_no_difference_has_a_place_below_all_others(blank: Page) -> None:
     assert "clamp" not in run_script(blank, "lossAxis", [0, 1], {**title, "log": False})["yScale"]
 
 
-def test_panels_of_heatmaps_are_ordered_by_a_typical_block(blank: Page) -> None:
-    cells = [
-        {"name": name, "block": block, "step_s": step}
-        for block, steps in enumerate([(3, 1, 2), (30, 10, 20), (1, 9, 2)])
-        for name, step in zip("abc", steps, strict=True)
-    ]
-    assert run_script(blank, "typicalOrder", cells) == ["b", "c", "a"]
-
-
-def test_fields_of_a_heatmap_are_coloured_by_their_distance(mlp: Page) -> None:
-    items = mlp.evaluate(ITEMS, "heatmap")
-    fields = [item for item in items if item["type"] == "rect" and "depth" in item]
-    for item in fields:
-        if item["status"] != "ok":
-            assert item["fill"] == "transparent"
-        else:
-            assert item["fill"] == ("var(--c0)" if item["share"] < 0 else "var(--c1)")
-            assert item["fillOpacity"] == pytest.approx(0.55 * min(abs(item["share"]), 1))
-    assert max(item["fillOpacity"] for item in fields if item["status"] == "ok") == 0.55
-
-
-def test_colours_of_a_heatmap_diverge_around_what_is_neither_good_nor_bad(blank: Page) -> None:
-    shares = "(values, better) => values.map(shading(values, better))"
-    ratios = run_script(blank, shares, [1 / 1.5, 1, 1.5], "ratio")
-    assert ratios == pytest.approx([-1, 0, 1])
-    assert run_script(blank, shares, [1, 10, 100], "less") == pytest.approx([-1, -0.5, 0])
-    assert run_script(blank, shares, [1, 10, 100], "more") == pytest.approx([0, -0.5, -1])
-
-
 def test_looks_are_those_of_print(whole: Opened) -> None:
     """Colour, shape and dashes of an implementation are described once, for both."""
     data = json.loads(whole.page.locator("#data").text_content() or "")
@@ -543,12 +462,12 @@ def test_curves_that_agree_are_folded_until_they_are_opened(
     opened = Opened(browser.new_page(), write_page(directory))
     folded = opened.page.locator("#losses .drawn > details")
     assert "All curves agree with the reference" in opened.text("losses")
-    assert folded.get_by_label("Loss", exact=True).is_hidden()
+    assert folded.locator("figure").first.is_hidden()
     folded.locator("summary").first.click()
-    folded.get_by_label("Loss", exact=True).select_option("linear")
+    assert folded.locator("figure").first.is_visible()
+    opened.page.locator("#implementations label", has_text="python_loop").click()
     opened.settle()
-    assert folded.get_by_label("Loss", exact=True).input_value() == "linear"
-    assert folded.get_by_label("Loss", exact=True).is_visible(), "a choice leaves the fold open"
+    assert folded.locator("figure").first.is_visible(), "a choice leaves the fold open"
     opened.page.close()
     assert opened.faults == []
 
@@ -562,8 +481,9 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
     page.locator("#subject").select_option("mlp-base, fp32")
     page.locator("#mesh").select_option("data=2")
     page.locator("#implementations label", has_text="python_loop").click()
-    page.locator("#scaling").get_by_label("Axes").select_option("linear")
-    page.locator("#heatmap").get_by_label("Figure").select_option("step_s")
+    page.locator("#breakdown").get_by_label("Bars").select_option("share")
+    curve = "Weak scaling, data=N, batch 64 a device"
+    page.locator("#scaling").get_by_label("Curve").select_option(curve)
     page.get_by_label("Search in: All cells").fill("data=2 shard_map")
     table = page.locator("#all")
     table.get_by_label("Status, in: All cells").select_option("ok")
@@ -577,8 +497,9 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
         assert one.page.locator("#subject").input_value() == "mlp-base, fp32"
         assert one.page.locator("#mesh").input_value() == "data=2"
         assert not one.page.get_by_label("python_loop", exact=True).is_checked()
-        assert one.page.get_by_label("Axes", exact=True).input_value() == "linear"
-        assert one.page.get_by_label("Figure", exact=True).input_value() == "step_s"
+        assert one.page.get_by_label("Bars", exact=True).input_value() == "share"
+        assert one.page.locator("#scaling").inner_text() == page.locator("#scaling").inner_text()
+        assert curve in one.page.locator("#choose-curve option:checked").inner_text()
         assert one.page.get_by_label("Search in: All cells").input_value() == "data=2 shard_map"
         assert one.page.locator("#all th[aria-sort=descending]").inner_text().startswith("Step")
     for group in ("all", "one"):
@@ -590,19 +511,21 @@ def test_the_address_leads_back_to_what_was_chosen(open_page) -> None:
 def test_a_field_of_the_matrix_keeps_all_other_choices_and_back_returns(open_page) -> None:
     page = open_page().page
     before = page.locator("#subject").input_value()
-    page.locator("#heatmap").get_by_label("Figure").select_option("step_s")
+    search = page.get_by_label("Search in: All cells")
+    search.fill("data")
+    page.wait_for_url(lambda url: "q=data" in url)
     field = page.locator(".behind td a").last
     title, cell = field.get_attribute("title"), field.get_attribute("href")
     field.click()
     page.wait_for_url(lambda url: "#cell?" in url)
-    assert "metric=step_s" in page.url
+    assert "q=data" in page.url
     name = page.locator("#one h3").inner_text()
     assert quote(name, safe="") in cell.replace("%2F", "%2F")
     assert page.locator(".behind td a").last.get_attribute("title") == title
     page.go_back()
     page.wait_for_url(lambda url: "#cell?" not in url)
     assert page.locator("#subject").input_value() == before
-    assert page.get_by_label("Figure", exact=True).input_value() == "step_s"
+    assert search.input_value() == "data"
 
 
 def test_back_returns_to_a_page_that_was_opened_without_a_fragment(open_page) -> None:
@@ -637,25 +560,6 @@ def test_a_row_of_all_cells_is_low_however_long_its_texts_are(browser: Browser, 
 
 
 @pytest.mark.slow
-def test_columns_of_all_cells_are_chosen_and_kept_in_the_address(open_page) -> None:
-    page = open_page("#cells").page
-    headings, boxes = page.locator("#all thead"), page.locator("#columns")
-    assert "Throughput" in headings.inner_text()
-    assert "Temporaries" not in headings.inner_text()
-    page.locator(".columns summary").press("Enter")
-    boxes.get_by_label("Throughput").press("Space")
-    boxes.get_by_label("Temporaries").check()
-    page.reload()
-    page.locator("body[data-drawn=all]").wait_for()
-    assert "Throughput" not in headings.inner_text()
-    assert "Temporaries" in headings.inner_text()
-    page.locator(".columns summary").click()
-    assert not boxes.get_by_label("Throughput").is_checked()
-    cells = page.locator("#all tbody tr").first.locator("th, td").count()
-    assert cells == headings.locator("th").count()
-
-
-@pytest.mark.slow
 def test_a_choice_does_not_move_the_page(open_page) -> None:
     opened = open_page("#breakdown")
     top = "document.querySelector('#breakdown').getBoundingClientRect().top"
@@ -684,7 +588,7 @@ def test_a_table_behind_a_chart_stays_open_when_the_chart_is_drawn_again(open_pa
 @pytest.mark.slow
 def test_the_reader_may_scroll_before_a_choice_is_drawn(open_page) -> None:
     opened = open_page()
-    opened.page.locator("#heatmap").scroll_into_view_if_needed()
+    opened.page.locator("#breakdown").scroll_into_view_if_needed()
     opened.settle()
     began, went = opened.page.evaluate(
         """() => {
@@ -720,29 +624,26 @@ def test_a_section_in_the_address_keeps_choices(open_page) -> None:
     assert opened.page.locator("#mesh").input_value() == "data=2"
 
 
-def test_a_field_of_the_heatmap_leads_to_its_cell(open_page) -> None:
-    from playwright.sync_api import expect  # noqa: PLC0415 - only where there is a browser
+MARK = """name => [...document.querySelectorAll("#ratios .chart svg path")].find(
+  ({ __data__: item }) => item.mark.marktype === "symbol" && item.datum.name === name)"""
+"""The first mark of an implementation in the charts of ratios."""
 
-    opened = open_page("#heatmap?subject=mlp-base%2C+fp32")
-    page = opened.page
-    field = page.locator("#heatmap svg text", has_text=re.compile(r"^1\.03")).first
-    field.hover()
-    peek = page.locator("#peek")
-    expect(peek).to_contain_text("nnx_jit_cached")
-    assert "more time than jit_spmd" in peek.inner_text(), "the explanation"
-    assert "nnx_jit_cached" in page.locator(".tip").inner_text()
-    field.click()
-    # Kept: on the way to the panel, the pointer crosses other fields.
-    page.locator("#heatmap svg text", has_text=re.compile(r"^0\.9")).last.hover()
-    assert "nnx_jit_cached" in peek.inner_text()
-    link = peek.get_by_role("link", name="its trace")
-    assert link.get_attribute("href").startswith("http://localhost:6006/?run=")
-    assert page.locator("#one h3").inner_text().endswith("/nnx_jit_cached")
-    assert "cell=mlp-base" in page.url
+
+def test_a_mark_of_a_chart_leads_to_its_cell(open_page) -> None:
+    page = open_page("#ratios?subject=mlp-base%2C+fp32").page
     before = page.url
-    peek.get_by_role("link", name="all about this cell").click()
-    page.wait_for_url(lambda url: url.startswith(before.partition("#")[0] + "#cell?"))
+    mark = page.evaluate_handle(MARK, "nnx_jit_cached").as_element()
+    mark.hover()
+    tip = page.locator(".tip")
+    tip.wait_for()
+    assert tip.inner_text().startswith("nnx_jit_cached")
+    mark.click()
+    page.wait_for_url(lambda url: "#cell?" in url)
     assert page.evaluate("document.activeElement.textContent").endswith("/nnx_jit_cached")
+    one = page.locator("#one")
+    assert "more time than jit_spmd" in one.inner_text(), "the explanation"
+    link = one.get_by_role("link", name="its trace")
+    assert link.get_attribute("href").startswith("http://localhost:6006/?run=")
     page.go_back()
     page.wait_for_url(before)
 
@@ -845,22 +746,6 @@ def test_what_was_never_timed_together_is_told_apart_by_the_noise_floor(blank: P
     assert limits == [100, 1000, 1024, 23 * 2**20, 80 * 2**30]
 
 
-def test_one_batch_has_the_matrix_and_no_second_chart(browser: Browser, tmp_path: Path) -> None:
-    directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2), rounds=6))
-    opened = Opened(browser.new_page(), write_page(directory))
-    page = opened.page
-    assert page.locator("#heatmap .chart").count() == 0
-    printed = print_plots.draw(cell_table.build(store.load(directory))).charts
-    assert {"ratios", "scaling"} <= {chart.kind for chart in printed}
-    assert "heatmap" not in {chart.kind for chart in printed}
-    link = page.locator("#heatmap").get_by_role("link", name="Time behind the fastest")
-    assert page.locator(link.get_attribute("href")).locator("table.behind").is_visible()
-    page.emulate_media(media="print")
-    assert page.locator("#heatmap").is_hidden()
-    page.close()
-    assert opened.faults == []
-
-
 def test_a_race_of_functions_has_no_empty_charts(browser: Browser, tmp_path: Path) -> None:
     """They would advise options of a run, which a program that calls lockstep.compare lacks."""
     directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1,), ratios={"a": 1.0, "b": 1.5}))
@@ -899,7 +784,7 @@ def test_a_cell_tells_everything(mlp: Page, found: Tables) -> None:
     cell = found.cells.set_index("cell").loc[CELL]
     assert numbers.si(cell["step_s"], "s") in text
     assert numbers.ratio(cell["ratio_low"]) in text
-    assert "--implementations jit_spmd nnx_jit_cached" in text
+    assert f"/jit_spmd or {CELL}" in text, "the command that measures it again"
     assert "elementwise operations in the update" in text, "causes"
     assert "Noise floor (A/A twin)" in text
     one.locator("details summary").first.click()
@@ -932,7 +817,6 @@ def test_cells_are_sorted_filtered_searched_and_downloaded(open_page, tmp_path: 
     with path.open(newline="") as file:
         stored = list(csv.DictReader(file))
     assert [float(row["step_s"]) for row in stored] == pytest.approx(values[::-1], rel=1e-2)
-    assert all("--baseline jit_spmd" in row["again"] for row in stored)
     assert {row["traced_over_model"] for row in stored} == {"1"}, "as the model's"
 
 
@@ -1028,22 +912,17 @@ VALUES = [0, 1e-13, 4.4e-7, 9.996e-4, 0.00123, 0.5, 0.999, 0.9996, 1, 1.2345, 9.
           123456789.0, 3.3e15, 4e21]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["si", "bytes", "seconds", "percent", "excess", "ratio", "scientific"]
-)
+@pytest.mark.parametrize("name", ["si", "bytes", "percent", "excess", "ratio", "scientific"])
 def test_numbers_are_written_as_elsewhere(blank: Page, name: str) -> None:
     ours = {
         "si": lambda value: numbers.si(value, "s"),
         "bytes": numbers.bytes_,
-        "seconds": numbers.seconds,
         "percent": numbers.percent,
         "excess": columns.excess,
         "ratio": numbers.ratio,
         "scientific": numbers.scientific,
     }[name]
-    values = (
-        VALUES if name in {"si", "bytes", "seconds"} else [*VALUES, *(-v for v in VALUES[3:12])]
-    )
+    values = VALUES if name in {"si", "bytes"} else [*VALUES, *(-v for v in VALUES[3:12])]
     if name != "si":
         values = [value for value in values if abs(value) < 1e7]
     if name == "bytes":
@@ -1101,12 +980,12 @@ def test_keyboard_alone_reaches_controls(open_page) -> None:
     page.locator("#all").get_by_role("button", name="Implementation").focus()
     page.keyboard.press("Enter")
     assert page.locator("#all th[aria-sort=ascending]").count() == 1
-    axes = page.locator("#scaling select#choose-axes")
-    axes.focus()
+    bars = page.locator("#breakdown select#choose-bars")
+    bars.focus()
     page.keyboard.press("ArrowDown")
     opened.settle()
-    assert axes.input_value() == "linear"
-    assert axes.evaluate("one => one === document.activeElement"), "redrawing keeps the focus"
+    assert bars.input_value() == "share"
+    assert bars.evaluate("one => one === document.activeElement"), "redrawing keeps the focus"
 
 
 @pytest.mark.parametrize("width", [360, *slow(390)])
@@ -1408,7 +1287,6 @@ def test_who_waits_for_whom_is_told(open_page, found: Tables) -> None:
         f"waited {longest} for device 3",
     ):
         assert text in tip.inner_text()
-    assert page.locator("#step .held rect").count() == 4, "all that meet are marked"
     page.locator("#step details summary").click()
     rows = page.locator("#step tbody tr")
     assert "optax/_src/transform.py:283" in rows.nth(3).inner_text()
@@ -1451,21 +1329,11 @@ def test_prints_what_was_not_scrolled_to(open_page, tmp_path: Path) -> None:
     opened.page.emulate_media(media="print", color_scheme="dark")
     paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == "rgb(255, 255, 255)"
-    assert opened.page.locator("#all .tools").is_hidden()
+    assert opened.page.locator("#all").is_hidden(), "it is wider than paper"
+    assert opened.page.locator("#ratios .tools").first.is_hidden()
     legend = opened.page.locator("#implementations label:visible").all_inner_texts()
     assert "jit_spmd" in legend
     assert "python_loop" not in legend
-    every = json.loads(opened.page.locator("#data").text_content())["cells"]["columns"]
-    shown = opened.page.locator("#all tbody tr").first.inner_text()
-    named = (
-        opened.page.locator("#all tbody tr")
-        .first.locator("td")
-        .evaluate_all("all => all.map(one => getComputedStyle(one, '::before').content)")
-    )
-    assert [column["title"] for column in every if column.get("only") != "cell"][1:] == [
-        text.strip('"').removesuffix(": ") for text in named
-    ]
-    assert "data=" in shown
     assert opened.marks("breakdown") > 10
     assert len(opened.page.pdf()) > 50_000
 

@@ -14,8 +14,7 @@ from rich.console import Console
 from bench.analyse import cell_table
 from bench.present import closing_summary
 from bench.present.closing_summary import print_summary
-from bench.present.terminal import Prose, table
-from bench.records import numbers, store
+from bench.records import store
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.paths import PROGRAM, ROOT
@@ -198,12 +197,3 @@ def test_of_many_subjects_some_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(closing_summary, "MOST", 1)
     lines = closing_lines(synthetic.write(tmp_path, RUNS["several processes"]))
     assert "and 1 more workloads or options in the report" in lines
-
-
-def test_a_number_and_its_unit_stay_on_a_line():
-    text = f"nothing is 3.9{numbers.NARROW}% faster, or 5.2{numbers.NARROW}ms"
-    for width in range(12, 40):
-        shown = io.StringIO()
-        Console(file=shown, width=width).print(Prose(text), table("", rows=[(text,)]))
-        for unit in ("3.9{}%", "5.2{}ms"):
-            assert shown.getvalue().count(unit.format(numbers.NARROW)) == 2, width

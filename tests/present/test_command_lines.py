@@ -1,28 +1,41 @@
-"""The command that measures a cell again plans that very cell."""
+"""The command that measures a cell again selects that very cell, in a run of the same plan."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from dataclasses import replace
 
 import pytest
 import synthetic
 
 from bench.analyse import cell_table
-from bench.plan.options import add_options, read_options
+from bench.plan.selection import selector
 from bench.present import cell_columns, command_lines, markdown, page, print_plots
 from bench.records import paths, store
-from bench.records.cells import StepOptions
 
 
-def read(command: str):
-    """The options that a command line of `nox -s bench` asks for."""
-    words = shlex.split(command)
-    assert words[:4] == ["nox", "-s", "bench", "--"]
-    parser = argparse.ArgumentParser()
-    add_options(parser.add_argument)
-    return read_options(parser.parse_args(words[4:]))
+def again(run: store.Run) -> dict[str, list[str]]:
+    """The words of the command that measures each cell again, after the program's name."""
+    (column,) = (column for column in cell_columns.COLUMNS if column.key == "again")
+    cells = cell_columns.rows(cell_table.build(run), run.manifest)
+    commands = {name: str(column.of(cell)) for name, cell in cells.items()}
+    start = f"{paths.PROGRAM} "
+    assert all(command.startswith(start) for command in commands.values())
+    return {name: shlex.split(command.removeprefix(start)) for name, command in commands.items()}
+
+
+def test_a_cell_is_measured_again_beside_its_baseline_with_all_options_of_its_run(tmp_path) -> None:
+    ratios = {"jit_spmd": 1.0, "mine": 1.2, "hangs": 1.4}
+    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(1, 2, 16), ratios=ratios)))
+    typed = ["run", "--implementation-path", "../my steps/mine.py", "--profile-steps", "2"]
+    run.manifest["argv"] = [*typed, "--run", "first", "-k", "jit_spmd or mine"]
+    commands = again(run)
+    assert commands
+    for name, words in commands.items():
+        *same, option, expression = words
+        assert (same, option) == (typed, "-k")
+        chosen = {cell for cell in commands if selector(expression)(cell)}
+        block = name.rpartition("/")[0]
+        assert chosen == {name, f"{block}/jit_spmd"}
 
 
 @pytest.mark.parametrize(
@@ -35,77 +48,26 @@ def read(command: str):
         "fp32,processes=2",
     ],
 )
-def test_the_command_of_a_block_asks_for_that_block(tmp_path, options) -> None:
-    plan = synthetic.Plan(devices=(4,), batches=("weak",))
-    run = store.load(synthetic.write(tmp_path, plan))
-    run.manifest["config"] |= {
-        "launches": 3,
-        "rounds": 64,
-        "seconds": 0.5,
-        "profile_steps": 5,
-        "inputs": ["loaded", "prefetched"],
-        "ablations": ["local"],
-        "checkpoints": ["async"],
-        "train_steps": 20,
-        "options": {
-            "devices": "16",
-            "profile_steps": "2",
-            "variant": ["lhs=XLA_FLAGS=--xla_a --xla_b", "other=NCCL_ALGO=Ring"],
-            "workload_path": ["../my models/mine.py"],
-        },
-    }
-    (comparison,) = cell_table.build(run).comparisons
-    asked = StepOptions.parse(options)
-    block = replace(comparison, block=replace(comparison.block, options=asked))
-    found = read(command_lines.of_cells(block, run.manifest, ["jit_spmd", "pmap"]))
-    assert found.workloads == ("mlp-base",)
-    assert found.meshes == ("data=4",)
-    assert (found.batch_sizes, found.scaling) == (("256",), "strong")
-    assert found.devices == "16", "without it, more than 8 devices would be refused"
-    assert found.precision == (asked.precision,)
-    assert found.microbatches == ((str(asked.microbatches),) if asked.microbatches > 1 else ())
-    assert (found.input, found.checkpoint) == (("loaded", "prefetched"), ("async",))
-    assert found.train_steps == "20"
-    assert found.ablate
-    assert found.processes == (("2",) if asked.processes > 1 else ())
-    assert found.scan_layers == (("yes",) if asked.scan_layers else ())
-    assert found.remat == ((asked.remat,) if asked.remat else ())
-    assert found.clip_norm == (None if asked.clip_norm is None else "0.5")
-    assert found.variant == (("lhs=XLA_FLAGS=--xla_a --xla_b",) if asked.variant else ())
-    assert found.workload_path == ("../my models/mine.py",)
-    assert (found.launches, found.rounds, found.seconds) == ("3", "64", "0.5")
-    assert found.implementations == ("jit_spmd", "pmap")
-    assert found.baseline == "jit_spmd"
-    assert found.margin == "2"
-    assert found.profile
-    assert found.profile_steps == "2"
+def test_the_names_of_cells_with_options_are_expressions(tmp_path, options) -> None:
+    manifest = store.load(synthetic.write(tmp_path, synthetic.Plan())).manifest
+    names = [f"gpt2-nano/data=2,fsdp=2/b8/{options}/{name}" for name in ("jit_spmd", "pmap")]
+    *_, expression = shlex.split(command_lines.of_cells(manifest, names))
+    chosen = selector(expression)
+    assert all(map(chosen, names))
+    assert not chosen(names[0].replace("b8", "b16"))
+    assert not chosen(names[0].replace("jit_spmd", "fsdp_spmd"))
 
 
 def test_an_arm_under_another_version_is_measured_again_with_its_variant(tmp_path) -> None:
     ratios = {"jit_spmd": 1.0, "jit_spmd@old": 1.2}
     run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), ratios=ratios)))
-    variants = ["old=jax==0.10.2", "ring=NCCL_ALGO=Ring"]
-    run.manifest["config"]["options"] = {"variant": variants}
-    cells = cell_columns.rows(cell_table.build(run), run.manifest)
-    (old,) = (cell for cell in cells.values() if cell["implementation"] == "jit_spmd@old")
-    (again,) = (column for column in cell_columns.COLUMNS if column.key == "again")
-    asked = read(str(again.of(old)))
-    assert asked.variant == ("old=jax==0.10.2",)
-    assert asked.devices is None
-    assert asked.implementations == ("jit_spmd",)
-
-
-def test_a_cell_is_measured_again_without_the_other_files_of_its_run(tmp_path) -> None:
-    ratios = {"jit_spmd": 1.0, "mine": 1.2, "hangs": 1.4}
-    run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), ratios=ratios)))
-    files = ["../my steps/mine.py", "../my steps/hangs.py"]
-    run.manifest["config"]["options"] = {"implementation_path": files}
-    cells = cell_columns.rows(cell_table.build(run), run.manifest)
-    (again,) = (column for column in cell_columns.COLUMNS if column.key == "again")
-    asked = {cell["implementation"]: read(str(again.of(cell))) for cell in cells.values()}
-    assert asked["mine"].implementation_path == ("../my steps/mine.py",)
-    assert asked["mine"].implementations == ("jit_spmd", "mine")
-    assert asked["jit_spmd"].implementation_path == ()
+    run.manifest["argv"] = ["run", "--variant", "old=jax==0.10.2"]
+    commands = again(run)
+    (old,) = (name for name in commands if name.endswith("@old"))
+    assert commands[old] == [
+        "run", "--variant", "old=jax==0.10.2", "-k", old.removesuffix("@old"),
+    ]  # fmt: skip
+    assert selector(commands[old][-1])(old)
 
 
 def test_no_command_of_an_installed_package_needs_nox(tmp_path, monkeypatch) -> None:
@@ -113,7 +75,6 @@ def test_no_command_of_an_installed_package_needs_nox(tmp_path, monkeypatch) -> 
     run = store.load(synthetic.write(tmp_path, synthetic.Plan(devices=(2,), traced=True)))
     found = cell_table.build(run)
     html = page.html(found, run.manifest)
-    assert "lockstep run --workloads mlp-base" in html
     text = markdown.render(markdown.content(found, run.manifest, print_plots.draw(found)))
     assert "`lockstep tensorboard` serves them" in text
     assert "nox -s" not in html + text

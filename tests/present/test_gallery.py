@@ -95,7 +95,7 @@ def test_a_run_is_published_and_listed(checkout):
     assert f'<a href="{NAME}/report.html">{broken}</a>' in html
     for text in (markdown, html):
         assert "shard_map_psum is fastest; " in text
-        assert "Cells: 2 ok, 1 crashed." in text
+        assert "3 cells: 2 ok, 1 crashed." in text
         assert "2 cores of An eight-core processor" in text
         assert "jax 0.10.2" in text
         assert "scratch" not in text
@@ -231,13 +231,11 @@ def test_several_devices_are_counted():
     assert published_run.hardware_name({**manifest, "device_count": 8}) == "8-tpu-v5-lite"
 
 
-def test_outside_of_git_every_run_counts_once(tmp_path, monkeypatch, quick_report):
+def test_outside_of_git_every_run_counts(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     synthetic.write(tmp_path, PLAN, "one")
     (tmp_path / "notes").mkdir()
     assert [entry.folder for entry in index.find(tmp_path)] == ["one"]
-    published = published_run.publish(store.load(tmp_path / "one"), tmp_path)
-    assert [entry.folder for entry in index.find(tmp_path)] == [published.name], "they are one run"
 
 
 def test_runs_that_started_in_the_same_second_are_not_one(tmp_path, monkeypatch, quick_report):
@@ -296,11 +294,8 @@ def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_p
         synthetic.rewrite(synthetic.write(tmp_path, plan, name), "manifest", start)
     found = index.find(tmp_path)
     assert [entry.folder for entry in found] == ["largest", "next", "middle", "newest"]
-    facts = found[-1].facts
-    assert [fact.partition(":")[0] for fact in facts][:2] == ["Cells", "Against the baselines"]
-    assert facts[-1].startswith("Commit: ")
-    assert facts[-1].endswith("with uncommitted changes")
-    assert not any(fact.startswith("Commit: ") for fact in found[0].facts)
+    assert found[-1].facts[-1] == "The working tree had uncommitted changes."
+    assert not any("uncommitted" in fact for one in found[:-1] for fact in one.facts)
 
 
 def published_daily(folder, days, upgraded, started="2026-10-{:02}T09:00:00+00:00"):
@@ -329,12 +324,9 @@ def test_histories_show_what_changed_and_with_what(tmp_path, monkeypatch):
         assert "pmap, data=2, batch 64: from 2026-10-07 09:00 UTC on, the ratio is 1.0" in text
         assert "times what it was. Changed with it: jax 0.11.0 to 0.12.0." in text
         assert "2026-10-01 to 2026-10-12" in text
-    assert page.count('<svg class="spark"') == 1, "the baseline has no ratio"
-    assert page.count("<circle") == 2, "the change, and the newest"
-    (bars,) = re.findall(f"[{history_tables.BARS}]{{2,}}", markdown)
-    assert len(bars) == 12
-    assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
-    assert "<svg" not in markdown
+        (bars,) = re.findall(f"[{history_tables.BARS}]{{2,}}", text)  # the baseline has no ratio
+        assert len(bars) == 12
+        assert max(bars[:6]) < min(bars[6:]), "the second half is slower"
 
 
 def test_a_change_between_runs_of_one_day_has_a_time(tmp_path, monkeypatch):
@@ -355,7 +347,7 @@ def test_few_runs_have_no_change_points(tmp_path, monkeypatch):
         assert f"at least {fewest} runs" in text
         assert "differs between runs" in text
     assert "Changed with it" not in page
-    assert page.count('<svg class="spark"') == 1
+    assert len(re.findall(f"[{history_tables.BARS}]{{2,}}", page)) == 1
 
 
 def test_self_tests_and_faults_have_sections_of_their_own(tmp_path, monkeypatch):

@@ -378,12 +378,11 @@ def test_tracing_that_failed_is_told(tmp_path: Path) -> None:
     built, run = small(tmp_path, ratios={"jit_spmd": 1.0, "slow": 1.5}, traced=True)
     run.manifest["config"]["profile_steps"] = 5
     titles = caveats.caveats(built, run.manifest)
-    assert "Not traced" not in titles
+    assert "Phases that failed" not in titles
     del built.traces["mlp-base/data=2/b64/fp32/slow"]
     told = caveats.caveats(built, run.manifest)
-    assert (
-        "Tracing failed for 1 cell, for instance mlp-base/data=2/b64/fp32/slow"
-        in told["Not traced"]
+    assert told["Phases that failed"] == (
+        "There is no trace of 1 cell, for instance mlp-base/data=2/b64/fp32/slow."
     )
 
 
@@ -400,7 +399,6 @@ def test_of_many_leaders_some_are_named(tmp_path: Path) -> None:
     assert re.match(
         r"\w+, \w+, \w+ and 6 more lead: within \d+\.\d\s% of one another", summary.text()
     )
-    assert all(name in summary.text(sentences.listing) for name in ratios)
 
 
 def test_what_a_step_communicates_is_shown(tmp_path: Path) -> None:
@@ -436,7 +434,6 @@ def test_too_few_rounds_have_no_bound_and_no_floor(tmp_path: Path) -> None:
         said
         == "jit_spmd has the best estimate on average, but there are too few rounds for a bound."
     )
-    assert summary.floor == numbers.MISSING
     assert sentences.decisions(built.rows) == "Against the baselines: 1 with too few rounds."
 
 
@@ -505,16 +502,6 @@ def test_a_winner_that_was_repeated_in_isolation_is_told(
     assert words in text
 
 
-def test_the_command_of_an_isolated_cell_isolates_it(tmp_path: Path) -> None:
-    run = store.load(synthetic.write(tmp_path, SMALL))
-    config = {**run.manifest["config"], "isolated": ["python_loop"]}
-    rows = cell_columns.rows(cell_table.build(run), {**run.manifest, "config": config}).values()
-    (column,) = [each for each in cell_columns.COLUMNS if each.key == "again"]
-    commands = {row["implementation"]: column.of(row) for row in rows}
-    assert commands["python_loop"].endswith(" python_loop --isolate python_loop")
-    assert "--isolate" not in commands["jit_spmd"]
-
-
 def test_a_report_says_which_attention_was_proved_against_which(tmp_path: Path) -> None:
     def mark(row) -> None:
         row["kernels"] = ["__cublas$gemm"]
@@ -549,9 +536,9 @@ def test_a_report_says_which_proofs_did_not_fit_on_a_device(tmp_path: Path) -> N
     run = store.load(directory)
     said = caveats.caveats(cell_table.build(run), run.manifest)
     assert said[title].startswith(
-        "The reference of mlp-base/data=2/b64/fp32/jit_spmd does not fit on one device. It was "
-        "computed in 8 parts of the batch, with its parameters sharded over 2 devices. In float64, "
-        "these were proved at a batch of 16. The steps of mlp-base/data=2/b64/fp32/"
+        "The reference of mlp-base/data=2/b64/fp32/jit_spmd does not fit on one device: it was "
+        "computed in parts of the batch, or with its parameters sharded. A smaller batch "
+        "served for the proof of mlp-base/data=2/b64/fp32/jit_spmd in float64. The steps of "
     )
     assert said[title].endswith(
         "do not fit in float64 at any batch: proved only in the timed dtypes."
@@ -602,7 +589,6 @@ def test_the_noise_floor_is_a_relative_difference(found: Tables) -> None:
     assert wide.floor_width > planted.high - 1
     share = numbers.percent(wide.floor_width)
     assert f"so up to {share}." in next(run_tables.facts(wide, synthetic.manifest(SMALL)))
-    assert sentences.Summary(wide).floor == share
 
 
 def test_strong_and_weak_curves(found: Tables) -> None:
@@ -744,10 +730,6 @@ def test_other_numbers() -> None:
         numbers.scientific(0.0): "0",
         numbers.percent(0.1234): "12.3 %",
         numbers.percent(-0.0042): "\N{MINUS SIGN}0.42 %",
-        numbers.seconds(250.0): "4 min 10 s",
-        numbers.seconds(7471.0): "2 h 5 min",
-        numbers.seconds(0.081): "0.08 s",
-        numbers.seconds(5.1): "5.10 s",
         numbers.percent(0.00001): "<0.01 %",
         numbers.percent(0.0): "0 %",
         numbers.range_si(0.00095, 0.00105, "s"): "0.950\N{EN DASH}1.05 ms",

@@ -37,7 +37,6 @@ def program(size, batch, model=2):
     return Program(
         cell=Cell(Block("gpt2", "nano", mesh, batch, StepOptions()), "own"),
         flops=6e6 * rows,
-        accessed_bytes=3e6 + 36e6 / size + 1e5 * rows,
         memory_bytes=1e6 + 12e6 / size + 5e4 * rows,
         state_bytes=1e6 + 12e6 / size,
         communication=[

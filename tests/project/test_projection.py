@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from bench.commands import exits
 from bench.commands.shared_options import load_run
 from bench.plan.option_values import BadInput
 from bench.plan.selection import selector
-from bench.present import predicted_curves as projections
 from bench.present import print_plots
 from bench.present import report_files as reports
 from bench.present.gallery.published_run import publish
@@ -40,7 +38,7 @@ from bench.project.compiled_programs import NoProgram, Program
 from bench.project.hardware import hardware
 from bench.project.program_formulae import Formula
 from bench.project.projection import Projection, chip_counts, project, targets
-from bench.records import store
+from bench.records import derived_files, store
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
 from bench.records.paths import ROOT
@@ -65,7 +63,7 @@ def compiled(cell: Cell, gradients: float = 0.1 * GB, memory: float = 1 * GB) ->
     ]  # fmt: skip
     flops = 1e13 * block.batch
     return Program(
-        cell=cell, flops=flops / block.mesh.size, accessed_bytes=0.0, memory_bytes=memory,
+        cell=cell, flops=flops / block.mesh.size, memory_bytes=memory,
         state_bytes=0.5 * GB, communication=rows, model_flops=flops, units=block.batch,
         unit="samples", bubble=0.0, read="compiled",
     )  # fmt: skip
@@ -364,27 +362,14 @@ def test_the_report_leads_to_the_projection_that_is_there(tmp_path, monkeypatch)
     monkeypatch.setattr(print_plots, "draw", lambda *_, **__: undrawn)
     directory = synthetic.write(tmp_path, replace(RUN, devices=(1, 2), rounds=2))
     run = store.load(directory)
+    page = "projection/projection.html"
     for there in (False, True):
         if there:
-            (directory / projections.PAGE.parent / "plots").mkdir(parents=True)
-            (directory / projections.PAGE).write_text("", "utf-8")
-            for number in range(projections.MOST + 1):
-                plot = directory / projections.PAGE.parent / "plots" / f"on-chip-{number}.json"
-                chart = {"title": f"curves <on> chip {number}", "spec": {"hconcat": [number]}}
-                plot.write_text(json.dumps(chart), "utf-8")
+            (directory / page).parent.mkdir()
+            (directory / page).write_text("", "utf-8")
         reports.build(run)
-        html, markdown = (
-            (directory / name).read_text("utf-8") for name in ("report.html", "report.md")
-        )
-        for text in (html, markdown):
-            assert (projections.PAGE.as_posix() in text) is there
-        data = json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
-        shown = projections.MOST * there
-        assert [one["spec"]["hconcat"] for one in data["predicted"]] == [[n] for n in range(shown)]
-        assert ("Predicted, not measured" in html) is there
-        assert ("The page of predicted curves has 1 more" in html) is there
-        image = r"![Predicted: curves &lt;on&gt; chip 1](projection/plots/on-chip-1.svg)"
-        assert (image in markdown) is there
+        for name in ("report.html", "report.md"):
+            assert (page in (directory / name).read_text("utf-8")) is there
 
 
 @pytest.mark.parametrize(
@@ -450,7 +435,7 @@ def test_the_command_prints_what_fits_80_columns(folder) -> None:
     assert done.exit_code == 0, done.output
     assert "predicted: mlp-base, bf16 on tpu-v5p: data=N" in done.output
     assert "zero1" not in done.output
-    path = (folder / projections.PAGE).as_posix()
+    path = (folder / "projection/projection.html").as_posix()
     *lines, last = done.output.splitlines()
     assert max(map(len, lines)) <= 80
     assert last.startswith(f"projection: {path}")
@@ -462,10 +447,9 @@ def test_a_projection_that_has_changed_is_named_and_not_shown(tmp_path, capsys) 
     run = synthetic.write(tmp_path, replace(RUN, devices=(1, 2), rounds=2))
     typed = ["project", str(run), "--hardware", "h100-sxm", "--chips", "8"]
     assert CliRunner().invoke(command_line.app, typed).exit_code == 0
-    whole = projections.find(run)
     load_run(str(run))
     assert not capsys.readouterr().err
-    for kind, left in {"csv": 1, "html": None, "svg": 0, "json": None, "parquet": 1}.items():
+    for kind in ("csv", "html", "svg", "json", "parquet"):
         (path, *_) = sorted((run / "projection").rglob(f"*.{kind}"))
         text = path.read_bytes()
         path.unlink()
@@ -475,12 +459,11 @@ def test_a_projection_that_has_changed_is_named_and_not_shown(tmp_path, capsys) 
         place = path.relative_to(run).as_posix()
         assert damage.startswith(f"{place}: ")
         assert f"set aside: {damage}" in capsys.readouterr().err
-        found = projections.find(run)
-        assert (found and len(found.charts)) == left, kind
+        assert bool(derived_files.find_projection(run)) is (kind not in ("html", "json")), kind
         with pytest.raises(store.StoreError, match=f"is damaged: {place}: "):
             publish(store.load(run), tmp_path)
         path.write_bytes(text)
-    assert projections.find(run) == whole
+    assert derived_files.find_projection(run) == "projection/projection.html"
 
 
 def test_public_results_alone_need_no_run() -> None:

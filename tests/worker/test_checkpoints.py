@@ -302,9 +302,9 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
     assert (found[1]["blocking_s"], found[1]["blocking_most_s"]) == (0.05, 0.06)
     assert (found[1]["step_before_s"], found[1]["step_during_s"]) == (0.002, 0.003)
     assert math.isnan(found[0]["step_before_s"])
-    caveat = caveats.caveats(content, store.read_manifest(directory))["Without a checkpoint"]
-    assert caveat.startswith("There are no figures of checkpoints for 1 cell")
-    assert "/pmap: no room" in caveat
+    caveat = caveats.caveats(content, store.read_manifest(directory))["Phases that failed"]
+    assert caveat.startswith("There is no checkpoint of 1 cell, for instance ")
+    assert caveat.endswith("/pmap: no room.")
     table = phase_tables.checkpoints(found)
     assert table is not None
     assert "The last state restored on each mesh was compared" in table.facts[0]

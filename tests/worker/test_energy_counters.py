@@ -269,20 +269,20 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
     other = chance + booked / (1 - booked) * (400 / 3 - 100) / 100
     assert cells["energy_ratio_error"]["hungry"] == pytest.approx(2 * math.hypot(expected, other))
     assert run_environment.energy(found) == (
-        "of 2 CPU packages, each as a whole, with idle power and other programs; the counters "
-        "advance every 1.00\N{NARROW NO-BREAK SPACE}ms"
+        "of whole CPU packages, with idle power and other programs; the counters advance every "
+        "1.00\N{NARROW NO-BREAK SPACE}ms, and turns that are too short for them have no figure: a "
+        "larger --seconds makes them longer"
     )
     report_files.build(run)
     text = (run.directory / "report.md").read_text()
     assert "### Energy" in text
-    assert "| Energy | of 2 CPU packages" in text
+    assert "| Energy | of whole CPU packages" in text
     assert pd.read_csv(run.directory / "samples.csv")["energy_joules"].max() == 400
 
 
 def test_turns_that_are_too_short_for_the_counter_have_no_figure(tmp_path):
     run, found = counted(tmp_path, 2.1)
     assert found.cells["joules_per_step"].isna().all()
-    assert "unknown for 2 cells, whose turns are too short" in run_environment.energy(found)
     assert not cell_columns.energy(list(cell_columns.rows(found, run.manifest).values()))
 
 

@@ -204,8 +204,8 @@ class FakeSpan(SpanRecord):
 
     other: ReferenceSteps | None = None
 
-    def stepped(self, **how):
-        assert how == {"apart": True}
+    def stepped(self, *, apart=False):
+        assert apart
         return self.other
 
 
@@ -217,7 +217,7 @@ def span(before, after, loss=1.0, drifts=None, other=None):
 
 def stepped(loss, value):
     end = HostState({"kernel": np.full(2, value, np.float32)}, (), {})
-    return ReferenceSteps(loss, end, [])
+    return ReferenceSteps(loss, end)
 
 
 def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0):

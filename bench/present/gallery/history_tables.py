@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
-from markupsafe import Markup
 
 from bench.analyse import change_points
 from bench.analyse.cell_history import RESOLVED, Change, History
@@ -27,23 +25,20 @@ ABOUT = (
 LEAST = 0.04
 """Least range of log ratios that a sparkline spans, so that noise does not look large."""
 
-WIDTH, HEIGHT = 120, 26
-"""Size of a sparkline in pixels."""
-
 BARS = "▁▂▃▄▅▆▇█"
-"""Values of a sparkline as text."""
+"""Values of a sparkline."""
 
 _HASH = re.compile(r"\b([0-9a-f]{9})[0-9a-f]{7,}\b")
 
 
-def tables(histories: Sequence[History], *, markdown: bool) -> list[Table]:
-    """Return a table for each workload and hardware, with sparklines as text or as SVG."""
+def tables(histories: Sequence[History]) -> list[Table]:
+    """Return a table for each workload and hardware."""
     newest = ((own, run_environment.chips(own.visits[-1].run.manifest)) for own in histories)
     groups = grouped((f"{own.block.subject}, {where}", own) for own, where in newest)
     columns = (
         Column("implementation", "Implementation", detail=lambda own: own.block.place),
         Column("runs", "Runs", value=_runs),
-        Column("trend", "Ratio", "oldest to newest", value=partial(sparkline, markdown=markdown)),
+        Column("trend", "Ratio", "oldest to newest", value=sparkline),
         Column("ratio", "Newest", "to the baseline, 95 %", "ratio", _newest),
         Column("changes", "Change points", value=_changes),
         Column("step_s", "Step time", "differs between runs", "s", _step),
@@ -95,28 +90,13 @@ def _start(history: History, change: Change) -> str:
     return run_environment.started(history.rated[change.place][0].run.manifest)
 
 
-def sparkline(history: History, *, markdown: bool) -> Figure | None:
-    """Draw a line through the ratios, with their intervals, and dots at changes and at the end."""
-    rated = [ratio for _, ratio in history.rated]
-    if len(rated) < 2:  # noqa: PLR2004 (one point is not a line)
+def sparkline(history: History) -> Figure | None:
+    """Return the ratios as bars of text, and the first and the last of them."""
+    rated = [ratio.value for _, ratio in history.rated]
+    if len(rated) < 2:  # noqa: PLR2004 (one bar shows no trend)
         return None
-    ends = np.log([(r.value, r.low or r.value, r.high or r.value) for r in rated])
-    middle = (ends.min() + ends.max()) / 2
-    shares = 0.5 + (ends - middle) / max(np.ptp(ends), LEAST)
-    if markdown:
-        places = (shares[:, 0] * len(BARS)).astype(int).clip(max=len(BARS) - 1)
-        return Figure("".join(BARS[place] for place in places))
-    step, heights = WIDTH / (len(rated) - 1), HEIGHT * (1 - shares)
-    points = [(round(step * place, 1), *own) for place, own in enumerate(heights.round(1).tolist())]
-    marked = {*(change.place for change in history.changes), len(rated) - 1}
-    dots = "".join(
-        f'<circle cx="{x}" cy="{y}" r="3"/>' for x, y, *_ in (points[at] for at in sorted(marked))
-    )
-    bars = "".join(f"M{x} {low}V{high}" for x, _, low, high in points)
-    line = "L".join(f"{x} {y}" for x, y, *_ in points)
-    said = f"{numbers.ratio(rated[0].value)} to {numbers.ratio(rated[-1].value)}"
-    drawn = Markup(  # noqa: S704 (only numbers)
-        f'<svg class="spark" viewBox="-4 -4 {WIDTH + 8} {HEIGHT + 8}" role="img" '
-        f'aria-label="{said}"><path class="ends" d="{bars}"/><path d="M{line}"/>{dots}</svg>'
-    )
-    return Figure(drawn)
+    logs = np.log(rated)
+    shares = 0.5 + (logs - (logs.min() + logs.max()) / 2) / max(np.ptp(logs), LEAST)
+    places = (shares * len(BARS)).astype(int).clip(max=len(BARS) - 1)
+    bars = "".join(BARS[place] for place in places)
+    return Figure(bars, f"{numbers.ratio(rated[0])} to {numbers.ratio(rated[-1])}")

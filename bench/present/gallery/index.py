@@ -3,7 +3,6 @@
 Its entries are read from the published folders.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -63,12 +62,6 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     everything = (path.name for path in reports.iterdir() if path.is_dir())
     names = {*(everything if tracked is None else tracked), *also}
     entries = [entry for name in sorted(names) for entry in _entries(reports / name)]
-    if tracked is None:  # a run, and the dated folder that `publish` made of it, are one
-        entries.sort(key=lambda one: bool(re.search(r"_\d{4}-\d\d-\d\d(_\d+)?$", one.folder)))
-        first = (one.run[0].launches[:1] if one.run else () for one in entries)
-        own = ([launch.attempt for launch in launches] for launches in first)
-        same = {(one.started, one.made, *its): one for one, its in zip(entries, own, strict=True)}
-        entries = [*same.values()]
     entries.sort(key=lambda entry: entry.started, reverse=True)
     return sorted(entries, key=lambda one: ([*KINDS].index(one.kind), one.dirty, -one.timed))
 
@@ -94,22 +87,17 @@ def _entries(folder: Path) -> Iterator[Entry]:
 def _run(folder: Path) -> tuple[Any, dict[str, Any]]:
     run = store.load(folder)
     manifest, found = run.manifest, cell_table.build(run)
-    git, blocks, picture = manifest["git"], found.comparisons, folder / "share.svg"
-    facts = {
-        "Cells": sentences.tally(found.rows).partition(": ")[2],
-        "Against the baselines": sentences.decisions(found.rows).partition(": ")[2],
-        "Workloads": ", ".join(dict.fromkeys(f"{c.block.workload}-{c.block.size}" for c in blocks)),
-        "Meshes": "; ".join(dict.fromkeys(str(c.block.mesh) for c in blocks)),
-        "Versions": ", ".join(f"{name} {number}" for name, number in manifest["versions"].items()),
-        "Commit": f"{git['commit']} with uncommitted changes" if git["dirty"] else "",
-    }
+    dirty, picture = manifest["git"]["dirty"], folder / "share.svg"
+    changes = "The working tree had uncommitted changes." if dirty else ""
+    versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
+    facts = (sentences.tally(found.rows), sentences.decisions(found.rows), versions, changes)
     return manifest, {
         "kind": RUNS,
-        "dirty": git["dirty"],
+        "dirty": dirty,
         "timed": int((found.cells["status"] == "ok").sum()),
         "headline": sentences.headline(sentences.summaries(found)),
         "picture": picture.read_text("utf-8") if picture.is_file() else "",
-        "facts": [f"{name}: {value}" for name, value in facts.items() if value],
+        "facts": list(filter(None, facts)),
         "run": (run, found),
     }
 
@@ -148,9 +136,8 @@ def build(reports: Path, also: Iterable[str] = ()) -> tuple[Path, Sequence[Entry
         for kind, about in KINDS.items()
     ]
     histories = cell_history.find(entry.run for entry in entries if entry.run)
+    history = {"about": history_tables.ABOUT, "tables": history_tables.tables(histories)}
     for name, markdown in ((MARKDOWN, True), (PAGE, False)):
-        tables = history_tables.tables(histories, markdown=markdown)
-        history = {"about": history_tables.ABOUT, "tables": tables}
         text = render("index", markdown=markdown, sections=sections, history=history)
         files.write(reports / name, text)
     return reports / PAGE, entries

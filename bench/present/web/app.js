@@ -78,9 +78,20 @@ function follow(event) {
   const link = event.target.closest("a[href^='#'][href*='?']");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  history.pushState(null, "", location.href);
   const [section, query] = link.hash.slice(1).split("?");
-  narrow(Object.fromEntries(new URLSearchParams(query)), [section], section);
+  visit(section, Object.fromEntries(new URLSearchParams(query)));
+}
+
+/* Show the cell of a mark that was clicked, if it has one. */
+function openCell(cell) {
+  tip.hidden = true;
+  if (cell) visit("cell", { cell: cell.full });
+}
+
+/* Go to a section after some choices have changed. */
+function visit(section, changes) {
+  history.pushState(null, "", location.href);
+  narrow(changes, [section], section);
   drawGroup(section);
   goTo(section);
   byId(section).querySelector("[tabindex], select").focus({ preventScroll: true });
@@ -90,7 +101,6 @@ function show() {
   syncControls();
   drawChooser();
   redraw();
-  drawColumns();
   drawCells();
 }
 
@@ -134,7 +144,6 @@ function start() {
   on("click", ["everyone"], () => narrow({ off: "" }));
   on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
   window.addEventListener("resize", resized);
-  byId("predicted")?.addEventListener("toggle", drawPredicted, { once: true });
   for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   document.addEventListener("click", follow);
   window.addEventListener("hashchange", () => {

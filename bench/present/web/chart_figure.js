@@ -13,7 +13,7 @@ async function embed(target, spec) {
   target.view = view;
   view.addEventListener("pointermove", (event, item) => peek(event, item));
   view.addEventListener("pointerout", (event) => peek(event, null));
-  view.addEventListener("click", (_event, item) => keep(item));
+  view.addEventListener("click", (_event, item) => openCell(CELLS[item?.datum?.cell]));
 }
 
 /*

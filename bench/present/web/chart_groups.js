@@ -2,7 +2,6 @@
 
 const GROUPS = {}; // By kind of chart: a function of the element that returns its contents.
 const MOST_PANELS = 12;
-const AXES = [["", "logarithmic"], "linear"]; // Options of a selector.
 
 const choices = (...selectors) => element("div.choices", ...selectors);
 const nothing = (...texts) => element("p.note", ...texts);
@@ -13,14 +12,14 @@ const whereOf = (cell) =>
   [DATA.subjects.length > 1 ? cell.of.subjectName : "", cell.of.place].filter(Boolean).join(", ");
 const number = (key, title, format = "count", note = "") => ({ key, title, format, note });
 
-/* The cells of a limited number of panels, one for each `key`, and a note on the others. */
-function panelled(cells, group, what = "blocks", key = ({ block }) => block) {
-  const panels = unique(cells.map(key));
+/* The cells of a limited number of panels, one for each block, and a note on the others. */
+function panelled(cells, group) {
+  const panels = unique(cells.map(({ block }) => block));
   if (chosen("all") === group || panels.length <= MOST_PANELS) return [cells, ""];
   const shown = new Set(panels.slice(0, MOST_PANELS));
   const drawAll = button("Draw all", () => narrow({ all: group }, [group]));
-  const left = `${panels.length - MOST_PANELS} of ${panels.length} ${what} are not drawn. `;
-  return [cells.filter((cell) => shown.has(key(cell))), nothing(left, drawAll)];
+  const left = `${panels.length - MOST_PANELS} of ${panels.length} blocks are not drawn. `;
+  return [cells.filter((cell) => shown.has(cell.block)), nothing(left, drawAll)];
 }
 
 /* A row of a kind of chart about a cell, like `_row` in plots/kinds.py. */

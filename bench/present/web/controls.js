@@ -40,7 +40,11 @@ function syncControls() {
 /* A box that shows or hides an implementation. */
 function implementationBox(arm) {
   const name = IMPLEMENTATIONS[arm];
-  const onchange = () => narrow({ off: toggled("off", name) });
+  const onchange = () => {
+    const off = hidden();
+    if (!off.delete(name)) off.add(name);
+    narrow({ off: [...off].join("/") });
+  };
   const box = element("input", { type: "checkbox", checked: !hidden().has(name), onchange });
   const mark = DATA.approximate.includes(arm) ? " (approximate)" : "";
   const letter = DATA.letters[DATA.looks.shapes[arm]];

@@ -1,9 +1,7 @@
-// The cell under the pointer: described beside it and in a panel, and marked in every other chart
-// that shows it. A click keeps it in the panel, so that the panel's links can be reached.
+// The cell under the pointer: described beside it, and marked in every chart that shows it.
 
 const tip = element("div.tip", { hidden: true, "aria-hidden": "true" });
 let inFocus = null;
-let kept = null;
 
 function peek(event, item) {
   const cell = CELLS[item?.datum?.cell];
@@ -12,7 +10,10 @@ function peek(event, item) {
   const { part, what, seconds: spent } = item.datum;
   const ofPart = part ? [element("b", `${what}: ${si(spent, "s")}`)] : [];
   showTip(event, [cell.name, cell.of.place, ...ofPart, ...summaryOf(cell)]);
-  if (!kept) focusOn(cell);
+  if (inFocus === cell) return;
+  inFocus = cell;
+  for (const { view } of document.querySelectorAll(".chart"))
+    view?.signal("lead", cell.name).signal("focus", cell.number).runAsync();
 }
 
 /* Show lines beside the pointer, the first one in bold. */
@@ -22,13 +23,6 @@ function showTip({ clientX, clientY }, [name, ...lines]) {
   const { clientWidth, clientHeight } = document.documentElement;
   tip.style.left = `${Math.min(clientX + 14, clientWidth - tip.offsetWidth - 8)}px`;
   tip.style.top = `${Math.min(clientY + 14, clientHeight - tip.offsetHeight - 8)}px`;
-}
-
-function keep(item) {
-  kept = CELLS[item?.datum?.cell] ?? null;
-  if (!kept) return;
-  focusOn(kept);
-  narrow({ cell: kept.full }, ["cell"]);
 }
 
 function summaryOf(cell) {
@@ -43,23 +37,6 @@ function summaryOf(cell) {
     lines.push(`${ratio(cell.ratio)} of the baseline${ends ? ` (${ends})` : ""}: ${verdict}`);
   }
   return lines;
-}
-
-function focusOn(cell) {
-  if (inFocus === cell) return;
-  inFocus = cell;
-  for (const { view } of document.querySelectorAll(".chart"))
-    view?.signal("lead", cell.name).signal("focus", cell.number).runAsync();
-  const trace = cell.traced ? [" \u00b7 ", traceLink(cell)] : [];
-  const panel = byId("peek");
-  panel.classList.add("filled");
-  panel.replaceChildren(
-    element("h4", cell.name),
-    ...[cell.of.place, ...summaryOf(cell)].map((line) => element("p", line)),
-    cell.traced?.why ? element("p", cell.traced.why) : "",
-    element("p", cellLink(cell, "all about this cell"), ...trace),
-    element("p", compareLink(cell)),
-  );
 }
 
 /* A link to a trace in TensorBoard on the reader's own machine, so useless on a web server. */

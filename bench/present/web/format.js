@@ -30,14 +30,6 @@ function bytes(value) {
   return `${power ? significant(value) : value.toFixed(0)}${NARROW}${prefix}B`;
 }
 
-function seconds(value) {
-  const inTwo = (count, large, small) =>
-    `${Math.floor(count / 60)}${NARROW}${large} ${count % 60}${NARROW}${small}`;
-  if (value >= 7200) return inTwo(Math.round(value / 60), "h", "min");
-  if (value >= 120) return inTwo(Math.round(value), "min", "s");
-  return `${value >= 1 ? significant(value) : value.toFixed(2)}${NARROW}s`;
-}
-
 function percent(share) {
   const value = 100 * share;
   if (value > 0 && value < 0.005) return `<0.01${NARROW}%`;
@@ -65,11 +57,9 @@ const FORMATS = {
   percent,
   ratio,
   scientific,
-  seconds,
   significant,
   count: (value) => value.toFixed(0),
   text: String,
-  command: String,
   status: (value) => DATA.statuses[value].label,
 };
 

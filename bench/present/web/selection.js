@@ -13,7 +13,7 @@ function selection(by = ["mesh", "batch"]) {
 }
 
 const subjectNumber = () => Math.max(0, DATA.subjects.indexOf(chosen("subject")));
-const hidden = () => chosenNames("off");
+const hidden = () => new Set(chosen("off").split("/").filter(Boolean)); // No name has a slash.
 const byPlace = (cells) => [...cells].sort((a, b) => a.block - b.block || a.arm - b.arm);
 
 const cellLink = (cell, text) =>

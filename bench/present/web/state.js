@@ -17,14 +17,6 @@ function readState() {
 
 const chosen = (key, otherwise = "") => state.choices.get(key) ?? otherwise;
 
-/* A choice of several names, none of which has a slash; and that choice with one name changed. */
-const chosenNames = (key) => new Set(chosen(key).split("/").filter(Boolean));
-function toggled(key, name) {
-  const names = chosenNames(key);
-  if (!names.delete(name)) names.add(name);
-  return [...names].join("/");
-}
-
 /* Change choices; empty values remove them. */
 function put(choices, changes) {
   for (const [key, value] of Object.entries(changes)) {

@@ -67,7 +67,7 @@ const detailOf = ({ key }, row) => row.detail?.[key] ?? "";
 
 /* Numbers are aligned right. */
 const alignmentOf = ({ format = "text", long }) =>
-  `${["text", "status", "command"].includes(format) ? "" : "right"}${long ? " long" : ""}`.trim();
+  `${["text", "status"].includes(format) ? "" : "right"}${long ? " long" : ""}`.trim();
 
 function heading(column, sortBy) {
   const { title, note } = column;
@@ -85,9 +85,7 @@ function line(columns, row) {
       const name = element("div", ...rowName(columns, row, text, below));
       return element("th", { scope: "row" }, name);
     }
-    const shown = column.format === "command" ? folded(text) : text;
-    const look = { class: alignmentOf(column), "data-title": column.title };
-    return element("td", look, shown, below);
+    return element("td", { class: alignmentOf(column) }, text, below);
   });
   return element("tr", ...cells);
 }
@@ -98,12 +96,6 @@ function rowName(columns, row, text, below) {
   const cell = CELLS[row.cell];
   const placed = below || columns.some(({ key }) => key === "mesh");
   return [cellLink(cell, text), placed ? below : element("small", whereOf(cell))];
-}
-
-/* A long text that is unfolded on request. */
-function folded(text) {
-  const summary = element("summary", "command");
-  return element("details.command", summary, element("code", text));
 }
 
 /* Return a function that returns the rows that the reader has chosen, in the chosen order. */

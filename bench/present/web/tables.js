@@ -1,23 +1,5 @@
 // Tables of the whole run; the page's data describes their columns.
 
-/* Whether a column of the table of all cells is shown: the reader has added or removed some. */
-const isShown = ({ key, only }) => (only !== "cell") !== chosenNames("columns").has(key);
-
-/* The checkboxes for its columns; the first column names the row and is always shown. */
-function drawColumns() {
-  const box = (column) => {
-    const onchange = () => {
-      choose({ columns: toggled("columns", column.key) }, "cells");
-      drawCells();
-    };
-    const input = element("input", { type: "checkbox", checked: isShown(column), onchange });
-    const note = column.note ? element("small", column.note) : "";
-    return element("label", input, element("span", column.title, note));
-  };
-  const some = ({ key }) => CELLS.some((cell) => known(cell[key]));
-  byId("columns").replaceChildren(...DATA.cells.columns.slice(1).filter(some).map(box));
-}
-
 /* Every value of every cell in the page's data, including the ends of intervals. */
 function downloadCells() {
   const { block: _block, arm: _arm, layout: _layout, ...figures } = DATA.cells.figures;
@@ -36,7 +18,7 @@ function downloadSamples() {
 }
 
 function drawCells() {
-  const columns = DATA.cells.columns.filter(isShown);
+  const columns = DATA.cells.columns.filter(({ only }) => only !== "cell");
   // Fastest first within a block. Unsupported cells come last: they only have a reason to show.
   const time = (cell) => cell.step_s ?? Infinity;
   const isLast = ({ status }) => status === "unsupported";

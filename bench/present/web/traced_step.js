@@ -75,7 +75,7 @@ function stepPicture(arms, whole) {
   const drawing = svg("svg", shape, canvas, stepLabels(arms));
   const [from, to] = chosen("span").split("-").map(Number);
   const view = {
-    ...{ arms, runs, width, height: y, canvas, most, from: 0, to: most, held: null },
+    ...{ arms, runs, width, height: y, canvas, most, from: 0, to: most },
     x: (ns) => (width * (ns - view.from)) / (view.to - view.from),
     show(low, high) {
       const span = Math.min(most, Math.max(STEP_NARROWEST_NS, high - low));
@@ -170,9 +170,7 @@ function paintStep(view) {
     const anchor = { x: at, y: -8, "text-anchor": at > width - 40 ? "end" : "middle" };
     return svg("g", {}, line, svg("text", anchor, tickText(seconds, to - from)));
   });
-  view.mark = svg("g", { class: "held" });
-  view.canvas.replaceChildren(...lanes, ...ticks, ...drawn, ...texts, ...lines, view.mark);
-  markHeld(view);
+  view.canvas.replaceChildren(...lanes, ...ticks, ...drawn, ...texts, ...lines);
 }
 
 const blockPath = ({ left, right, y }) =>
@@ -193,18 +191,6 @@ function meetingLine({ last, runs }, x) {
     svg("path", { d: line, class: "meeting" }),
     svg("circle", { cx: x(last.start), cy: last.lane.top + STEP_ROW / 2 - 1, r: 3 }),
   ];
-}
-
-/* Outline the operation under the pointer, and those that it meets. */
-function markHeld({ held, mark, width, x: place }) {
-  mark.replaceChildren();
-  if (!held) return;
-  const x = (ns) => Math.min(width, Math.max(0, place(ns)));
-  for (const run of held.met?.runs ?? [held]) {
-    const size = { width: x(run.end) - x(run.start), height: STEP_ROW - 2 };
-    if (size.width > 0) mark.append(svg("rect", { x: x(run.start), y: rowTop(run), ...size }));
-  }
-  if (held.met) mark.append(...meetingLine(held.met, x));
 }
 
 /* The operation at a point of the picture, or the nearest within two pixels. */
@@ -234,16 +220,12 @@ function steering(view, drawing) {
     const { left, top } = drawing.getBoundingClientRect();
     return [clientX - left - STEP_LABELS, clientY - top - 20];
   };
-  const hold = (event, run) => {
-    view.held = run;
-    markHeld(view);
-    tip.hidden = true;
-    if (run) showTip(event, runTold(run));
-  };
   let before; // Where the pointer was.
   const point = (event) => {
     before = event.clientX;
-    hold(event, runAt(view, ...place(event)));
+    const run = runAt(view, ...place(event));
+    tip.hidden = true;
+    if (run) showTip(event, runTold(run));
   };
   const keys = {
     ArrowLeft: () => view.move(-0.1),
@@ -271,6 +253,8 @@ function steering(view, drawing) {
       if (event.buttons) view.move((before - event.clientX) / view.width);
       point(event);
     },
-    onpointerleave: (event) => hold(event, null),
+    onpointerleave() {
+      tip.hidden = true;
+    },
   };
 }

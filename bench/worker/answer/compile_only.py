@@ -22,7 +22,6 @@ from bench.worker.read.device_memory import device_bytes, largest_program
 from bench.worker.read.programs import (
     FirstCall,
     communication,
-    compilers_cost,
     flops_if_traceable,
     flops_of,
     product_flops,
@@ -77,13 +76,12 @@ def compile_only(request: CompileRequest) -> CompiledFigures:
     if widened:
         for row in rows:
             row["dtypes"] = ["bf16" if dtype == "f16" else dtype for dtype in row["dtypes"]]
-    cost, memory = compilers_cost(reading.programs), largest_program(reading.programs)
-    if cost is None or memory is None:
-        raise RuntimeError("the compiler gives no figures for the step's cost and memory")
+    memory = largest_program(reading.programs)
+    if memory is None:
+        raise RuntimeError("the compiler gives no figures for the step's memory")
     flops = max(reading.traced_flops, product_flops(reading.programs))
     return CompiledFigures(
         flops=flops / cell.mesh.size,
-        accessed_bytes=cost["accessed_bytes"] / cell.mesh.size,
         memory_bytes=memory["total_bytes"],
         state_bytes=reading.state_bytes,
         communication=rows,

@@ -106,7 +106,7 @@ def reference_step(reference: TimedReference, *, apart: bool) -> TrainStep:
     """Make the reference's step; for `apart`, see TimedReference.gradients."""
 
     def step(state: HostState, batch: Batch) -> tuple[HostState, Any]:
-        loss, state, _ = reference.run([batch], state, apart=apart)
+        loss, state = reference.run([batch], state, apart=apart)
         return state, loss
 
     return TrainStep(

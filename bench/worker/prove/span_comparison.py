@@ -63,7 +63,7 @@ class Comparison:
         )
         self._more = 0.0, 0.0
         if not self.is_right:
-            other, end, _ = span.stepped(apart=True)
+            other, end = span.stepped(apart=True)
             seen = snapshot(end.params) if self._moving else moments(end.opt_state)
             loss, updates = self._errors(seen, other)
             update, wide = max(updates.values(), default=0.0), self._expected.wide[1]

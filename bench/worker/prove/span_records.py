@@ -67,7 +67,7 @@ class SpanRecord:
         read = [taken() for taken in self.taken]
         (self.before, self.after), self.drifts = zip(*read, strict=True)
 
-    def stepped(self, **how: Any) -> ReferenceSteps:
-        """Run the reference over the span; `how` is passed to TimedReference.run."""
+    def stepped(self, *, apart: bool = False) -> ReferenceSteps:
+        """Run the reference over the span; see TimedReference.gradients for `apart`."""
         reference, batches = self.gate.reference, self.steps * [self.gate.timed_batches[0]]
-        return reference.run(batches, reference.placed(self.before), **how)
+        return reference.run(batches, reference.placed(self.before), apart=apart)

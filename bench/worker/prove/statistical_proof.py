@@ -105,7 +105,7 @@ class StatisticalProof:
             batch = problem.batch(number)
             if number >= STEPS - TAIL:
                 before.append(float(reference.gradients(start, model_state, batch)[0][0]))
-            loss, at, _ = reference.run([batch], at)
+            loss, at = reference.run([batch], at)
             losses.append(loss)
         return float(np.mean(before)), float(np.mean(losses[-TAIL:]))
 

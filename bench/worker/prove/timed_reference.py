@@ -35,8 +35,6 @@ class ReferenceSteps(NamedTuple):
     """Loss of the last step, before its update."""
     end: HostState
     """State after the last step, on the devices."""
-    earlier: list[Params]
-    """Parameters after each of the other steps."""
 
 
 class TimedReference:
@@ -91,16 +89,17 @@ class TimedReference:
         signs = np.random.default_rng(0).choice([-0.5, 0.5], np.shape(leaf))
         return (np.asarray(leaf) * (1 + self.eps * signs)).astype(leaf.dtype)
 
-    def run(self, batches: Sequence[Batch], start: HostState, **how: Any) -> ReferenceSteps:
-        """Take a step on each batch from a placed state; `how` is passed to `gradients`."""
+    def run(
+        self, batches: Sequence[Batch], start: HostState, *, apart: bool = False
+    ) -> ReferenceSteps:
+        """Take a step on each batch from a placed state; see `gradients` for `apart`."""
         with remembered_programs(self.programs):
-            (params, opt_state, model_state), before = start, []
+            params, opt_state, model_state = start
             for batch in batches:
-                before.append(params)
-                (loss, model_state), grads = self.gradients(params, model_state, batch, **how)
+                (loss, model_state), grads = self.gradients(params, model_state, batch, apart=apart)
                 params, opt_state = apply_update(self.problem.optimizer, params, opt_state, grads)
             end = HostState(params, opt_state, model_state)
-            return ReferenceSteps(float(loss), end, before[1:])
+            return ReferenceSteps(float(loss), end)
 
     def trajectory(
         self, optimizer: optax.GradientTransformation, batches: Sequence[Batch], *, apart: bool

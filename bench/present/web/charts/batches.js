@@ -10,8 +10,8 @@ GROUPS.batches = (target) => {
     return [nothing("A curve over batch sizes needs at least two of them on one mesh.")];
   const mesh = meshes.includes(chosen("along")) ? chosen("along") : meshes[0];
   const x = (cell) => cell.of.batch;
-  const axis = { x, xTitle: CHARTS.batches.x, logX: true };
-  const draw = curvesOf(on(mesh), { of: mesh, name: "batches", ...axis, target });
+  const xTitle = CHARTS.batches.x;
+  const draw = curvesOf(on(mesh), { of: mesh, name: "batches", x, xTitle, target });
   return [
     choices(selector("Along", "along", meshes, "batches", mesh)),
     element("div.panels", ...throughputAndMemory(draw, on(mesh))),

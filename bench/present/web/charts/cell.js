@@ -60,11 +60,9 @@ function tableOf(cell, table) {
   return [element("h4", table.title), makeTable({ ...table, title, rows, search: false })];
 }
 
-const LAUNCHES = { title: "launch", symbolType: "circle" };
-
 /* The rounds of a cell beside its baseline's; null for a cell without a time. */
 function distribution(cell, width) {
-  const { samples, launch, margin, baseline } = cell.of;
+  const { samples, launch, baseline } = cell.of;
   const own = samples[cell.arm];
   if (!own || cell.status !== "ok") return null;
   const other = cell.isBaseline ? [] : (samples[baseline] ?? []);
@@ -83,25 +81,15 @@ function distribution(cell, width) {
         : [],
     ),
   );
-  const paired = own
-    .map((value, place) => ({ round: place + 1, launch: launches[place], ratio: value / other[place] }))
-    .filter(({ round }) => known(own[round - 1]) && known(other[round - 1]));
-  const round = number("round", "Round");
   const looks = { names: arms.map(([name]) => name), colours: arms.map(([, , colour]) => colour) };
-  const distributed = figure("distribution", { rows, width, ...looks }, {
+  return figure("distribution", { rows, width, ...looks }, {
     title: `Distribution of step times, ${cell.full}`,
     name: "samples",
     columns: [
       { key: "name", title: "Arm", filter: true },
       { ...number("launch", "Launch"), filter: true },
-      round,
+      number("round", "Round"),
       number("value", "Step time", "s"),
     ],
   });
-  const ends = [{ ratio: 1 / (1 + margin) }, { ratio: 1 + margin }];
-  const given = { rows: paired, width, ends, legend: workers.length > 1 ? LAUNCHES : null };
-  const columns = [round, number("launch", "Launch"), number("ratio", "Ratio", "ratio")];
-  const words = { title: `Ratio round by round, ${cell.full}`, name: "rounds", columns };
-  const drifted = paired.length ? figure("drift", given, words) : "";
-  return element("div.panels", distributed, drifted);
 }

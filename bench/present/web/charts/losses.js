@@ -1,6 +1,5 @@
 // Loss curves, and their differences from the reference's.
 
-const EARLY = 40; // Correct curves agree to rounding for so long: see bench/analyse/loss_curves.py.
 const EQUAL = "equal"; // Label of differences of 0, which a logarithmic axis cannot show.
 // The reference is a wide line beneath the curves; in other arithmetic it is dashed.
 const REFERENCES = DATA.specs.losses.values.references;
@@ -37,11 +36,11 @@ function lossesOf(rows, axis, lines = []) {
 }
 
 /* The known values of curves, by step; `last` marks the end of each. */
-const pointsOf = (curves, key, most) =>
+const pointsOf = (curves, key) =>
   curves.flatMap(({ cell, name, place, steps, [key]: values }) =>
     values
       .map((y, number) => ({ cell, name, place, x: steps[number], y, [key]: y }))
-      .filter(({ x, y }) => known(y) && x <= most)
+      .filter(({ y }) => known(y))
       .map((point, number, all) => ({ ...point, last: number === all.length - 1 })),
   );
 
@@ -57,10 +56,9 @@ GROUPS.losses = (target) => {
       .map((curve) => ({ ...curve, ...one, place: BLOCKS[one.block].place })),
   );
   const [shown, note] = panelled(every, "losses");
-  const most = chosen("steps") === "early" ? EARLY : Infinity;
-  const losses = pointsOf(shown.filter(({ yardstick }) => !yardstick), "loss", most);
+  const losses = pointsOf(shown.filter(({ yardstick }) => !yardstick), "loss");
   const others = shown.filter(({ cell, yardstick }) => known(cell) || yardstick);
-  const differences = pointsOf(others, "apart", most);
+  const differences = pointsOf(others, "apart");
   const sizes = panelSizes(target, shown, { each: 300, labels: 40, most: 420 });
   const { of, steps, tolerance } = shown[0];
   const thinned = steps.length < of ? ` The chart shows ${steps.length} of ${of} steps.` : "";
@@ -77,13 +75,10 @@ GROUPS.losses = (target) => {
       ],
     });
   };
-  const ranges = [["", "all"], ["early", `the first ${EARLY}`]];
-  const log = chosen("loss") !== "linear" && losses.every(({ y }) => y > 0);
-  const inLoss = { title: "loss", format: "~g", log };
+  const inLoss = { title: "loss", format: "~g", log: losses.every(({ y }) => y > 0) };
   const relative = { title: "relative difference", format: ".0e", log: true };
   const tolerances = sizes.places.map((place) => ({ place, y: tolerance }));
   const charts = [
-    choices(selector("Steps", "steps", ranges, "losses"), selector("Loss", "loss", AXES, "losses")),
     draw("loss", losses, caption, "significant", inLoss),
     draw("apart", differences, remarks.apart, "scientific", relative, tolerances),
     note,
@@ -94,6 +89,6 @@ GROUPS.losses = (target) => {
   const agree =
     `All curves agree with the reference over ${of} steps: they differ by at most ` +
     `${scientific(farthest)}, and the gate allows ${scientific(tolerance)}.`;
-  const open = target.querySelector(":scope > details[open]") !== null; // before a choice within
+  const open = target.querySelector(":scope > details[open]") !== null; // before it was drawn again
   return [nothing(agree), element("details", { open }, element("summary", "The curves"), ...charts)];
 };

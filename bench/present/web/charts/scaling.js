@@ -34,9 +34,9 @@ function endLabels(rows, last, share) {
    cell}, with `measured` for hollow marks; ideal: pairs of x and value; over: where
    the shade begins. */
 function curveOf(rows, options) {
-  const { title, xTitle, axis, log, logX, width, ideal = [], over } = options;
+  const { title, xTitle, axis, log, width, ideal = [], over } = options;
   const xs = ascending(rows.map((row) => row.x));
-  const ends = logX ? [xs[0] / BESIDE, xs.at(-1) * BESIDE] : [0, xs.at(-1) * 1.08];
+  const ends = [xs[0] / BESIDE, xs.at(-1) * BESIDE];
   const all = [
     ...rows.flatMap((row) => [row.low, row.high, row.measured]),
     ...ideal.map(([, value]) => value),
@@ -48,7 +48,7 @@ function curveOf(rows, options) {
   return {
     ...{ title, xTitle, width, height: HEIGHT, rows, xs },
     labels: endLabels(rows, xs.at(-1), share),
-    xScale: { domain: ends, nice: false, ...(logX ? { type: "log", base: 2 } : {}) },
+    xScale: { type: "log", base: 2, domain: ends, nice: false },
     yScale: { domain, nice: false, ...(log ? { type: "log" } : {}) },
     yAxis: { title: null, ...(log ? { values: logTicks(domain) } : { tickCount: 5 }), ...axis },
     shade: known(over) ? [{ x: Math.max(over, ends[0]), to: ends[1] }] : [],
@@ -58,9 +58,9 @@ function curveOf(rows, options) {
 
 /* A function that draws one of several such charts side by side, with its table; `valueOf`
    returns a cell's value, and quartiles if it has any. of: which cells; x: of a cell. */
-function curvesOf(cells, { of, name, x, xTitle, logX, over, target }) {
+function curvesOf(cells, { of, name, x, xTitle, over, target }) {
   const width = Math.max(150, Math.min(265, widthOf(target) - 60 - LABEL));
-  return (key, title, valueOf, { log, text, ...more }) => {
+  return (key, title, valueOf, { text, ...more }) => {
     const rows = cells
       .map((cell) => ({ cell: cell.number, name: cell.name, x: x(cell), ...valueOf(cell) }))
       .filter((point) => known(point.value))
@@ -68,7 +68,7 @@ function curvesOf(cells, { of, name, x, xTitle, logX, over, target }) {
     if (!rows.length) return "";
     const differs = (key) => rows.some((row) => known(row[key]) && row[key] !== row.value);
     const some = (key, title) => (differs(key) ? [number(key, title, text)] : []);
-    const options = { title, xTitle, width, logX, log: log && logX, over, ...more };
+    const options = { title, xTitle, width, over, ...more };
     return figure("curve", curveOf(rows, options), {
       title: `${title}, ${of}`,
       name: `${name}-${key}`,
@@ -130,8 +130,7 @@ GROUPS.scaling = (target) => {
   const { x: xTitle, note, panels, remarks } = CHARTS.scaling;
   const { title: of, slug: name, over, ideal } = curve;
   const x = (cell) => cell.of.devices;
-  const logX = chosen("axes") !== "linear";
-  const draw = curvesOf(cells, { of, name, x, xTitle, logX, target, over });
+  const draw = curvesOf(cells, { of, name, x, xTitle, target, over });
   const notes = [
     note,
     known(over) && remarks.oversubscribed,
@@ -149,7 +148,6 @@ GROUPS.scaling = (target) => {
   return [
     choices(
       selector("Curve", "curve", own.map((each) => [each.slug, each.title]), "scaling", name),
-      selector("Axes", "axes", AXES, "scaling"),
       few && selector("Lines", "lines", LINES, "scaling"),
     ),
     element("div.panels", ...charts),
