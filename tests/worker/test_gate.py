@@ -27,7 +27,7 @@ from bench.contract.workloads.linear import squared_error
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD
 from bench.worker.problems import make_mesh
-from bench.worker.prove import known_mistakes
+from bench.worker.prove import known_mistakes, trajectory_diagnosis
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, failure, why_unsupported
 from bench.worker.prove.gate import Gate
@@ -225,6 +225,16 @@ def test_adam_alone_would_nearly_hide_a_sum_without_divide(gate):
             gate.prove_exact(wrong)
     finally:
         gate.problems = {SGD: sgd, OWN: gate.problems[OWN]}
+
+
+def test_a_step_stays_wrong_if_its_diagnosis_fails(gate, monkeypatch):
+    def fail(_):
+        raise MemoryError
+
+    monkeypatch.setattr(trajectory_diagnosis, "known_mistakes", fail)
+    wrong = data_parallel(reduced_by(mean, total), check_vma=False)
+    with pytest.raises(WrongStepError, match=r"first update is .* \(fp64 sgd: relative error"):
+        gate.prove_exact(wrong)
 
 
 def test_one_update_per_shard_is_named(gate):
