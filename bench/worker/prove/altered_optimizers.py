@@ -63,7 +63,7 @@ class OwnSteps:
             return why
         are_right = self._are_right(right)
         paths = zip(self.seen.ours.first, are_right.T, strict=True)
-        wrong = [path for path, in_steps in paths if not in_steps.all()]
+        wrong = [path for path, each in paths if not each.all()]
         if are_right[0].all() and 0 < len(wrong) < are_right.shape[1]:
             return f"its first step is right, and later updates of {some(wrong)} are not"
         return ""
