@@ -8,10 +8,8 @@ bench/present/web/data.js is the only reader.
 
 import json
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain, zip_longest
 from operator import itemgetter
 from typing import Any
@@ -20,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse import block_ratios, loss_curves
-from bench.analyse.causes import means, parts, sides
+from bench.analyse.causes import parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import cell_columns, charts, phase_tables, run_tables, trace_tables
@@ -96,7 +94,7 @@ class _PageData:
             run_tables.largest(found.largest),
         )
         return {
-            "statuses": {name: asdict(status) for name, status in STATUSES.items()},
+            "statuses": {name: status.label for name, status in STATUSES.items()},
             "implementations": self.names,
             "approximate": sorted(
                 {self.arms[cell["implementation"]] for cell in cells if cell["approximate"]}
@@ -277,8 +275,8 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
 
     The first value has `what` and `source` of each cause, as columns. The second has by cell:
     `causes`, the numbers of the step's causes; `ns`, the nanoseconds of each as in `causes.sides`,
-    operations of all sizes together; `transposing`, the causes whose operations change an array's
-    layout; and `steps_ns`, the times of a traced step and of one just before without a profiler.
+    operations of all sizes together, which add up to the step; and `transposing`, the causes whose
+    operations change an array's layout.
     """
     causes: dict[tuple[str, str], int] = {}
     cells = {}
@@ -293,10 +291,6 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
             "causes": list(seconds),
             "transposing": sorted(transposing),
             "ns": [round(1e9 * each, 1) for each in seconds.values()],
-            "steps_ns": [
-                round(1e9 * means(trace)["total"]),
-                round(statistics.median(trace["untraced_ns"])),
-            ],
         }
     columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
     return columns, cells
