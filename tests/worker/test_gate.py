@@ -715,7 +715,7 @@ def test_what_may_be_meant_to_be_approximate_is_told_of_the_class(gate):
 )
 def test_every_reason_for_a_factor_is_named(devices, microbatches, factor, reasons):
     problem = SimpleNamespace(microbatches=microbatches, batch_size=64, sequence=None)
-    seen = SimpleNamespace(problem=problem, devices=devices, match=known_mistakes.MATCH)
+    seen = SimpleNamespace(problem=problem, mesh={"data": devices}, match=known_mistakes.MATCH)
     told = ", or ".join(f"{reason} and not divided" for reason in reasons)
     assert known_mistakes._reason_of(seen, factor, shards=2) == f", as if they were {told}"
 
