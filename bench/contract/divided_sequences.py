@@ -3,8 +3,8 @@
 A model calls `attend` and `positions`. They cover the whole sequence, unless the model is traced in
 a step of `context_parallel_step`; there they cover this device's shard.
 
-Causal attention uses kernels that do not store the scores of all pairs of tokens: cuDNN's on CUDA
-and splash attention on TPU. Both compute the softmax in float32.
+On CUDA, causal attention uses a kernel of cuDNN that does not store the scores of all pairs of
+tokens. It computes the softmax in float32.
 """
 
 from collections.abc import Callable
@@ -33,26 +33,20 @@ that shape."""
 
 HALF_BYTES = 2
 """Bytes of a bfloat16 or float16."""
-LANES = 128
-"""The widest head of cuDNN's kernel on every GPU; on TPU, tokens must be a multiple of it."""
-TPU_BLOCK = 512
-"""Queries and keys per block of splash attention, whose default of 128 suits short sequences."""
+WIDEST_HEAD = 128
+"""The widest head of cuDNN's kernel on every GPU."""
 
 
-def kernels(query: jax.Array) -> dict[str, Attention]:
-    """Return the kernels for queries (batch, tokens, heads, head width), by JAX platform name.
+def cudnn_attention(query: jax.Array) -> Attention | None:
+    """Return cuDNN's kernel for queries (batch, tokens, heads, head width); None if it has none.
 
     Only bfloat16 and float16 have kernels.
     """
-    tokens, width = query.shape[1], query.shape[-1]
-    made: dict[str, Attention] = {}
-    if query.dtype.itemsize != HALF_BYTES:
-        return made
-    if width % 8 == 0 and width <= LANES and cudnn_is_here():
-        made["cuda"] = partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
-    if tokens % LANES == 0 and tpu_kernel_applies():
-        made["tpu"] = splash_attention
-    return made
+    width = query.shape[-1]
+    fits = query.dtype.itemsize == HALF_BYTES and width % 8 == 0 and width <= WIDEST_HEAD
+    if not fits or not cudnn_is_here():
+        return None
+    return partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
 
 
 @cache
@@ -67,36 +61,6 @@ def cudnn_is_here() -> bool:
     return True
 
 
-def tpu_kernel_applies() -> bool:
-    """Whether this process has a single TPU chip, and traces outside jax.shard_map.
-
-    XLA cannot partition the kernel, and jax.shard_map with `check_vma` needs kernels that declare
-    the axes over which their results vary; splash attention does not.
-    """
-    if jax.device_count() > 1 or jax.default_backend() != "tpu":
-        return False
-    return AxisType.Manual not in jax.sharding.get_abstract_mesh().axis_types
-
-
-def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """Attend by JAX's TPU kernel; arrays are (batch, tokens, heads, head width)."""
-    # Imported here because Pallas takes a second to import.
-    import jax.experimental.pallas.ops.tpu.splash_attention as splash  # noqa: PLC0415
-
-    tokens, heads, width = query.shape[1:]
-    size = next(block for block in (TPU_BLOCK, TPU_BLOCK // 2, LANES) if tokens % block == 0)
-    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
-    sizes: dict[str, Any] = {f"block_{name}": size for name in names}
-    attend = splash.make_splash_mha(
-        splash.MultiHeadMask([splash.CausalMask((tokens, tokens))] * heads),
-        head_shards=1,
-        q_seq_shards=1,
-        block_sizes=splash.BlockSizes(**sizes),
-    )
-    by_head = [x.swapaxes(1, 2) for x in (query * width**-0.5, key, value)]
-    return jax.vmap(attend)(*by_head).swapaxes(1, 2)
-
-
 def scores_of(query: jax.Array, key: jax.Array) -> jax.Array:
     """Return the scores (batch, heads, queries, keys) before the softmax, in float32 or better."""
     scores: jax.Array = jnp.einsum("bqhd,bkhd->bhqk", query, key) / query.shape[-1] ** 0.5
@@ -108,17 +72,17 @@ def causal_attention(
 ) -> jax.Array:
     """Compute causal attention for queries whose first token is at position `first` of the keys.
 
-    The traced program has a branch for each platform with a fused kernel for these arrays; lowering
-    keeps one branch. Other platforms materialize the scores. So does the proof in float64, where
-    the kernels' float32 softmax would lose digits.
+    If cuDNN has a kernel for these arrays, the traced program has a branch for CUDA; lowering keeps
+    one branch. Other platforms materialize the scores. So does the proof in float64, where the
+    kernel's float32 softmax would lose digits.
     """
-    fused = kernels(query) if query.shape == key.shape else {}
-    if not fused:
+    fused = cudnn_attention(query) if query.shape == key.shape else None
+    if fused is None:
         return _attention_by_scores(query, key, value, first)
-    attention = partial(jax.lax.platform_dependent, **fused, default=_attention_by_scores_twice)
+    attention = partial(jax.lax.platform_dependent, cuda=fused, default=_attention_by_scores_twice)
     if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
         spec = jax.typeof(query).sharding.spec  # cuDNN's gradients have no sharding in their types
-        # Nothing is communicated. Splash attention does not declare how its results vary.
+        # Nothing is communicated.
         attention = jax.shard_map(attention, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
     return attention(query, key, value)
 

@@ -3,7 +3,6 @@
 Its sentences are about the runs' differences, the changes of cells, and reasons for care.
 """
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,17 +16,17 @@ from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import UNPAIRED_SD
 from bench.analyse.run_changes import Change, Kind, RunComparison, compare, compile_s
 from bench.present import terminal
-from bench.present.bounds import bound_of, sure, within
+from bench.present.bounds import sure
 from bench.present.caveats import damage
 from bench.present.columns import Column, Figure, Table, formatted, item, ratio_figure
 from bench.present.rendering import write_pages
 from bench.present.run_environment import started
-from bench.present.sentences import counted, ends, listing
+from bench.present.sentences import ends, listing, verdicts
 from bench.present.terminal import plain
 from bench.records import files, numbers
 from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM, REPORTS
-from bench.records.statuses import STATUSES, VERDICT_STYLES
+from bench.records.statuses import STATUSES
 from bench.records.store import Run
 
 
@@ -216,14 +215,9 @@ def setting(compared: RunComparison) -> str:
 
 def tally(compared: RunComparison) -> str:
     """Count cells by verdict, and those without a counterpart."""
-    verdicts = counted((change.verdict.word for change in compared.changes), VERDICT_STYLES)
-    open_ = [one.verdict for one in compared.changes if not one.verdict.decided]
-    if open_ and (bound := max(bound_of(one.low, one.high) for one in open_)) < math.inf:
-        verdicts += f" ({within(bound)})"
+    said = verdicts((c.verdict.word, c.verdict.low, c.verdict.high) for c in compared.changes)
     changed = numbers.count(len(compared.changes), "cell")
-    sentences = [
-        f"B against A, {changed}: {verdicts}." if verdicts else "No cell has a time in both runs."
-    ]
+    sentences = [f"B against A, {changed}: {said}." if said else "No cell has a time in both runs."]
     if compared.ended:
         sentences.append(f"{numbers.count(len(compared.ended), 'cell')} ended differently.")
     if parts := [f"{len(cells)} only in {run}" for run, cells in compared.only.items() if cells]:

@@ -8,10 +8,8 @@ bench/present/web/data.js is the only reader.
 
 import json
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain, zip_longest
 from operator import itemgetter
 from typing import Any
@@ -96,7 +94,7 @@ class _PageData:
             run_tables.largest(found.largest),
         )
         return {
-            "statuses": {name: asdict(status) for name, status in STATUSES.items()},
+            "statuses": {name: status.label for name, status in STATUSES.items()},
             "implementations": self.names,
             "approximate": sorted(
                 {self.arms[cell["implementation"]] for cell in cells if cell["approximate"]}
@@ -278,7 +276,7 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
     The first value has `what` and `source` of each cause, as columns. The second has by cell:
     `causes`, the numbers of the step's causes; `ns`, the nanoseconds of each as in `causes.sides`,
     operations of all sizes together; `transposing`, the causes whose operations change an array's
-    layout; and `steps_ns`, the times of a traced step and of one just before without a profiler.
+    layout; and `step_ns`, the time of a traced step.
     """
     causes: dict[tuple[str, str], int] = {}
     cells = {}
@@ -293,10 +291,7 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
             "causes": list(seconds),
             "transposing": sorted(transposing),
             "ns": [round(1e9 * each, 1) for each in seconds.values()],
-            "steps_ns": [
-                round(1e9 * means(trace)["total"]),
-                round(statistics.median(trace["untraced_ns"])),
-            ],
+            "step_ns": round(1e9 * means(trace)["total"]),
         }
     columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
     return columns, cells

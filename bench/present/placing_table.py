@@ -84,19 +84,16 @@ def make(found: Tables) -> PlacingTable | None:
     shown, left = some(blocks, COLUMNS, "situations")
     if not shown:
         return None
-    fastest = {block.name: numbers.MISSING for block in shown}
-    for cell in (cell for row in rows for cell in row.cells.values()):
-        if cell["block"] in fastest and _is_fastest(cell):
-            fastest[cell["block"]] = numbers.si(cell["step_s"], "s")
+    names = {block.name for block in shown}
     subjects, situations = [], []
     for subject, same in sentences.by_subject(sentences.summaries(found)):
         own = [each for each in same if each.compared]
-        columns = [each for each in own if each.comparison.name in fastest]
+        columns = [each for each in own if each.comparison.name in names]
         batches = {each.comparison.block.batch for each in own}
         batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
         if columns:
             subjects.append((f"{subject}{batch}", len(columns)))
-        situations += [Figure(each.among(own), fastest[each.comparison.name]) for each in columns]
+        situations += [Figure(each.among(own), each.step.main) for each in columns]
     apart = APART if any(row.approximate for row in rows) else ""
     single, count = sum(b.span_steps == (1,) for b in blocks), len(blocks)
     where = f"In {single} of {count} situations, single" if single < count else "Single"

@@ -274,22 +274,22 @@ def headline(every: Sequence[Summary]) -> str:
 
 
 def decisions(cells: Sequence[Row]) -> str:
-    """Return `Against the baselines: 2 faster, 3 undecided (within 4.2 %).`; may be empty.
+    """Return `Against the baselines: 2 faster, 3 undecided (within 4.2 %).`; may be empty."""
+    figures = itemgetter("verdict", "verdict_low", "verdict_high")
+    said = verdicts(figures(cell) for cell in cells if not cell["approximate"])
+    return f"Against the baselines: {said}." if said else ""
 
-    Of undecided comparisons, it gives the smallest and the largest bound.
+
+def verdicts(found: Iterable[tuple[str, float, float]]) -> str:
+    """Count verdicts, given with their intervals: `2 faster, 3 undecided (within 4.2 %)`.
+
+    The bound is the largest of the undecided ones, if all have one.
     """
-    compared = grouped((cell["verdict"], cell) for cell in cells if not cell["approximate"])
-    decided = (word for word in VERDICT_STYLES if word != "undecided" and word in compared)
-    parts = [f"{len(compared[word])} {word}" for word in decided]
-    undecided = compared.get("undecided", [])
-    every = (bounds.bound_of(cell["verdict_low"], cell["verdict_high"]) for cell in undecided)
-    if known := [*filter(math.isfinite, every)]:
-        least, most = (bounds.within(end(known)) for end in (min, max))
-        between = least if least == most else f"{least} to {most.removeprefix('within ')}"
-        parts.append(f"{len(known)} undecided ({between})")
-    if len(known) < len(undecided):
-        parts.append(f"{len(undecided) - len(known)} with too few rounds")
-    return f"Against the baselines: {', '.join(parts)}." if parts else ""
+    every = list(found)
+    said = counted((word for word, *_ in every), VERDICT_STYLES)
+    open_ = (bounds.bound_of(low, high) for word, low, high in every if word == "undecided")
+    most = max(open_, default=math.inf)
+    return f"{said} ({bounds.within(most)})" if most < math.inf else said
 
 
 def tally(cells: Sequence[Row]) -> str:

@@ -40,7 +40,8 @@ def far(ours, theirs):
 @pytest.mark.parametrize(("dtype", "allowed"), [("bfloat16", 2.0**-6), *slow(("float16", 2.0**-9))])
 @pytest.mark.parametrize("branches", [False, True])
 def test_fused_attention_is_plain_attention(dtype, allowed, branches, monkeypatch):
-    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: branches)
+    kernel = jax.nn.dot_product_attention if branches else None  # lowering for CPU leaves it out
+    monkeypatch.setattr(divided_sequences, "cudnn_attention", lambda _: kernel)
     arguments = heads(dtype, tokens=128)
 
     def attention(*qkv):  # a new function, so that no earlier trace is used
@@ -50,39 +51,42 @@ def test_fused_attention_is_plain_attention(dtype, allowed, branches, monkeypatc
     plain = gradients(causal_attention, wide)
     assert 0 < far(gradients(attention, arguments), plain) < allowed
     text = str(jax.make_jaxpr(attention)(*arguments))
-    assert ("pallas_call" in text) == branches
+    assert ("platform_index" in text) == branches
 
 
 @pytest.mark.parametrize(
     ("precision", "fused"), [("fp64", False), ("fp32", False), ("bf16", True), ("fp16", True)]
 )
 def test_the_proof_is_plain_and_the_timed_step_fused(precision, fused, monkeypatch):
-    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: True)
+    checked = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
+    monkeypatch.setattr(checked, lambda: 91_000)
+    monkeypatch.setattr(divided_sequences, "cudnn_is_here", lambda: True)
     with jax.enable_x64(precision == "fp64"):
         config = replace(gpt2.SIZES["tiny"](), layers=2, context=128)
         problem = gpt2.problem(config, 2, precision)
         params, loss = shapes_of_params(problem), problem.loss_function()
         text = str(jax.make_jaxpr(loss)(params, problem.batch(0)))
-    assert ("pallas_call[" in text) == fused
+    assert ("dot_product_attention_fwd" in text) == fused
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "names"),
+    ("shape", "dtype", "fits"),
     [
-        ((2, 128, 3, 64), "bfloat16", {"cuda", "tpu"}),
-        ((2, 128, 3, 12), "bfloat16", {"tpu"}),
-        ((2, 100, 3, 64), "float16", {"cuda"}),
-        ((2, 128, 3, 64), "float32", set()),
+        ((2, 128, 3, 64), "bfloat16", True),
+        ((2, 128, 3, 12), "bfloat16", False),
+        ((2, 128, 3, 136), "bfloat16", False),
+        ((2, 100, 3, 64), "float16", True),
+        ((2, 128, 3, 64), "float32", False),
     ],
 )
-def test_a_kernel_is_for_some_shapes_and_dtypes(shape, dtype, names, monkeypatch):
+def test_a_kernel_is_for_some_shapes_and_dtypes(shape, dtype, fits, monkeypatch):
     monkeypatch.setattr(divided_sequences, "cudnn_is_here", lambda: True)
-    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: True)
-    assert {*divided_sequences.kernels(jax.ShapeDtypeStruct(shape, dtype))} == names
+    query = jax.ShapeDtypeStruct(shape, dtype)
+    assert (divided_sequences.cudnn_attention(query) is not None) == fits
 
 
 def test_a_device_that_holds_a_part_of_the_queries_attends_plainly(monkeypatch):
-    monkeypatch.setattr(divided_sequences, "tpu_kernel_applies", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(divided_sequences, "cudnn_is_here", lambda: pytest.fail("asked"))
     query, key, value = heads("bfloat16", tokens=128)
     part = causal_attention(query[:, 64:], key, value, first=64)
     whole = causal_attention(*(x.astype(jnp.float32) for x in (query, key, value)))
@@ -93,11 +97,3 @@ def test_without_cudnn_its_kernel_is_not_traced():
     if any(each.name.startswith("jax-cuda") for each in distributions()):
         pytest.skip("jax's CUDA plugin brings cuDNN")
     assert not divided_sequences.cudnn_is_here()
-
-
-def test_a_tpu_kernel_needs_a_single_chip(monkeypatch):
-    assert not divided_sequences.tpu_kernel_applies(), "the tests have eight devices"
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
-    assert not divided_sequences.tpu_kernel_applies(), "it is a CPU"
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert divided_sequences.tpu_kernel_applies()

@@ -280,10 +280,10 @@ def test_gpus_of_another_vendor_are_not_advised_to_use_cuda(examine):
     [(lambda q, k, v: q + k + v, ""), (lambda *_: 1 / 0, "ZeroDivisionError: division by zero")],
 )
 def test_fused_attention_is_tried(monkeypatch, kernel, expected):
-    monkeypatch.setattr(divided_sequences, "kernels", lambda _: {"cuda": kernel})
+    monkeypatch.setattr(divided_sequences, "cudnn_attention", lambda _: kernel)
     trial = machine_devices.fuse_attention
     assert machine_devices.why_missing(trial, "gpu") == expected
-    assert trial("tpu") == "splash attention is used only where jax has a single chip"
+    assert trial("tpu") == "jax finds no cuDNN for this device"
 
 
 def test_the_command_prints_what_is_here():

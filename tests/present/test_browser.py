@@ -1200,7 +1200,7 @@ def test_a_step_is_drawn_as_it_was_stored(open_page, found: Tables) -> None:
     above, below = PAIR
     steps = [expanded(found.traces[name]["drawn"]) for name in PAIR]
     ends = [0, max(step["ns"] for step in steps)]
-    opened = open_page("#step?" + urlencode({"above": above, "below": below}))
+    opened = open_page("#step?" + urlencode({"a": above, "b": below}))
     page, box = opened.page, opened.page.locator(".step")
     width = box.locator(".lane").first.evaluate(
         "one => one.ownerSVGElement.width.baseVal.value - 80"
@@ -1264,7 +1264,7 @@ def test_names_of_operations_in_one_row_of_a_step_do_not_overlap(blank: Page) ->
 def test_who_waits_for_whom_is_told(open_page, found: Tables) -> None:
     above, below = PAIR
     step = expanded(found.traces[above]["drawn"])
-    opened = open_page("#step?" + urlencode({"above": above, "below": below}))
+    opened = open_page("#step?" + urlencode({"a": above, "b": below}))
     page = opened.page
     runs = step["runs"]
     waits = [at for at, op in enumerate(runs["op"]) if op == 2]
@@ -1273,7 +1273,7 @@ def test_who_waits_for_whom_is_told(open_page, found: Tables) -> None:
     # Zoom in on the collective of the first device, and point at where it waits.
     first, last = runs["start"][waits[0]], runs["start"][waits[3]] + runs["ns"][waits[3]]
     page.goto(page.url.partition("#")[0] + "#step?" + urlencode(
-        {"above": above, "below": below, "span": f"{first - 1000}-{last + 1000}"}))  # fmt: skip
+        {"a": above, "b": below, "span": f"{first - 1000}-{last + 1000}"}))  # fmt: skip
     opened.settle()
     wait = page.locator("#step path[data-part=wait]").bounding_box()
     assert wait

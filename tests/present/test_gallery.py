@@ -256,7 +256,7 @@ def test_a_run_without_rows_is_listed_and_has_no_verdicts(tmp_path, monkeypatch)
     synthetic.write(tmp_path, PLAN, "whole")
     found = {entry.folder: entry for entry in index.find(tmp_path)}
     assert found.keys() == {"empty", "whole"}
-    assert (found["empty"].headline, found["empty"].timed) == ("Nothing could be compared.", 0)
+    assert found["empty"].headline == "Nothing could be compared."
     run = load(folder)
     assert run.verdicts.empty
     with pytest.raises(ValueError, match="the run has no chart of the kind 'ratios'"):
@@ -280,22 +280,23 @@ def test_a_folder_that_cannot_be_written_is_named(words, checkout, quick_report)
     assert "README.md" in ended.output
 
 
-def test_the_largest_run_comes_first_and_those_of_uncommitted_changes_last(tmp_path, monkeypatch):
+def test_the_newest_run_comes_first_and_uncommitted_changes_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    starts = {"newest": "2026-11-24", "next": "2026-11-23", "middle": "2026-11-22",
-              "largest": "2026-11-21"}  # fmt: skip
-    for name, day in starts.items():
+    for name, day in {
+        "middle": "2026-11-22",
+        "newest": "2026-11-23",
+        "oldest": "2026-11-21",
+    }.items():
 
         def start(manifest, name=name, day=day):
             manifest["started_at"] = f"{day}T00:00:00+00:00"
             manifest["git"]["dirty"] = name == "newest"
 
-        plan = replace(PLAN, devices=(1, 2) if name == "largest" else (2,))
-        synthetic.rewrite(synthetic.write(tmp_path, plan, name), "manifest", start)
+        synthetic.rewrite(synthetic.write(tmp_path, PLAN, name), "manifest", start)
     found = index.find(tmp_path)
-    assert [entry.folder for entry in found] == ["largest", "next", "middle", "newest"]
-    assert found[-1].facts[-1] == "The working tree had uncommitted changes."
-    assert not any("uncommitted" in fact for one in found[:-1] for fact in one.facts)
+    assert [entry.folder for entry in found] == ["newest", "middle", "oldest"]
+    told = [any("uncommitted changes" in fact for fact in entry.facts) for entry in found]
+    assert told == [True, False, False]
 
 
 def published_daily(folder, days, upgraded, started="2026-10-{:02}T09:00:00+00:00"):

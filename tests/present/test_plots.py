@@ -164,8 +164,7 @@ def test_scaling_shows_times_efficiency_and_guides(found: Tables) -> None:
             point["step_s"], point["step_q1_s"], point["step_q3_s"],
         )  # fmt: skip
     assert set(rows(share)["value"].dropna()) == set(curve.points["efficiency"].dropna())
-    guides = pd.DataFrame(time["layer"][1]["data"]["values"])
-    ideal = guides[guides["guide"] == "ideal"][["x", "value"]].to_numpy()
+    ideal = pd.DataFrame(time["layer"][1]["data"]["values"])[["x", "value"]].to_numpy()
     assert np.array_equal(ideal, curve.ideal)
     low, high = time["layer"][3]["encoding"]["y"]["scale"]["domain"]
     assert low < curve.points["step_q1_s"].min() < curve.points["step_q3_s"].max() < high

@@ -210,7 +210,6 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path, monkeypatch: pytest.Monke
         assert len(widths) <= 1, block
     stored = json.loads((folder / "figures.json").read_text())
     assert len(stored["steps"]) == len(found.steps)
-    assert (folder / "detectors.svg").exists()
     for file in (
         stored_as.SAMPLES,
         stored_as.TRIALS,

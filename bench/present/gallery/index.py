@@ -41,19 +41,16 @@ class Entry:
     made: str
     """Hardware and start time."""
     facts: list[str] = field(default_factory=list)
-    timed: int = 0
     page: str = "report.html"
     markdown: str = "report.md"
     picture: str = ""
     """`share.svg`, if the report has one."""
-    dirty: bool = False
-    """Whether the working tree had uncommitted changes, so that the code is not the commit's."""
     run: tuple[store.Run, Tables] | None = field(default=None, repr=False, compare=False)
     """The stored run and its tables; None for trials of the suite itself."""
 
 
 def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
-    """Return a folder's published runs: clean commits first, then the largest, then the newest.
+    """Return a folder's published runs, the newest first.
 
     `also` are folders that are about to be added to git. Raises StoreError if one cannot be read.
     """
@@ -63,7 +60,7 @@ def find(reports: Path, also: Iterable[str] = ()) -> list[Entry]:
     names = {*(everything if tracked is None else tracked), *also}
     entries = [entry for name in sorted(names) for entry in _entries(reports / name)]
     entries.sort(key=lambda entry: entry.started, reverse=True)
-    return sorted(entries, key=lambda one: ([*KINDS].index(one.kind), one.dirty, -one.timed))
+    return sorted(entries, key=lambda one: [*KINDS].index(one.kind))
 
 
 def _entries(folder: Path) -> Iterator[Entry]:
@@ -87,14 +84,12 @@ def _entries(folder: Path) -> Iterator[Entry]:
 def _run(folder: Path) -> tuple[Any, dict[str, Any]]:
     run = store.load(folder)
     manifest, found = run.manifest, cell_table.build(run)
-    dirty, picture = manifest["git"]["dirty"], folder / "share.svg"
-    changes = "The working tree had uncommitted changes." if dirty else ""
+    picture = folder / "share.svg"
+    changes = "The working tree had uncommitted changes." if manifest["git"]["dirty"] else ""
     versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
     facts = (sentences.tally(found.rows), sentences.decisions(found.rows), versions, changes)
     return manifest, {
         "kind": RUNS,
-        "dirty": dirty,
-        "timed": int((found.cells["status"] == "ok").sum()),
         "headline": sentences.headline(sentences.summaries(found)),
         "picture": picture.read_text("utf-8") if picture.is_file() else "",
         "facts": list(filter(None, facts)),

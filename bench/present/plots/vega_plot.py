@@ -117,7 +117,7 @@ def colours() -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): light-dark\((#\w+)", _STYLE.read_text("utf-8")))
 
 
-def panel_sizes(panels: int, most: int, labels: int = LABELS) -> dict[str, int]:
+def panel_sizes(panels: int, most: int, labels: int) -> dict[str, int]:
     """Return the number of panels in a row, `columns`, and the `width` of each in pixels."""
     columns = min(panels, most)
     return {"columns": columns, "width": min(320, (WIDTH - labels) // columns - 20)}

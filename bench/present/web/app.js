@@ -28,6 +28,9 @@ const everyGroup = () =>
   [...document.querySelectorAll("section:has(> .drawn)")].map(({ id }) => id);
 const everyChart = () => everyGroup().filter((id) => id !== "cell");
 
+/* The groups that show the choices of a section. */
+const drawnWith = (section) => (section === "compare" ? ["compare", "step"] : [section]);
+
 /* Redraw groups one after another: those in view first, and the others for printing. */
 function redraw(groups = everyGroup()) {
   for (const id of groups) pending.add(id);
@@ -91,7 +94,7 @@ function openCell(cell) {
 /* Go to a section after some choices have changed. */
 function visit(section, changes) {
   history.pushState(null, "", location.href);
-  narrow(changes, [section], section);
+  narrow(changes, drawnWith(section), section);
   drawGroup(section);
   goTo(section);
   byId(section).querySelector("[tabindex], select").focus({ preventScroll: true });

@@ -11,6 +11,12 @@ function opponentOf(cell) {
   return others.find((one) => one.isBaseline) ?? others.sort((a, b) => a.step_s - b.step_s)[0];
 }
 
+/* The cells that are compared: those chosen, or the described cell and its counterpart. */
+function comparedPair() {
+  const a = named("a") ?? currentCell();
+  return [a, named("b") ?? (a && opponentOf(a))].filter(Boolean);
+}
+
 /* A link that compares a cell with another one. */
 function compareLink(cell) {
   const other = opponentOf(cell);
@@ -19,7 +25,7 @@ function compareLink(cell) {
 }
 
 function choosePair(a, b) {
-  narrow({ a, b }, ["compare"], "compare");
+  narrow({ a, b }, drawnWith("compare"), "compare");
   [byId("a").value, byId("b").value] = [a, b]; // also if the next click comes before the drawing
 }
 

@@ -20,9 +20,6 @@ from bench.worker.trace import xspace
 SIZE = 512
 """Rows of the matrices that are multiplied under the profiler."""
 
-KERNELS = {"gpu": ("cuda", "cuDNN"), "tpu": ("tpu", "splash attention")}
-"""By platform, its key in `divided_sequences.kernels`, and the name of the kernel."""
-
 
 def describe_devices() -> JaxDevices:
     """Describe the devices, and try operations that may not be permitted."""
@@ -49,13 +46,10 @@ def why_missing(trial: Callable[[str], str], platform: str) -> str:
 
 def fuse_attention(platform: str) -> str:
     """Run fused attention and its gradient."""
-    name, kernel = KERNELS.get(platform, (platform, ""))
     query = jnp.ones((1, 1024, 1, 64), jnp.bfloat16)
-    attend = divided_sequences.kernels(query).get(name)
-    if attend is None:
-        if platform == "tpu":
-            return f"{kernel} is used only where jax has a single chip"
-        return f"jax finds no {kernel or 'kernel'} for this device"
+    attend = divided_sequences.cudnn_attention(query)
+    if attend is None or platform != "gpu":
+        return "jax finds no cuDNN for this device"
     jax.block_until_ready(jax.jit(jax.grad(lambda x: attend(x, x, x).sum()))(query))
     return ""
 

@@ -62,8 +62,8 @@ class OwnSteps:
         if why := self._why_scaled():
             return why
         are_right = self._are_right(right)
-        paths = zip(self.seen.ours.first, are_right.all(axis=0), strict=True)
-        wrong = [path for path, is_right in paths if not is_right]
+        paths = zip(self.seen.ours.first, are_right.T, strict=True)
+        wrong = [path for path, each in paths if not each.all()]
         if are_right[0].all() and 0 < len(wrong) < are_right.shape[1]:
             return f"its first step is right, and later updates of {some(wrong)} are not"
         return ""

@@ -4,10 +4,11 @@ Every hypothesis is a step computed in float64 on one device, so a match agrees 
 is not a guess. There, jax.vmap with a named axis computes what jax.shard_map would on several.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,7 @@ from bench.worker.prove.carried_state import (
     whole_batch_loss,
 )
 from bench.worker.prove.failures import APPROXIMATE
-from bench.worker.prove.relative_errors import close, multiple_of, some, state_errors
+from bench.worker.prove.relative_errors import close, multiple_of, some, state_errors, update_errors
 from bench.worker.prove.trajectory import Trajectory, vector
 
 MATCH = 1e-6
@@ -62,8 +63,8 @@ class Observed:
     truth: Trajectory
     gradients: Callable[..., Any]
     """The reference's loss and gradients of a whole batch."""
-    devices: int
-    """Devices of the mesh."""
+    mesh: Mapping[str, int]
+    """Sizes of the mesh axes."""
     match: float
     """Relative distance below which a mistake reproduces the steps. Above MATCH, only known
     mistakes are named."""
@@ -153,6 +154,7 @@ def _mistaken_updates(seen: Observed, updates: np.ndarray, sequential: Any) -> I
             yield f"there are {count} updates per step: one for each of the microbatches"
         yield from _weights(seen, own, "microbatches")
     yield from _rounded(seen)
+    yield from _reduced_shards(seen)
 
 
 def _rounded(seen: Observed) -> Iterator[str]:
@@ -191,9 +193,35 @@ def _weights(seen: Observed, updates: np.ndarray, parts: str) -> Iterator[str]:
     yield f"the gradients of the {parts} are summed with the weights {listed}"
 
 
+def _reduced_shards(seen: Observed) -> Iterator[str]:
+    """Yield the reduction of gradients over a mesh axis that shards them.
+
+    How the step shards a parameter is not known, so shards along each of its dimensions are tried.
+    """
+    start, ours, truth = seen.truth.start, seen.ours.first, seen.truth.first
+    errors = update_errors(ours, truth, start, None)
+    wrong = [path for path, error in errors.items() if not error <= seen.match]
+
+    def is_reduced(path: str, shards: int, factor: int) -> bool:
+        update, right = ours[path] - start[path], truth[path] - start[path]
+        for axis in [at for at, size in enumerate(right.shape) if size % shards == 0]:
+            mean = factor * np.mean(np.split(right, shards, axis), axis=0)
+            if seen.is_near(update, np.concatenate(shards * [mean], axis)):
+                return True
+        return False
+
+    sizes = sorted({size for size in seen.mesh.values() if size > 1})
+    for shards, what in product(sizes, ("averaged", "summed")):
+        factor = shards if what == "summed" else 1
+        if wrong and all(is_reduced(path, shards, factor) for path in wrong):
+            axes = " or ".join(f"`{name}`" for name, size in seen.mesh.items() if size == shards)
+            where = "where each device has other shards of them"
+            yield f"the gradients are {what} over {axes}, {where}"
+
+
 def _reason_of(seen: Observed, factor: float, shards: int) -> str:
     """Return the likely reasons for a constant factor."""
-    microbatches, devices = seen.problem.microbatches, seen.devices
+    microbatches, devices = seen.problem.microbatches, prod(seen.mesh.values())
     others, both = devices // shards, min(shards, microbatches)
     rows = seen.problem.batch_size if seen.problem.batch_size not in (shards, microbatches) else 1
     tokens = seen.problem.sequence.length if seen.problem.sequence else 1
@@ -225,7 +253,12 @@ def _explain_loss(seen: Observed, losses: np.ndarray) -> str:
         return ""
     known = {"summed over the shards, not averaged": losses.sum()}
     known |= {f"that of shard {index} alone": each for index, each in enumerate(losses)}
-    known["summed over the microbatches, not averaged"] = seen.problem.microbatches * mean
+    if (count := seen.problem.microbatches) > 1 and not seen.problem.state_names:
+        known["summed over the microbatches, not averaged"] = count * mean
+        params, loss_fn = seen.problem.functional()
+        for index in range(count):
+            part = strided_part(seen.batches[0], count, index)
+            known[f"that of microbatch {index} alone"] = jax.jit(loss_fn)(params, part)
     if how := next((how for how, value in known.items() if seen.is_near(loss, value)), ""):
         return f"the loss is {how}"
     factor = float(loss / mean)

@@ -13,7 +13,6 @@ from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
-from bench.worker.prove.misplaced_shards import misplaced_shards
 from bench.worker.prove.mistaken_times import wrong_loss, wrong_times
 from bench.worker.prove.relative_errors import (
     close,
@@ -29,6 +28,10 @@ if TYPE_CHECKING:
     from bench.worker.prove.gate import Gate
 
 OPTIMIZER = "the gradients are right under SGD, but the optimizer is not applied as given"
+OTHER = (
+    "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
+    "optimizer would"
+)
 BF16 = (2.0**-12, 2.0**-5)
 """Range of relative errors that rounding to bfloat16 (8 bits) causes."""
 LOOSE = 0.1
@@ -59,8 +62,8 @@ def why_wrong(
     problem = under_sgd(gate.problems[SGD], rate) if under else gate.problems[OWN]
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
     gradients = gate.loss_and_gradients
-    devices = gate.mesh.size
-    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, devices, match)
+    mesh = gate.mesh.shape
+    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, mesh, match)
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [drift] if drift else []
@@ -148,23 +151,16 @@ def _mistakes(gate: Gate, name: str, seen: Observed) -> list[str]:
         return [f"the initial parameters are not those of the problem, in {some(differing)}"]
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
-    with exact_arithmetic(gate.programs):
+    # Memory may not suffice. The step is wrong all the same.
+    with exact_arithmetic(gate.programs), suppress(Exception):
         found = [*filter(None, (wrong_times(seen), wrong_loss(seen)))] or known_mistakes(seen)
-        if name == SGD and found and found[0].startswith(UNKNOWN):
-            other = _others(gate, seen)
-            found = [other] if other else found
-        return found
+        unknown = name == SGD and found and found[0].startswith(UNKNOWN)
+        return [OTHER] if unknown and _is_own(gate, seen) else found
+    return []
 
 
-def _others(gate: Gate, seen: Observed) -> str:
-    """Name an optimizer or misplaced shards that explain updates under SGD; else empty."""
+def _is_own(gate: Gate, seen: Observed) -> bool:
+    """Whether updates under SGD are those of the workload's own optimizer."""
     own = vector(gate.truth[OWN].first, gate.truth[OWN].start)
     differs = not close(own, multiple_of(own, seen.right) * seen.right, 10 * DECAY)
-    if differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY):
-        return (
-            "the step does not use problem.optimizer: under SGD, it updates as the workload's own "
-            "optimizer would"
-        )
-    with suppress(Exception):  # memory may not suffice; the step is wrong all the same
-        return misplaced_shards(seen, gate.mesh.shape)
-    return ""
+    return differs and close(seen.update, multiple_of(seen.update, own) * own, DECAY)

@@ -2,7 +2,6 @@
 // those of `explain`; their nanoseconds are subtracted here: see bench/present/page_data.py.
 
 const MOST_CAUSES = 8; // Bars of a waterfall; smaller causes share one.
-const WORTH_A_BAR = 0.01; // Share of the whole difference, or of a hundredth of the step.
 const ROOM_BESIDE = 235; // Pixels for the names and the numbers beside the bars.
 
 /* The time of each cause in a step of A and of B, largest changes first. */
@@ -32,11 +31,9 @@ const total = (rows) => rows.reduce((sum, { change }) => sum + change, 0);
 function barsBetween(changes, [from, to]) {
   const kinds = [...Map.groupBy(changes, ({ what }) => what)];
   const sums = largestFirst(kinds.map(([what, own]) => ({ what, change: total(own) })));
-  const worth = WORTH_A_BAR * Math.max(Math.abs(to - from), WORTH_A_BAR * to);
   const idle = sums.filter(({ what }) => what === "idle");
   const causes = sums.filter(({ what }) => what !== "idle");
-  const shown = causes.filter(({ change }) => Math.abs(change) >= worth).slice(0, MOST_CAUSES);
-  const left = causes.filter((one) => !shown.includes(one));
+  const [shown, left] = [causes.slice(0, MOST_CAUSES), causes.slice(MOST_CAUSES)];
   const together = { what: `${left.length} smaller ${left.length === 1 ? "cause" : "causes"}`, change: total(left) };
   const every = [...shown, ...(left.length ? [together] : []), ...idle];
   const steps = every.map(({ what, change }) => ({
@@ -47,17 +44,15 @@ function barsBetween(changes, [from, to]) {
   return [start, ...steps, { what: "B", label: si(to, "s") }];
 }
 
-/* A's time against B's while traced, just before, and in the timed rounds. */
-function apartTold([traced, untraced, timed]) {
+/* A's time against B's while traced, and in the timed rounds. */
+function apartTold(traced, timed) {
   const timeRatio = ([a, b]) =>
     a < 2 * b
       ? `${percent(Math.abs(a / b - 1))} ${a < b ? "less" : "more"} time`
       : `${significant(a / b)} times as long`;
-  const start =
-    `Against B, A took ${timeRatio(traced)} while the profiler was recording; just before, without a ` +
-    `profiler, ${timeRatio(untraced)}`;
+  const start = `Against B, A took ${timeRatio(traced)} while the profiler was recording`;
   if (!timed.every(known)) return `${start}.`;
-  const agree = timed[0] > timed[1] === untraced[0] > untraced[1];
+  const agree = timed[0] > timed[1] === traced[0] > traced[1];
   const times = `${start}; in the timed rounds, with a wait after every step, ${timeRatio(timed)}.`;
   return agree ? times : `${times} So the traces do not show what made the difference there.`;
 }
@@ -70,13 +65,13 @@ function waterfall(a, b, width) {
     return nothing(`${who} traced, ${unknown}`);
   }
   const changes = changesBetween(a, b);
-  const [traced, before] = [0, 1].map((at) => [a, b].map((cell) => cell.traced.steps_ns[at] / 1e9));
+  const traced = [a, b].map((cell) => cell.traced.step_ns / 1e9);
   const rows = barsBetween(changes, traced);
   const { title, note } = CHARTS.compare;
   const drawn = Math.max(60, Math.min(700, width - ROOM_BESIDE));
   return figure("compare", { title, rows, width: drawn }, {
     title: `${title}: ${a.full}, ${b.full}`,
-    caption: `${note} ${apartTold([traced, before, [a.latency_s, b.latency_s]])}`,
+    caption: `${note} ${apartTold(traced, [a.latency_s, b.latency_s])}`,
     name: "causes-compared",
     rows: changes,
   });
@@ -85,9 +80,8 @@ function waterfall(a, b, width) {
 GROUPS.compare = (target) => {
   const lists = [byId("a"), byId("b")];
   if (!lists[0].length) for (const list of lists) list.append(...cellOptions());
-  const a = named("a") ?? currentCell();
-  const b = named("b") ?? (a && opponentOf(a));
-  if (!a || !b) return [nothing("The run has no two cells to compare.")];
+  const [a, b] = comparedPair();
+  if (!b) return [nothing("The run has no two cells to compare.")];
   [lists[0].value, lists[1].value] = [a.full, b.full];
   const same = a.fingerprint && a.fingerprint === b.fingerprint;
   byId("compared-times").textContent =

@@ -1,27 +1,16 @@
-// One traced step of two implementations above one another, on one scale of time.
+// One traced step of each compared cell, above one another on one scale of time.
 
 GROUPS.step = (target) => {
-  const stored = byPlace(CELLS.filter((cell) => cell.traced?.drawn));
+  const stored = ({ traced }) => traced?.drawn;
   const none = "This run has stored no step to draw: --profile stores one of every implementation.";
-  if (!stored.length) return [nothing(none)];
-  const asked = (key) => stored.find(({ full }) => full === chosen(key));
-  const here = stored.filter(({ block }) => block === currentCell().block);
-  const own = here.length ? here : stored.filter(({ block }) => block === stored[0].block);
-  const above = asked("above") ?? own.find(({ isBaseline }) => isBaseline) ?? own[0];
-  const others = own.filter((cell) => cell !== above);
-  const below = asked("below") ?? others.sort((a, b) => a.step_s - b.step_s)[0] ?? above;
-  const names = stored.map((cell) => [cell.full, wholeName(cell)]);
-  const cells = unique([above, below]);
+  if (!CELLS.some(stored)) return [nothing(none)];
+  const left = DATA.steps_left_out;
+  const more = left ? nothing(`${CHARTS.step.remarks.steps} ${left}.`) : "";
+  const cells = unique(comparedPair()).filter(stored);
+  if (!cells.length) return [nothing("The page has no step of A or B."), more];
   const armed = cells.map(async (cell) => armOf(cell, await expanded(cell.traced.drawn)));
   const made = Promise.all(armed).then((arms) => stepFigure(arms, widthOf(target)));
-  return [
-    choices(
-      selector("Above", "above", names, "step", above.full),
-      selector("Below", "below", names, "step", below.full),
-    ),
-    drawLater(element("div"), made),
-    DATA.steps_left_out ? nothing(`${CHARTS.step.remarks.steps} ${DATA.steps_left_out}.`) : "",
-  ];
+  return [drawLater(element("div"), made), more];
 };
 
 const wholeName = (cell) => `${cell.name}, ${whereOf(cell)}`;
