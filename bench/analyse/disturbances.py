@@ -89,16 +89,20 @@ class Conditions:
     """Taken by the hypervisor for other guests."""
     foreign: float
     """Used by other processes."""
+    mhz: tuple[float, float] | None
+    """Lowest and highest mean frequency; None where the system does not report it."""
 
 
 def conditions(samples: pd.DataFrame) -> Conditions | None:
     """Aggregate the state of the host over turns; None where the system reported nothing."""
-    columns = ("host_cores_s", "host_steal_s", "host_foreign_s")
-    cores, steal, foreign = (samples[name].to_numpy(float) for name in columns)
+    columns = ("host_cores_s", "host_steal_s", "host_foreign_s", "host_mhz")
+    cores, steal, foreign, mhz = (samples[name].to_numpy(float) for name in columns)
     available = float(np.nansum(cores))
     if not available:
         return None
+    mhz = mhz[~np.isnan(mhz)]
     return Conditions(
         steal=float(np.nansum(steal)) / available,
         foreign=max(float(np.nansum(foreign)) / available, 0.0),
+        mhz=(float(mhz.min()), float(mhz.max())) if mhz.size else None,
     )

@@ -28,6 +28,8 @@ class HostSlot(TypedDict):
     """CPU time of the measuring processes."""
     foreign_s: float
     """CPU time of others; negative by up to a tick if the kernel books ours late."""
+    mhz: float | None
+    """Mean frequency of the cores at the end of the turn; None if the system does not show it."""
 
 
 class InputWait(TypedDict):

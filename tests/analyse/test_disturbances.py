@@ -101,10 +101,12 @@ def test_the_hosts_slots_are_summed_up() -> None:
     slots = pd.DataFrame(
         {
             "host_cores_s": [2.0, 2.0], "host_steal_s": [0.0, 0.4],
-            "host_foreign_s": [-0.01, 0.21],
+            "host_foreign_s": [-0.01, 0.21], "host_mhz": [2100.0, 3000.0],
         }
     )  # fmt: skip
     found = conditions(slots)
     assert found is not None
     assert (found.steal, found.foreign) == pytest.approx((0.1, 0.05))
+    assert found.mhz == (2100, 3000)
+    assert conditions(slots.assign(host_mhz=None)).mhz is None
     assert conditions(slots.assign(host_cores_s=np.nan)) is None

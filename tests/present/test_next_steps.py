@@ -17,7 +17,7 @@ def told(
     word="undecided", low=0.99, high=1.02, to_decide=3.0, foreign=0.0, seconds=100.0, config=None
 ):
     claim = Claim(None, Verdict(word, low, high), to_decide)
-    conditions = Conditions(steal=0.0, foreign=foreign)
+    conditions = Conditions(steal=0.0, foreign=foreign, mhz=None)
     standings = SimpleNamespace(largest_ratio=1.0)
     block = SimpleNamespace(
         name="b", claims={"arm": claim}, conditions=conditions, standings=standings, margin=0.02

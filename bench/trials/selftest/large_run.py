@@ -17,7 +17,7 @@ WORKLOADS = ("one", "two")
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128)
 ROUNDS = 16
 _STARTED_AT = "2026-01-01T00:00:00+00:00"
-_QUIET = stored.HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01)
+_QUIET = stored.HostSlot(cores_s=0.2, steal_s=0.0, own_s=0.19, foreign_s=0.01, mhz=None)
 _MANIFEST: stored.Manifest = {
     "schema": stored.SCHEMA, "run": "large", "started_at": _STARTED_AT, "argv": ["run"],
     "preset": "full", "config": {"margin": 0.02, "options": {}},

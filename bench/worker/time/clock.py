@@ -276,8 +276,8 @@ def measure(
     def read() -> Readings:
         return boards(), used(), watch.slot()
 
-    watch = HostWatch(lambda: sum(arm.children_cpu_s() for arm in arms))
-    with without_garbage_collection():
+    host = HostWatch(more_cpu_s=lambda: sum(arm.children_cpu_s() for arm in arms))
+    with without_garbage_collection(), host as watch:
         orders = Orders(list(by_name), seed)
         for number, order in enumerate(orders):
             watch.slot()  # activity between rounds belongs to no turn

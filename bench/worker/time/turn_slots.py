@@ -1,14 +1,16 @@
 """The host and NVIDIA's boards around each turn, read outside the timed spans.
 
-Of the host: CPU time of other processes and guests. Of a board: clock, heat, power, and what limits
-the clock. A board is read right after the last span, before it becomes idle. What held down its
-clock earlier in a turn, and no longer does, is not seen.
+Of the host: CPU time of other processes and guests, and frequency. Of a board: clock, heat, power,
+and what limits the clock. A board is read right after the last span, before it becomes idle. What
+held down its clock earlier in a turn, and no longer does, is not seen.
 """
 
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ import numpy as np
 import psutil
 
 from bench.records import nvml
+from bench.records.host import CPUS
 from bench.records.row_parts import BoardState
 from bench.records.rows import HostSlot
 
@@ -43,10 +46,11 @@ def merged(each: Sequence[Any], how: Any) -> Any:
 
 
 def merged_hosts(slots: Sequence[HostSlot], hosts: Sequence[str]) -> HostSlot:
-    """Sum the processes' slots, with each host counted once."""
+    """Sum the processes' slots, with each host counted once; frequencies are averaged."""
     # The first process of each host reports for it, except for the processes' own CPU time.
     of_host = list(dict(zip(reversed(hosts), reversed(slots), strict=True)).values())
     own_s = sum(slot["own_s"] for slot in slots)
+    mhz = [slot["mhz"] for slot in of_host if slot["mhz"] is not None]
     # CPU time that is foreign to one process may belong to another process of the launch.
     busy_s = sum(slot["foreign_s"] + slot["own_s"] for slot in of_host)
     return HostSlot(
@@ -54,6 +58,7 @@ def merged_hosts(slots: Sequence[HostSlot], hosts: Sequence[str]) -> HostSlot:
         steal_s=round(sum(slot["steal_s"] for slot in of_host), 6),
         own_s=round(own_s, 6),
         foreign_s=round(busy_s - own_s, 6),
+        mhz=round(fmean(mhz), 1) if mhz else None,
     )
 
 
@@ -64,14 +69,18 @@ def _reading(more_cpu_s: Callable[[], float]) -> np.ndarray:
     return np.array([time.monotonic(), busy_s, getattr(times, "steal", 0.0), own_s])
 
 
-class HostWatch:
-    """Reads the system's counters between turns.
+class HostWatch(ExitStack):
+    """Reads the system's counters, and the frequencies of the cores in `cpus`, between turns.
 
     `more_cpu_s` returns the CPU seconds of further processes of the launch.
     """
 
-    def __init__(self, more_cpu_s: Callable[[], float] = float) -> None:
+    def __init__(self, cpus: Path = CPUS, more_cpu_s: Callable[[], float] = float) -> None:
+        super().__init__()
         self._more_cpu_s = more_cpu_s
+        cores = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        # psutil.cpu_freq would read /proc/cpuinfo, which takes milliseconds on many cores.
+        self._frequencies = [self.enter_context(core.open("rb", buffering=0)) for core in cores]
         self._cores = os.cpu_count() or 1
         self._last = _reading(more_cpu_s)
 
@@ -79,11 +88,17 @@ class HostWatch:
         """Return the activity since the last call, or since this watch was created."""
         last, self._last = self._last, _reading(self._more_cpu_s)
         wall_s, busy_s, steal_s, own_s = (self._last - last).tolist()
+        khz: list[float] = []
+        with suppress(OSError, ValueError):  # such as of a core that is offline by now
+            for file in self._frequencies:
+                file.seek(0)
+                khz.append(float(file.read()))
         return HostSlot(
             cores_s=round(wall_s * self._cores, 6),
             steal_s=round(steal_s, 6),
             own_s=round(own_s, 6),
             foreign_s=round(busy_s - own_s, 6),
+            mhz=round(fmean(khz) / 1e3, 1) if khz else None,
         )
 
 
