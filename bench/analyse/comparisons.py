@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.analyse.disturbances import Conditions, Effect, conditions, drifts
+from bench.analyse.disturbances import Conditions, conditions, drifts
 from bench.analyse.process_spread import Spreads
 from bench.analyse.ratio_intervals import Ratio, compare, log_intervals, ratios
 from bench.analyse.sample_rounds import Rounds
@@ -63,8 +63,8 @@ class Comparison:
     ranked: list[dict[str, Any]]
     """The block's `ok` cells, as rows of `Tables.cells`, fastest first: by ratio, in which shared
     noise cancels, or by step time where there is no ratio. Approximate ones follow the exact."""
-    drifts: dict[str, Effect]
-    """Trend of each arm's ratio to the baseline within the launches."""
+    drifts: dict[str, float]
+    """Sure trends of arms' ratios to the baseline within the launches; about relative changes."""
     conditions: Conditions | None
     """Conditions on the host during the block; None where the system reported nothing."""
     straggling: dict[str, dict[str, float]]

@@ -14,34 +14,20 @@ from scipy.special import ndtr
 from bench.analyse.signed_rank import batches, pairs
 
 SURE = 0.001
-"""P-value below which an effect is taken to be real; it is strict because many are tested."""
+"""P-value below which a trend is taken to be real; it is strict because many are tested."""
 
 _FEWEST_ROUNDS = 8
 _LARGEST_AUTOCORRELATION = 0.9
 """Upper limit of a lag-1 autocorrelation; closer to 1, no inflation factor is large enough."""
 
 
-@dataclass(frozen=True)
-class Effect:
-    """The size of an effect on times, and its p-value under the null hypothesis."""
-
-    size: float
-    """Difference of log times, which is about a relative difference."""
-    p: float
-
-    @property
-    def sure(self) -> bool:
-        """Whether the effect is significant at SURE."""
-        return self.p < SURE
-
-
-def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Effect]:
-    """Return the trend of each arm's log ratio within launches, a check of the steady state.
+def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, float]:
+    """Return the sure trends of arms' log ratios within launches, a check of the steady state.
 
     Each launch is tested separately with the Mann-Kendall test; Stouffer's method combines the
     normal scores, so launches that drift in opposite directions do not add up. The size is the
-    median over launches of the Theil-Sen slope times the rounds. Arms without a launch of enough
-    rounds are left out. `series` has, by arm, log ratios as one array per launch.
+    median over launches of the Theil-Sen slope times the rounds; arms whose trend is not
+    significant at SURE are left out. `series` has, by arm, log ratios as one array per launch.
     """
     every = ((arm, own) for arm, launches in series.items() for own in launches)
     long = [(arm, own) for arm, own in every if len(own) >= _FEWEST_ROUNDS and np.ptp(own)]
@@ -51,12 +37,12 @@ def drifts(series: Mapping[str, Sequence[NDArray[np.float64]]]) -> dict[str, Eff
         found = zip(places, (slopes * (length - 1)).tolist(), scores.tolist(), strict=True)
         for place, *size_and_score in found:
             trends[long[place][0]].append(size_and_score)
-    effects = {}
+    sure = {}
     for arm in filter(trends.__contains__, series):
         sizes, normal = zip(*trends[arm], strict=True)
-        p = 2 * float(ndtr(-abs(sum(normal)) / math.sqrt(len(normal))))
-        effects[arm] = Effect(statistics.median(sizes), p)
-    return effects
+        if 2 * ndtr(-abs(sum(normal)) / math.sqrt(len(normal))) < SURE:
+            sure[arm] = statistics.median(sizes)
+    return sure
 
 
 def trend(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -2,7 +2,7 @@
 
 The reference is the whole batch on one device: see bench/worker/phases/training.py. Every step
 amplifies rounding errors, so late differences say little. Those of the first EARLY steps are
-reported separately, and the reference with its batch in parts serves as a yardstick.
+reported separately, and the reference with its sums in another order serves as a yardstick.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,7 +61,7 @@ class Training:
     block: Comparison
     reference: Curve
     yardstick: Curve | None
-    """The reference with its batch in parts; None if it was not trained, as with model state."""
+    """The reference with its sums in another order; None if there is no other order."""
     curves: list[Curve]
     """Curves of the implementations whose times may be shown, by name."""
 

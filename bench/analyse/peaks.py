@@ -108,6 +108,5 @@ def roofline(cell: Mapping[str, Any], machine: Ceilings | None) -> dict[str, flo
     return {
         "intensity": intensity,
         "device_flops": reached,
-        "roof_flops": roof,
         "roof": reached / roof if roof > 0 else math.nan,
     }

@@ -127,10 +127,10 @@ def _of_ratios(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
 
 def _of_rounds(said: dict[str, str], blocks: Sequence[Comparison]) -> None:
     moving = [
-        (abs(drift.size), arm, block)
+        (abs(size), arm, block)
         for block in blocks
-        for arm, drift in block.drifts.items()
-        if drift.sure and abs(drift.size) > block.margin
+        for arm, size in block.drifts.items()
+        if abs(size) > block.margin
     ]
     if moving:
         size, name, where = max(moving, key=itemgetter(0))

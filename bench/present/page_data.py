@@ -10,7 +10,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain, zip_longest
 from operator import itemgetter
 from typing import Any
@@ -95,7 +94,7 @@ class _PageData:
             run_tables.largest(found.largest),
         )
         return {
-            "statuses": {name: asdict(status) for name, status in STATUSES.items()},
+            "statuses": {name: status.label for name, status in STATUSES.items()},
             "implementations": self.names,
             "approximate": sorted(
                 {self.arms[cell["implementation"]] for cell in cells if cell["approximate"]}

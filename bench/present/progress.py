@@ -92,7 +92,6 @@ class Progress:
         self._console = console
         self._estimate = estimate
         self._most_failures = most_failures
-        self._live = live(console)
         self._remaining = remaining
         self._to_do, self._done = launches, 0
         self._started = self._began = time.monotonic()
@@ -104,7 +103,7 @@ class Progress:
         )
 
     def __enter__(self) -> Self:
-        if self._live:
+        if live(self._console):
             self._display.start(refresh=True)
         return self
 
@@ -142,11 +141,7 @@ class Progress:
             decided = sum(claim.verdict.decided for claim in verdicts.values())
             line.append(f", {decided} of {len(verdicts)} decided")
         line.append(f"  {clock(seconds)}", style="dim")
-        if self._live:
-            name.truncate(self._console.width - line.cell_len, overflow="ellipsis")
-            self._console.print(name + line, no_wrap=True, overflow="ellipsis")
-        else:
-            self._console.print(name + line, soft_wrap=True)
+        self._console.print(name + line, soft_wrap=not live(self._console))
 
     def stop(self) -> bool:
         """Return whether so many cells have failed that no other launch may begin."""

@@ -231,8 +231,8 @@ def _known(block: Comparison, figure: str) -> list[float]:
 
 
 def _disturbances(block: Comparison) -> Iterator[str]:
-    if moving := {name: effect for name, effect in block.drifts.items() if effect.sure}:
-        parts = [f"{name} {numbers.percent(effect.size)}" for name, effect in moving.items()]
+    if block.drifts:
+        parts = [f"{name} {numbers.percent(size)}" for name, size in block.drifts.items()]
         yield f"Trend of the ratio within a launch: {', '.join(parts)}."
     if block.conditions:
         host = block.conditions

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Self
@@ -305,9 +305,9 @@ def counted(words: Iterable[str], order: Iterable[str]) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in order if counts[word])
 
 
-def ends(values: Collection[float], text: Callable[[float], str] = numbers.ratio) -> str:
-    """Return the smallest and the largest value as text: once if they read the same."""
-    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
+def ends(ratios: Collection[float]) -> str:
+    """Return the smallest and the largest ratio as text: once if they read the same."""
+    return " to ".join(dict.fromkeys(map(numbers.ratio, (min(ratios), max(ratios)))))
 
 
 def named(implementation: str, approximate: bool) -> str:

@@ -15,9 +15,9 @@ TWIN = "twin"
 TWINS = 1
 
 WHOLE_BATCH = "whole batch"
-"""The reference of loss curves: the whole batch on one device, in the timed dtypes."""
+"""The reference of loss curves, which computes the whole batch in the timed dtypes."""
 IN_PARTS = "whole batch in parts"
-"""The same reference with its batch in the fewest equal parts, whose gradients are averaged."""
+"""The same reference with its sums in another order."""
 
 INPUT_WAYS = {
     "loaded": "each batch is made on the host and placed when its step asks for it",

@@ -34,8 +34,6 @@ class ProofCheck(TypedDict):
     reference computed the whole batch at once on one device."""
     parts: NotRequired[int]
     """Parts of the batch that the reference computed one after another."""
-    replica_drift: NotRequired[float]
-    """Largest difference between replicas by rounding, relative to the loss or the update."""
 
 
 class StatisticalCheck(TypedDict):

@@ -63,6 +63,7 @@ def test_planted_differences_are_found(stored: tuple[store.Run, Tables]) -> None
     assert (np.diff(drifts.differences) > 0).all()
     assert one.yardstick is not None
     assert one.yardstick.arm == IN_PARTS
+    assert not replace(one, yardstick=None).parted
     assert one.steps == 100
 
 

@@ -99,22 +99,6 @@ def test_is_four_lines_at_any_width(width, clock):
     assert max(map(cell_len, lines)) <= width
 
 
-def test_a_short_terminal_cuts_the_name_and_keeps_the_figures(clock):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    figures = "  12 ok, 2 of 2 decided  0 s"
-    for width in (40, 80):
-        console = Console(file=Terminal(), width=width, force_terminal=True, color_system=None)
-        display = Progress(console, 1, Remaining(1.0), estimate)
-        display.begin(LONG, 0, [("arms", 1.0)])
-        display.end(LONG, 0, ["ok"] * 12, claims("faster", "same"))
-        (line,) = console.file.getvalue().splitlines()
-        name = LONG.name[: width - len(figures) - 1]
-        assert line == f"{name}…{figures}"
-
-
 def test_time_left_follows_what_launches_took(clock):
     remaining = Remaining(400.0)
     assert remaining.words(clock[0]) == "about 7 min left"

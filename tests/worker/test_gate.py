@@ -27,7 +27,7 @@ from bench.contract.workloads.linear import squared_error
 from bench.records.mesh import MeshShape
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD
 from bench.worker.problems import make_mesh
-from bench.worker.prove import known_mistakes
+from bench.worker.prove import known_mistakes, trajectory_diagnosis
 from bench.worker.prove.exact_arithmetic import rounding
 from bench.worker.prove.failures import WrongStepError, failure, why_unsupported
 from bench.worker.prove.gate import Gate
@@ -225,6 +225,16 @@ def test_adam_alone_would_nearly_hide_a_sum_without_divide(gate):
             gate.prove_exact(wrong)
     finally:
         gate.problems = {SGD: sgd, OWN: gate.problems[OWN]}
+
+
+def test_a_step_stays_wrong_if_its_diagnosis_fails(gate, monkeypatch):
+    def fail(_):
+        raise MemoryError
+
+    monkeypatch.setattr(trajectory_diagnosis, "known_mistakes", fail)
+    wrong = data_parallel(reduced_by(mean, total), check_vma=False)
+    with pytest.raises(WrongStepError, match=r"first update is .* \(fp64 sgd: relative error"):
+        gate.prove_exact(wrong)
 
 
 def test_one_update_per_shard_is_named(gate):
@@ -832,11 +842,9 @@ def test_replicas_may_differ_by_rounding(gate, mesh):
         reduced_by(ring, lambda grads: jax.tree.map(ring, grads)), check_vma=False
     )
     timed = mlp.problem(mlp.SIZES["tiny"](), 8, "fp32")
-    checks = [*gate.prove_exact(right), gate.prove_rounding(right)]
-    checks.append(proved_as_timed(gate, right, timed, mesh)[0])
-    # How much a ring rounds depends on the width of the CPU's vectors.
-    assert 0 < checks[0]["replica_drift"] < 1e-12
-    assert all(check.get("replica_drift", 0.0) < 1e-4 for check in checks)
+    gate.prove_exact(right)
+    gate.prove_rounding(right)
+    proved_as_timed(gate, right, timed, mesh)
 
 
 @pytest.mark.parametrize(("precision", "right"), [("bf16", True), ("fp32", False)])
@@ -908,7 +916,7 @@ def test_an_accumulation_off_by_one_is_named(mesh, programs, parts, why):
         gate.prove_exact(accumulated(parts))
 
 
-def test_the_loss_of_one_microbatch_is_refused(mesh, programs):
+def test_the_loss_of_one_microbatch_is_named(mesh, programs):
     gate = make_gate(mlp, mesh, programs, change=lambda problem: replace(problem, microbatches=4))
     right = accumulated(range(4))
 
@@ -921,7 +929,7 @@ def test_the_loss_of_one_microbatch_is_refused(mesh, programs):
 
         return replace(built, step=step)
 
-    with pytest.raises(WrongStepError, match=r"^the loss is [\d.]+ times what it should be"):
+    with pytest.raises(WrongStepError, match=r"^the loss is that of microbatch 3 alone"):
         gate.prove_exact(Module(build))
 
 

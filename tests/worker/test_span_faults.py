@@ -20,6 +20,7 @@ from bench.worker.prove.gate import ExpectedTrajectory, Gate
 from bench.worker.prove.relative_errors import allowed, distance, drift_beyond_rounding, named_state
 from bench.worker.prove.replica_drift import Drift, find_drifts
 from bench.worker.prove.span_comparison import Comparison, why_drifting
+from bench.worker.prove.span_diagnosis import unexplained
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
@@ -274,6 +275,17 @@ def test_near_a_minimum_an_update_may_be_off_by_8_roundings_of_the_parameters():
     for times, right in (0.95, True), (1.05, False):
         error = times * (floor + FIRST + share)
         assert compared(error / update, 0.0, start=1024.0, update=update).is_right == right
+
+
+@pytest.mark.parametrize(("wrong", "where"), [("b", " in ['b']"), ("ab", "")])
+def test_an_unexplained_update_names_its_parameters_unless_all_are_wrong(wrong, where):
+    right = {path: np.array([0.0, 1.0]) for path in "ab"}
+    after = right | {path: np.array([1.0, 0.0]) for path in wrong}
+    kept = span(None, HostState(after, (), {}))
+    why = unexplained(
+        kept, ReferenceSteps(1.0, HostState(right, (), {})), [f"['{path}']" for path in wrong]
+    )
+    assert why == f"the update is wrong{where}, and no known mistake explains it"
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,14 @@ async function embed(target, spec) {
  *
  * kind: name of its specification
  * given: values of the specification
- * words: `title`, `caption`, `spec`, and `name`, `rows` and `columns` of the table, if not the kind's
+ * words: `title`, `caption`, and `name`, `rows` and `columns` of the table, if not the kind's
  */
 function figure(kind, given, words = {}) {
   const { title: usual, note, table: columns } = CHARTS[kind] ?? {};
   const shown = { title: usual, caption: note, name: kind, rows: given.rows, columns, ...words };
-  const { title, caption, name, spec = specOf(kind, given), ...table } = shown;
+  const { title, caption, name, ...table } = shown;
   const target = element("div.chart", { "aria-hidden": "true" });
-  drawLater(target, embed(target, spec));
+  drawLater(target, embed(target, specOf(kind, given)));
   const label = `${title}. The table below has its numbers.`;
   const wide = { class: "wide", tabindex: "0", role: "img", "aria-label": label };
   const below = caption ? element("figcaption", caption) : "";

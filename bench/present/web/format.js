@@ -60,7 +60,7 @@ const FORMATS = {
   significant,
   count: (value) => value.toFixed(0),
   text: String,
-  status: (value) => DATA.statuses[value].label,
+  status: (value) => DATA.statuses[value],
 };
 
 function formatted(value, name = "text") {

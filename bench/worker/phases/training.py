@@ -1,32 +1,28 @@
 """Loss curves: arms and a reference train from the same parameters on the same batches.
 
-The reference computes the whole batch, on one device if it fits there, in the block's dtypes, with
-the workload's own optimizer. Right programs differ from it by rounding, which every step amplifies:
-after some dozens of steps under Adam, two orders of summation give different curves. To show the
-scale of this, the reference is also computed with its batch in parts whose gradients are averaged,
-as on several devices.
+The reference is the gate's, in the block's dtypes and with the workload's own optimizer. Right
+programs differ from it by rounding, which every step amplifies: after some dozens of steps under
+Adam, two orders of summation give different curves. To show the scale of this, the reference also
+trains with its sums in another order.
 """
 
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-
-from bench.contract import Batch, Problem, TrainStep
+from bench.contract import Batch, TrainStep
 from bench.records.arms import IN_PARTS, WHOLE_BATCH
 from bench.records.messages import RowEvent
 from bench.records.rows import LossRow
 from bench.worker.block_session import BlockSession
-from bench.worker.prove.carried_state import strided_part, whole_batch_loss
-from bench.worker.prove.divided_gradients import DividedGradients, initial_params, mean_of
 from bench.worker.prove.failures import failure
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.trajectory import apply_update, build_step, state_and_loss
+from bench.worker.prove.state_reader import HostState
+from bench.worker.prove.timed_reference import TimedReference
+from bench.worker.prove.trajectory import build_step, state_and_loss
 from bench.worker.read.compilation import remembered_programs
-from bench.worker.read.device_memory import device_memory
 
 Build = Callable[[], TrainStep]
 
@@ -47,7 +43,7 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
     if not names:
         return
     session.arms.clear()
-    problem, steps, devices = session.problem, settings["steps"], session.mesh.local_devices
+    problem, steps = session.problem, settings["steps"]
 
     def train(name: str, build: Build) -> None:
         progress = partial(session.report_progress, "train", name, of=steps)
@@ -61,8 +57,7 @@ def train_cells(session: BlockSession, gate: Gate, settings: Mapping[str, Any]) 
         )
         session.emit(RowEvent(event="losses", row=row))
 
-    make = partial(whole_batch, shards=gate.shards, devices=devices, memory=device_memory(devices))
-    train_references(problem, make, train)
+    train_references(gate.reference, train)
     for name in names:
         build = partial(build_step, session.proved[name].implementation, problem, session.mesh)
         with session.modules_of(name), remembered_programs(session.programs / name):
@@ -97,43 +92,26 @@ def trained(
     return Curve(losses, reason)
 
 
-def train_references(
-    problem: Problem,
-    make: Callable[[Problem, int], TrainStep],
-    train: Callable[[str, Build], None],
-) -> None:
-    """Train the reference, and once more with its batch in parts if it can be divided.
+def train_references(reference: TimedReference, train: Callable[[str, Build], None]) -> None:
+    """Train the reference, and once more with its sums in another order if there is one.
 
-    `make` is `whole_batch` on some devices. `train` gets a name and a function that makes a step.
+    `train` gets a name and a function that makes a step.
     """
-    train(WHOLE_BATCH, lambda: make(problem, 1))
-    if (rows := problem.batch_size) > 1 and not problem.state_names:
-        parts = next(n for n in range(2, rows + 1) if rows % n == 0)
-        train(IN_PARTS, lambda: make(problem, parts))
+    for name, apart in ((WHOLE_BATCH, False), (IN_PARTS, True)):
+        if not apart or reference.parts > 1 or reference.start_state:
+            train(name, partial(reference_step, reference, apart=apart))
 
 
-def whole_batch(
-    problem: Problem, parts: int, shards: int, devices: Sequence[Any], memory: float
-) -> TrainStep:
-    """Make the reference's step on this process's `devices`, or only on the first if it fits there.
+def reference_step(reference: TimedReference, *, apart: bool) -> TrainStep:
+    """Make the reference's step; for `apart`, see TimedReference.gradients."""
 
-    The batch is computed in `parts` of strided rows, each divided further if it does not fit in
-    `memory` bytes of a device. Under local statistics, a mesh splits the batch into `shards`.
-    """
-    loss_fn, part = whole_batch_loss(problem, shards), strided_part(problem.batch(0), parts, 0)
-    gradients = DividedGradients(problem, loss_fn, part, devices, memory)
-    params = gradients.place(initial_params(problem))
-    opt_state = gradients.place_optimizer(problem.optimizer.init(params))
-
-    def step(state: Any, batch: Batch) -> tuple[Any, jax.Array]:
-        params, opt_state, model_state = state
-        each = (strided_part(batch, parts, index) for index in range(parts))
-        (loss, model_state), grads = mean_of(gradients(params, model_state, part) for part in each)
-        return (*apply_update(problem.optimizer, params, opt_state, grads), model_state), loss
+    def step(state: HostState, batch: Batch) -> tuple[HostState, Any]:
+        loss, state = reference.run([batch], state, apart=apart)
+        return state, loss
 
     return TrainStep(
-        state=(params, opt_state, problem.draw_state()),
+        state=reference.placed(HostState(reference.start, None, reference.start_state)),
         place=lambda batch: batch,
         step=step,
-        params=lambda state: state[0],
+        params=lambda state: state.params,
     )

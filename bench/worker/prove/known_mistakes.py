@@ -253,7 +253,12 @@ def _explain_loss(seen: Observed, losses: np.ndarray) -> str:
         return ""
     known = {"summed over the shards, not averaged": losses.sum()}
     known |= {f"that of shard {index} alone": each for index, each in enumerate(losses)}
-    known["summed over the microbatches, not averaged"] = seen.problem.microbatches * mean
+    if (count := seen.problem.microbatches) > 1 and not seen.problem.state_names:
+        known["summed over the microbatches, not averaged"] = count * mean
+        params, loss_fn = seen.problem.functional()
+        for index in range(count):
+            part = strided_part(seen.batches[0], count, index)
+            known[f"that of microbatch {index} alone"] = jax.jit(loss_fn)(params, part)
     if how := next((how for how, value in known.items() if seen.is_near(loss, value)), ""):
         return f"the loss is {how}"
     factor = float(loss / mean)

@@ -106,7 +106,7 @@ class Comparison:
             reasons += ["the parameters change after steps that owe no update"]
         elif self._moving and wrong:
             named = named_update(span, self._right, wrong)
-            reasons += [named or of_state or unexplained(span, self._right)]
+            reasons += [named or of_state or unexplained(span, self._right, wrong)]
         elif wrong:
             some = ", ".join(wrong[:FEW])
             reasons += [f"what the optimizer accumulates for a later update is wrong, in {some}"]

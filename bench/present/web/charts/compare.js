@@ -2,7 +2,6 @@
 // those of `explain`; their nanoseconds are subtracted here: see bench/present/page_data.py.
 
 const MOST_CAUSES = 8; // Bars of a waterfall; smaller causes share one.
-const WORTH_A_BAR = 0.01; // Share of the whole difference, or of a hundredth of the step.
 const ROOM_BESIDE = 235; // Pixels for the names and the numbers beside the bars.
 
 /* The time of each cause in a step of A and of B, largest changes first. */
@@ -32,11 +31,9 @@ const total = (rows) => rows.reduce((sum, { change }) => sum + change, 0);
 function barsBetween(changes, [from, to]) {
   const kinds = [...Map.groupBy(changes, ({ what }) => what)];
   const sums = largestFirst(kinds.map(([what, own]) => ({ what, change: total(own) })));
-  const worth = WORTH_A_BAR * Math.max(Math.abs(to - from), WORTH_A_BAR * to);
   const idle = sums.filter(({ what }) => what === "idle");
   const causes = sums.filter(({ what }) => what !== "idle");
-  const shown = causes.filter(({ change }) => Math.abs(change) >= worth).slice(0, MOST_CAUSES);
-  const left = causes.filter((one) => !shown.includes(one));
+  const [shown, left] = [causes.slice(0, MOST_CAUSES), causes.slice(MOST_CAUSES)];
   const together = { what: `${left.length} smaller ${left.length === 1 ? "cause" : "causes"}`, change: total(left) };
   const every = [...shown, ...(left.length ? [together] : []), ...idle];
   const steps = every.map(({ what, change }) => ({
