@@ -90,12 +90,16 @@ def show(console: Console, content: columns.Table, *, changes: bool = False) -> 
 
 @contextmanager
 def activity(console: Console, text: str) -> Iterator[None]:
-    """Show an activity: beside a spinner on a terminal, as a plain line elsewhere."""
+    """Show an activity and its duration: a live line on a terminal, a plain line elsewhere."""
     if not live(console):
         console.print(text, markup=False, soft_wrap=True)
         yield
         return
-    with console.status(Text(text)):
+    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    described = progress.TextColumn("{task.description}", markup=False, table_column=cut)
+    parts = progress.SpinnerColumn(), described, progress.TimeElapsedColumn()
+    with progress.Progress(*parts, console=console, transient=True, expand=True) as shown:
+        shown.add_task(text, total=None)
         yield
 
 
