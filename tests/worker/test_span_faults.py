@@ -19,7 +19,7 @@ from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker.prove.gate import ExpectedTrajectory, Gate
 from bench.worker.prove.relative_errors import allowed, distance, drift_beyond_rounding, named_state
 from bench.worker.prove.replica_drift import Drift, find_drifts
-from bench.worker.prove.span_comparison import Comparison, why_drifting
+from bench.worker.prove.span_comparison import Comparison, why_drifting, why_lost
 from bench.worker.prove.span_diagnosis import unexplained
 from bench.worker.prove.span_records import SpanRecord
 from bench.worker.prove.state_reader import HostState
@@ -286,6 +286,29 @@ def test_an_unexplained_update_names_its_parameters_unless_all_are_wrong(wrong, 
         kept, ReferenceSteps(1.0, HostState(right, (), {})), [f"['{path}']" for path in wrong]
     )
     assert why == f"the update is wrong{where}, and no known mistake explains it"
+
+
+@pytest.mark.parametrize(
+    ("ours", "lost"),
+    [
+        ({"a": 1.0, "b": 0.3}, ""),
+        ({"a": 0.0, "b": 0.0}, "[0].mu['a']"),  # reinitialized
+        ({"a": NAN, "b": 0.1}, "[0].mu['a']"),
+        ({"a": 1.0, "b": 0.7}, "[0].mu['b']"),
+        ({"a": 0.0, "b": 0.0, "rounding": 0.1}, ""),  # near a minimum, all may be rounding
+        ({"a": 1.0, "b": 0.7, "rounding": 0.1}, ""),  # even where its own happens to be none
+    ],
+)
+def test_moments_are_lost_where_they_are_farther_off_than_any_rounding(ours, lost):
+    def state(a, b):
+        moments = {"a": np.full(2, a, np.float32), "b": np.full(2, b, np.float32)}
+        adam = optax.ScaleByAdamState(np.int32(1), moments, {})
+        return HostState({}, (adam,), {})
+
+    rounding = ours.pop("rounding", 0.001)
+    right, other = (ReferenceSteps(1.0, state(a, 0.1)) for a in (1.0, 1.0 + rounding))
+    why = why_lost(span(None, state(**ours), other=other), right)
+    assert why.removeprefix("the optimizer's ").partition(" ")[0].rstrip(",") == lost
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """The comparison of a span in the rounds with the reference's steps from the same state."""
 
+from collections.abc import Mapping
 from functools import cache
 from math import inf, isnan
 
+from bench.records.grouping import grouped
 from bench.records.row_parts import AS_TIMED, ProofCheck
 from bench.worker import process_exchange
 from bench.worker.prove.carried_state import Flat, flat, snapshot
@@ -150,20 +152,26 @@ def why_wrong_state(span: SpanRecord, right: ReferenceSteps) -> str:
 def why_lost(span: SpanRecord, right: ReferenceSteps) -> str:
     """Name the optimizer's moments that are far from those that the reference's steps leave.
 
-    Distances are relative to the largest moments of a kind: others may be nothing but rounding.
+    A distance counts if it exceeds LOST of the largest moments of its kind, and ROUNDINGS of the
+    largest rounding of its kind: near a minimum, all moments are rounding, and that of a single
+    parameter may be none by chance.
     """
     ours, theirs = map(moments, (span.after.opt_state, right.end.opt_state))
-    kinds = {path: path.partition("['")[0] for path in ours}  # such as `[0].mu`
     off = {path: rms(leaf - theirs[path]) for path, leaf in ours.items()}
-    most = dict.fromkeys(kinds.values(), 0.0)
-    for path, kind in kinds.items():
-        most[kind] = max(most[kind], LOST * rms(theirs[path]))
-    far = [path for path, kind in kinds.items() if not off[path] <= most[kind]]
+    most = _by_kind({path: LOST * rms(leaf) for path, leaf in theirs.items()})
+    far = [path for path in off if not off[path] <= most[path]]
     if far:
         other = moments(span.stepped(apart=True).end.opt_state)
-        far = [path for path in far if off[path] > ROUNDINGS * rms(other[path] - theirs[path])]
+        most = _by_kind({path: ROUNDINGS * rms(other[path] - theirs[path]) for path in ours})
+        far = [path for path in far if not off[path] <= most[path]]
     why = "do not follow from the steps: they were lost or reinitialized"
     return f"the optimizer's {', '.join(far[:FEW])} {why}" if far else ""
+
+
+def _by_kind(sizes: Mapping[str, float]) -> dict[str, float]:
+    """Return the largest size of a kind of moments, such as `[0].mu`, by path."""
+    kinds = grouped((path.partition("['")[0], path) for path in sizes).values()
+    return {path: max(sizes[each] for each in kind) for kind in kinds for path in kind}
 
 
 def why_drifting(span: SpanRecord) -> str:
