@@ -54,14 +54,15 @@ class OwnSteps:
 
         It is empty if neither is known.
         """
-        right = self.seen.problem.optimizer
+        optimizer = self.seen.problem.optimizer
         for what, how in STATES.items():
             with suppress(Exception):  # a wrapper may not take another kind of state
-                if self._are_right(with_state_mistake(right, *how)).all():
+                if self._are_near(self._ends(with_state_mistake(optimizer, *how))).all():
                     return what
-        if why := self._why_scaled():
+        ends = self._ends(optimizer)
+        if why := self._why_scaled(ends):
             return why
-        are_right = self._are_right(right)
+        are_right = self._are_near(ends)
         paths = zip(self.seen.ours.first, are_right.T, strict=True)
         wrong = [path for path, each in paths if not each.all()]
         if are_right[0].all() and 0 < len(wrong) < are_right.shape[1]:
@@ -77,19 +78,18 @@ class OwnSteps:
             found.append(flat(after))
         return found
 
-    def _are_right(self, rule: Rule) -> np.ndarray:
-        """Return whether an optimizer reproduces our update of each parameter, by step."""
+    def _are_near(self, ends: list[Flat]) -> np.ndarray:
+        """Return whether an optimizer's steps reproduce our update of each parameter, by step."""
         every = self.seen.ours.every
         errors = [
             [*update_errors(after, theirs, before, self.mask).values()]
-            for (before, after), theirs in zip(pairwise(every), self._ends(rule), strict=True)
+            for (before, after), theirs in zip(pairwise(every), ends, strict=True)
         ]
         return np.array(errors) <= self.tolerance
 
-    def _why_scaled(self) -> str:
+    def _why_scaled(self, ends: list[Flat]) -> str:
         """Name the factors by which the updates are wrong; empty if these do not explain them."""
         factors, match = [], self.seen.match
-        ends = self._ends(self.seen.problem.optimizer)
         for (before, after), theirs in zip(pairwise(self.seen.ours.every), ends, strict=True):
             ours, right = vector(after, before, self.mask), vector(theirs, before, self.mask)
             factors.append(multiple_of(ours, right))
