@@ -99,15 +99,6 @@ class Run:
             yield from map(json.loads, launch.samples.splitlines())
 
     @property
-    def turns(self) -> dict[str, int]:
-        """The number of samples of each attempt, without parsing them; before `samples` is read."""
-        return {
-            row["attempt"]: launch.samples.count(f'"attempt": "{row["attempt"]}"'.encode())
-            for launch in self.launches
-            for row in launch.head["blocks"]
-        }
-
-    @property
     def traces(self) -> list[TraceRow]:
         """The last trace of each cell."""
         rows = (row for launch in self.launches for row in launch.beside["traces"])

@@ -166,7 +166,7 @@ class Front:
             return None
         self.engine.pass_on_notes(self._say)
         if self._selected:
-            print_plan(self.console, self.engine.plan, self._selected, self._estimates)
+            print_plan(self.console, self._selected, self._estimates)
         return True
 
     # Measuring.
