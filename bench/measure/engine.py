@@ -58,9 +58,8 @@ class Engine:
     selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
     there. `measures` says whether `measure` will be called, for which a resumed run is locked.
 
-    Raises BadInput if the run's name is invalid or taken, or if the run to resume is locked by
-    another process, or was measured with another machine, other versions or other sources;
-    StoreError if it cannot be read.
+    Raises BadInput if the run to resume is locked by another process, or was measured with another
+    machine, other versions or other sources; StoreError if it cannot be read.
     """
 
     def __init__(
@@ -95,10 +94,6 @@ class Engine:
                 self._write_margin(run)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
-        elif options.run is not None and (
-            fault := run_folder.name_fault(options.run, resumes=bases is None)
-        ):
-            raise BadInput([f"--run: {fault}"])
 
     def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
         """Measure and store the selected arms of blocks.

@@ -125,11 +125,9 @@ def create(reports: Path, manifest: Manifest) -> Path:
     """Create a run's folder in `reports`, write its manifest, and return the folder.
 
     An empty `manifest["run"]` is replaced by an unused name such as `2026-11-21_1410_quick`.
-    StoreError if the name is taken, or is not a plain folder name.
+    StoreError if the name is taken.
     """
     name = manifest["run"]
-    if name and not NAME.fullmatch(name):
-        raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
     started = datetime.fromisoformat(manifest["started_at"])
     default = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"
     for number in itertools.count(1):

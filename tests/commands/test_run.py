@@ -779,7 +779,7 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
     (front.folder / "reports").write_text("a file where the folder should be")
     done = front("run", *SMALL)
     assert done.code == 4
-    assert done.err.strip().endswith("reports is a file")
+    assert done.err.strip().endswith("reports: it is a file")
     assert len(done.err.splitlines()) == 1
     assert not front.jobs
 

@@ -50,8 +50,6 @@ def test_default_names_are_unique_and_asked_names_exact(tmp_path: Path) -> None:
     assert store.load(tmp_path / names[1]).manifest["run"] == names[1]
     with pytest.raises(store.StoreError, match="exists"):
         store.create(tmp_path, synthetic.manifest(PLAN, run=first))
-    with pytest.raises(store.StoreError, match="letters, digits"):
-        store.create(tmp_path, synthetic.manifest(PLAN, run="../elsewhere"))
 
 
 def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
