@@ -96,7 +96,7 @@ def read_catalogue(
         answer = ask(COMMAND, request, child_environment(), TIMEOUT_S)
         last = _last(answer.out)
         if answer.code == 0 and isinstance(last, dict):
-            return cast("Catalogue", {**last, **paths})
+            return cast("Catalogue", last)
         if not isinstance(last, str) or last in fatal:
             raise ChildError(
                 "cannot list what can run here: `python -m bench.worker.answer.available` "
