@@ -45,11 +45,12 @@ class Remaining:
         self._launch, self._began = seconds, time.monotonic()
         self._left = max(self._left - seconds, 0.0)
 
-    def end(self, took: float) -> None:
-        """Record the end of the launch and its duration in seconds."""
-        self._estimated += self._launch
-        self._took += took
+    def end(self) -> float:
+        """Record the end of the launch, and return its duration in seconds."""
+        took = time.monotonic() - self._began
+        self._estimated, self._took = self._estimated + self._launch, self._took + took
         self._launch = 0.0
+        return took
 
     def seconds(self, now: float) -> float:
         """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
@@ -94,7 +95,7 @@ class Progress:
         self._most_failures = most_failures
         self._remaining = remaining
         self._to_do, self._done = launches, 0
-        self._started = self._began = time.monotonic()
+        self._started = time.monotonic()
         self._block, self._launch, self._phase = "starting", "", ""
         self._verdicts: dict[Block, Mapping[str, Claim]] = {}
         self._ended: Counter[str] = Counter()
@@ -116,7 +117,6 @@ class Progress:
 
     def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
         """Show that a launch begins."""
-        self._began = time.monotonic()
         self._remaining.begin(self._estimate(block, arms, launch))
         self._block, self._launch, self._phase = block.name, f"launch {launch + 1}", ""
 
@@ -129,9 +129,7 @@ class Progress:
         self, block: Block, launch: int, statuses: Iterable[str], verdicts: Mapping[str, Claim]
     ) -> None:
         """Show that a launch, counted from 0, has ended; verdicts are over all launches so far."""
-        seconds = time.monotonic() - self._began
-        counts = Counter(statuses)
-        self._remaining.end(seconds)
+        seconds, counts = self._remaining.end(), Counter(statuses)
         self._verdicts[block] = verdicts
         self._ended += counts
         self._done += 1
