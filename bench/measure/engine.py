@@ -25,7 +25,7 @@ from bench.records.cells import Block, Cell
 from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent, WorkerSettings
 from bench.records.paths import PROFILES, REPORTS
 from bench.records.rows import CellRow
-from bench.records.statuses import Status
+from bench.records.statuses import FAILURES, Status
 from bench.records.temporary_folders import temporary_folder
 
 Claims = Mapping[str, Claim]
@@ -46,9 +46,6 @@ class Monitor(Protocol):
 
     def end(self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Claims) -> None:
         """Show how the cells of a launch ended, and the comparisons of the block so far."""
-
-    def stop(self) -> bool:
-        """Return whether to stop before the next launch."""
 
 
 class Engine:
@@ -95,11 +92,14 @@ class Engine:
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
 
-    def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
+    def measure(
+        self, selected: Mapping[Block, Sequence[str]], monitor: Monitor, most_failures: int = 0
+    ) -> None:
         """Measure and store the selected arms of blocks.
 
-        Raises BadInput if another process has created the run's folder meanwhile, or if a measured
-        file has changed. Earlier launches are stored.
+        No launch follows once `most_failures` cells have failed, unless that is 0. Raises BadInput
+        if another process has created the run's folder meanwhile, or if a measured file has
+        changed. Earlier launches are stored.
         """
         self._selected = [*selected]
         self.pass_on_notes(monitor.note)
@@ -117,10 +117,13 @@ class Engine:
                 for block, arms in selected.items():
                     for name in arms:  # sources are read before anything is measured
                         self._contents.sources(Cell(block, name))
+                failures = 0
                 for block, arms in self.schedule.launches(selected):
-                    if monitor.stop():
+                    own = programs / files.file_name(block.name)
+                    statuses = self._launch(block, arms, own, monitor)
+                    failures += sum(status in FAILURES for status in statuses)
+                    if 0 < most_failures <= failures:
                         break
-                    self._launch(block, arms, programs / files.file_name(block.name), monitor)
         finally:
             user_cache.prune()
 
@@ -184,8 +187,10 @@ class Engine:
         self._lock(self.directory)
         return self.directory
 
-    def _launch(self, block: Block, arms: Sequence[str], programs: Path, monitor: Monitor) -> None:
-        """Measure and store one launch of a block, whose launches share a folder of programs."""
+    def _launch(
+        self, block: Block, arms: Sequence[str], programs: Path, monitor: Monitor
+    ) -> list[Status]:
+        """Measure and store a launch of a block with this folder of programs; return statuses."""
         self._refuse_changed_files(block, arms)
         directory = self.directory or self._create()
         self.pass_on_notes(monitor.note)
@@ -242,8 +247,10 @@ class Engine:
         losses = [row for attempt in attempts for row in attempt.losses]
         with files.storing(directory, resume=self.resumable):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
-        monitor.end(block, number, [row["status"] for row in rows], verdicts)
+        statuses = [row["status"] for row in rows]
+        monitor.end(block, number, statuses, verdicts)
         proof_cache.remember(rows, keys, known, programs, directory.name)
+        return statuses
 
     def _with_sources(self, block: Block, row: CellRow) -> CellRow:
         cell, contents = Cell(block, row["implementation"]), self._contents

@@ -78,8 +78,8 @@ class Progress:
     """A display of how far the run has come, its activity, its verdicts and the time left.
 
     It is the engine's monitor: see bench.measure.engine.Monitor. `estimate` returns the seconds of
-    a launch, for its block, arms and number; measuring stops once `most_failures` cells have
-    failed, unless that is 0. rich renders it as four lines, none of which is ever wrapped.
+    a launch, for its block, arms and number. rich renders it as four lines, none of which is ever
+    wrapped.
     """
 
     def __init__(
@@ -88,11 +88,9 @@ class Progress:
         launches: int,
         remaining: Remaining,
         estimate: Callable[[Block, Sequence[str], int], float],
-        most_failures: int = 0,
     ) -> None:
         self._console = console
         self._estimate = estimate
-        self._most_failures = most_failures
         self._remaining = remaining
         self._to_do, self._done = launches, 0
         self._started = time.monotonic()
@@ -140,10 +138,6 @@ class Progress:
             line.append(f", {decided} of {len(verdicts)} decided")
         line.append(f"  {clock(seconds)}", style="dim")
         self._console.print(name + line, soft_wrap=not live(self._console))
-
-    def stop(self) -> bool:
-        """Return whether so many cells have failed that no other launch may begin."""
-        return 0 < self._most_failures <= sum(self._ended[status] for status in FAILURES)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the progress, the block, its worker's phase, and the verdicts."""

@@ -48,14 +48,12 @@ class RunEstimates:
             for block, arms in selected.items()
         }
 
-    def progress(
-        self, console: Console, selected: Mapping[Block, Sequence[str]], most_failures: int = 0
-    ) -> Progress:
+    def progress(self, console: Console, selected: Mapping[Block, Sequence[str]]) -> Progress:
         """Return a display of the progress of the launches that are not stored yet."""
         left = [s for seconds in self.missing(selected).values() for s in seconds]
         more = self.engine.plan.target_ci is not None
         remaining = Remaining(sum(left), self.engine.schedule.budget_left_s, more=more)
-        return Progress(console, len(left), remaining, self.launch, most_failures)
+        return Progress(console, len(left), remaining, self.launch)
 
 
 def print_plan(

@@ -177,8 +177,7 @@ class Front:
         if not self._measures:
             return (yield)
         self._report_impossible_blocks()
-        most: int = self.config.getvalue("maxfail") or 0  # by -x or --maxfail; None by default
-        self._progress = self._estimates.progress(self.console, self._selected, most)
+        self._progress = self._estimates.progress(self.console, self._selected)
         with termination_as_interrupt(), self._progress:
             return (yield)
 
@@ -227,7 +226,8 @@ class Front:
         if not self._measured:
             self._measured = True
             try:
-                self.engine.measure(self._selected, self._progress)
+                most: int = self.config.getvalue("maxfail") or 0  # by -x or --maxfail
+                self.engine.measure(self._selected, self._progress, most)
             except KeyboardInterrupt:
                 run = self.engine.resumable
                 left = f": --resume {run} measures what is left" if run else ""
