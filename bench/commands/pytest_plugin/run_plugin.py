@@ -91,11 +91,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the whole request before anything runs."""
     hosts: Hosts = Hosts()
     try:
+        member = config.stash.get(MEMBER, None)
+        if member is not None:  # first, because closing it ends the other ranks
+            hosts = Leader(member)
         selector(config.option.keyword)
         options = read_options(config.option)
-        if MEMBER in config.stash:
-            member = config.stash[MEMBER]
-            options, hosts = with_config(options, member.config), Leader(member)
+        if member is not None:
+            options = with_config(options, member.config)
         measures = not (options.dry_run or config.option.collectonly)
         engine = set_up_run(options, hosts, measures=measures)
         config.option.keyword = ""  # pytest would also match its own names, such as `benchmark`
