@@ -7,7 +7,7 @@ source line, and the sizes of their results in any layout.
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,8 +55,12 @@ class Cause:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Attribution of the time difference between a step of A and one of B."""
+    """Attribution of the time difference between a step of cell A and one of cell B."""
 
+    a: str
+    b: str
+    timed: float
+    """Ratio A / B of their latencies, which include a wait after every step, as traced steps do."""
     traced_a: float
     """Seconds per step, as traced."""
     traced_b: float
@@ -66,9 +70,10 @@ class Attribution:
     """Ratio A / B of the steps that were timed just before the traced ones, without a profiler."""
 
     @property
-    def gap(self) -> float:
-        """Difference of the traced steps, relative to B's."""
-        return self.traced_a / self.traced_b - 1
+    def names(self) -> tuple[str, str]:
+        """The implementations of A and B, or their cells if these are of different blocks."""
+        (block, _, a), (other, _, b) = (cell.rpartition("/") for cell in (self.a, self.b))
+        return (a, b) if block == other else (self.a, self.b)
 
     @property
     def whole(self) -> float:
@@ -82,15 +87,19 @@ class Attribution:
         return sum(named) / self.whole if self.whole else 0.0
 
 
-def attribute(a: TraceRow, b: TraceRow) -> Attribution:
-    """Divide the difference of two traced steps among all activities that they spend time on."""
+def attribute(a: TraceRow, b: TraceRow, timed: float) -> Attribution:
+    """Divide the difference of two traced steps among all activities that they spend time on.
+
+    `timed` is the ratio of their cells' latencies.
+    """
     spent = sides(a), sides(b)
     causes = [
         Cause(key, *(side.get(key, Side()) for side in spent)) for key in {**spent[0], **spent[1]}
     ]
     causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
     untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
-    return Attribution(means(a)["total"], means(b)["total"], causes, untraced)
+    traced = means(a)["total"], means(b)["total"]
+    return Attribution(a["cell"], b["cell"], timed, *traced, causes, untraced)
 
 
 def sides(row: TraceRow) -> dict[Key, Side]:
@@ -152,19 +161,25 @@ def parts(trace: TraceRow) -> dict[str, float]:
     return {"dispatch": mean["dispatch"], **computing, **others}
 
 
-def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
-    """Return the baseline's row of `ranked`, if it has a time."""
-    return next((c for c in block.ranked if c["implementation"] == block.baseline), None)
-
-
 def pair_of(
-    cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
-) -> tuple[Attribution, float] | None:
-    """Attribute a ranked cell's difference from another; return it with their latencies' ratio.
+    cell: Mapping[Any, Any], other: Mapping[Any, Any], traces: Mapping[str, TraceRow]
+) -> Attribution | None:
+    """Attribute a ranked cell's difference from another.
 
     None where either has no trace, or their latencies are equal.
     """
-    if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
+    if other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
     timed = cell["latency_s"] / other["latency_s"]
-    return None if timed == 1 else (attribute(traces[cell["cell"]], traces[other["cell"]]), timed)
+    return None if timed == 1 else attribute(traces[cell["cell"]], traces[other["cell"]], timed)
+
+
+def from_baseline(
+    block: Comparison, traces: Mapping[str, TraceRow]
+) -> Iterator[tuple[Mapping[Any, Any], Attribution]]:
+    """Yield ranked cells with their difference from the baseline, where `pair_of` finds one."""
+    ranked = {cell["implementation"]: cell for cell in block.ranked}
+    if baseline := ranked.get(block.baseline):
+        for cell in block.ranked:
+            if found := pair_of(cell, baseline, traces):
+                yield cell, found

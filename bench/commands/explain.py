@@ -18,8 +18,8 @@ from bench.records.paths import REPORTS, as_typed
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from bench.analyse.causes import Attribution
     from bench.analyse.cell_table import Tables
-    from bench.present.explanation import Explanation
 
 
 def explain(
@@ -59,16 +59,16 @@ def explain(
     if compiled and not traced:
         typer.echo("Traces would show how long each operation takes; --profile records them.")
         return
-    explanation.show(console, explain_cells(a, b, stored, tables), every=every)
+    found = explain_cells(a, b, stored, tables)
+    explanation.show(console, found, stored.directory.name, every=every)
 
 
-def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> Explanation:
+def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> Attribution:
     """Compare the traces of two cells of a run.
 
     BadInput if both are the same cell, or the run lacks a trace or a time of one of them.
     """
     from bench.analyse.causes import attribute
-    from bench.present.explanation import Explanation
 
     if a == b:
         raise BadInput(["name two different cells"])
@@ -86,7 +86,7 @@ def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> Explanation
     ratio = float(latency[a] / latency[b])
     if not math.isfinite(ratio):
         raise BadInput([f"{a if math.isnan(latency[a]) else b} has no time in {run.directory}"])
-    return Explanation(a, b, attribute(traces[a], traces[b]), ratio, run.directory.name)
+    return attribute(traces[a], traces[b], ratio)
 
 
 def cells_apart(run: store.Run) -> set[str]:

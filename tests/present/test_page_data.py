@@ -202,7 +202,7 @@ def test_any_two_traces_differ_on_the_page_as_explain_says(found, data) -> None:
             for cause, ns in zip(side["causes"], side["ns"], strict=True):
                 spent[causes[cause]] += sign * ns
         expected = collections.Counter()
-        explained = attribute(found.traces[a], found.traces[b])
+        explained = attribute(found.traces[a], found.traces[b], 1.0)
         for cause in explained.causes:
             expected[operation_name(cause.key), cause.key.source] += 1e9 * cause.difference
         assert dict(spent) == pytest.approx(dict(expected), abs=2)
