@@ -115,7 +115,7 @@ def show_parts(console: Console, cells: tuple[str, str], found: Tables) -> None:
     known = {row["cell"]: row for row in found.rows}
     for cell in cells:
         foreign = known[cell]["foreign"]
-        what = framework(foreign) if isinstance(foreign, dict) else collectives(known[cell])
+        what = framework(foreign) if foreign else collectives(known[cell])
         console.print(plain(f"{cell}: {what or 'no collective'}."))
         if trace := found.traces.get(cell):
             total = means(trace)["total"]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from bench.__main__ import app
 from bench.analyse import cell_table
 from bench.analyse.causes import Key, attribute, means
-from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
+from bench.commands.explain import _unknown, attributed, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.columns import formatted
 from bench.present.explanation import causes_frame, show
@@ -202,7 +202,7 @@ def test_the_parts_of_a_step() -> None:
 def explain(a: str, b: str, run: str = ""):
     """As the command does."""
     found = store.load(Path("reports", run)) if run else newest_run(a, b)
-    return explain_cells(a, b, found, cell_table.build(found))
+    return attributed(a, b, found.directory, cell_table.build(found))
 
 
 @pytest.fixture
@@ -293,8 +293,8 @@ def test_cells_that_cannot_be_explained(reports: Path) -> None:
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
         explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     synthetic.write(reports, PLAN)
-    with pytest.raises(BadInput, match="name two different cells"):
-        explain(f"{PLACE}/slow", f"{PLACE}/slow")
+    same = CliRunner().invoke(app, ["explain", "slow", f"{PLACE}/slow"])
+    assert (same.exit_code, same.stderr.strip()) == (4, "error: name two different cells")
     with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
         explain("mlp-base/nowhere", f"{PLACE}/slow")
     with pytest.raises(BadInput) as caught:
