@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bench.analyse.comparisons import Comparison
-from bench.records.trace_rows import OpTime, TraceRow
+from bench.records.trace_rows import PARTS, OpTime, TraceRow
 
-_PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
 
 
@@ -130,7 +129,7 @@ def sides(row: TraceRow) -> dict[Key, Side]:
 def means(row: TraceRow) -> dict[str, float]:
     """Return seconds per step for each part of StepParts: means over devices and counted steps."""
     counted: list[Any] = [step for step in row["steps"] if step["step"] in row["counted"]]
-    return {part: statistics.fmean(step[f"{part}_ns"] for step in counted) / 1e9 for part in _PARTS}
+    return {part: statistics.fmean(step[f"{part}_ns"] for step in counted) / 1e9 for part in PARTS}
 
 
 def _key(op: OpTime) -> Key:

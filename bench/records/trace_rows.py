@@ -9,6 +9,10 @@ Category = Literal["matmul", "elementwise", "layout", "collective", "control", "
 `unknown` belongs to a program that was not found, unless the name tells its kind."""
 
 
+PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
+"""What a device's step is divided into: the keys of StepParts, without `_ns`."""
+
+
 class StepParts(TypedDict):
     """One traced step's time on one device; all parts but `overlap_ns` add up to the total."""
 
