@@ -108,7 +108,7 @@ class _PageData:
             "curves": self._curves(),
             "traced": self._traced(spent, steps),
             "serving": adapt_commands("nox -s tensorboard"),
-            "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
+            "steps_left_out": len(found.traces) - len(steps),
             "causes": causes,
             "programs": self._programs(),
             "losses": self._losses(),
@@ -247,7 +247,7 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
     """Return the compressed steps that the page draws, by cell: those for which `most` has room."""
-    stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
+    stored = {name: trace["drawn"] for name, trace in found.traces.items()}
     return _fitting(found, stored, most)
 
 

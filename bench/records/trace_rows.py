@@ -1,6 +1,6 @@
 """The rows that a traced run stores: the parts of its steps and its operations."""
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, TypedDict
 
 from bench.records.rows import BlockFields
 
@@ -114,5 +114,5 @@ class TraceRow(BlockFields):
     untraced_ns: list[int]
     """Times of as many steps without a profiler, also with a wait after each, run just before the
     traced ones of every pass."""
-    drawn: NotRequired[str]
+    drawn: str
     """A DrawnStep of median duration, in the form of bench.records.step_programs.compressed."""
