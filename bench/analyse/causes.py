@@ -15,6 +15,7 @@ from bench.analyse.comparisons import Comparison
 from bench.records.trace_rows import PARTS, OpTime, TraceRow
 
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
+"""Categories of the operations that a step's `compute` consists of."""
 
 
 class Key(NamedTuple):
@@ -97,7 +98,7 @@ def attribute(a: TraceRow, b: TraceRow, timed: float) -> Attribution:
     ]
     causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
     untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
-    traced = means(a)["total"], means(b)["total"]
+    traced = parts(a)["total"], parts(b)["total"]
     return Attribution(a["cell"], b["cell"], timed, *traced, causes, untraced)
 
 
@@ -120,16 +121,10 @@ def sides(row: TraceRow) -> dict[Key, Side]:
         for key, ops in groups.items()
     }
     control = sum(side.seconds for key, side in found.items() if key.category == "control")
-    mean = means(row)
+    mean = parts(row)
     found[Key("dispatch")] = Side(mean["dispatch"])
     found[Key("idle")] = Side(mean["idle"] - control)
     return found
-
-
-def means(row: TraceRow) -> dict[str, float]:
-    """Return seconds per step for each part of StepParts: means over devices and counted steps."""
-    counted: list[Any] = [step for step in row["steps"] if step["step"] in row["counted"]]
-    return {part: statistics.fmean(step[f"{part}_ns"] for step in counted) / 1e9 for part in PARTS}
 
 
 def _key(op: OpTime) -> Key:
@@ -145,19 +140,18 @@ def _size(shape: str) -> str:
     return f"{dtype}[{','.join(ordered)}]"
 
 
-def parts(trace: TraceRow) -> dict[str, float]:
-    """Return the breakdown of a step in seconds, in the order of the report.
+def parts(row: TraceRow) -> dict[str, float]:
+    """Return seconds per step, as means over devices and counted steps.
 
-    The values are means over devices and counted steps: `dispatch`; `matmul`, `elementwise`,
-    `layout` and `unknown` operations; `wait` and `move` in collectives; `idle`.
+    The keys are those of StepParts, without `_ns`, and the categories of computing operations.
     """
-    mean = means(trace)
+    counted: list[Any] = [step for step in row["steps"] if step["step"] in row["counted"]]
+    whole = {part: statistics.fmean(step[f"{part}_ns"] for step in counted) for part in PARTS}
     computing = {
-        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        category: sum(op["compute_ns"] for op in row["ops"] if op["category"] == category)
         for category in _COMPUTING
     }
-    others = {part: mean[part] for part in ("wait", "move", "idle")}
-    return {"dispatch": mean["dispatch"], **computing, **others}
+    return {part: nanoseconds / 1e9 for part, nanoseconds in (whole | computing).items()}
 
 
 def pair_of(

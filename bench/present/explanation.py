@@ -9,7 +9,7 @@ from rich.table import Column
 from rich.text import Text
 
 from bench.analyse import phase_costs
-from bench.analyse.causes import Attribution, Cause, means, parts
+from bench.analyse.causes import Attribution, Cause, parts
 from bench.analyse.cell_table import Tables
 from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
@@ -118,15 +118,16 @@ def show_parts(console: Console, cells: tuple[str, str], found: Tables) -> None:
         what = framework(foreign) if foreign else collectives(known[cell])
         console.print(plain(f"{cell}: {what or 'no collective'}."))
         if trace := found.traces.get(cell):
-            total = means(trace)["total"]
+            spent = parts(trace)
+            total = spent["total"]
             console.print(
                 f"\nA step of {cell} takes {numbers.si(total, 's')} as traced, the mean over its "
                 "devices:"
             )
             rows = [
-                (PARTS[part][0], numbers.si(seconds, "s"), numbers.percent(seconds / total))
-                for part, seconds in sorted(parts(trace).items(), key=lambda pair: -pair[1])
-                if seconds
+                (PARTS[part][0], numbers.si(spent[part], "s"), numbers.percent(spent[part] / total))
+                for part in sorted(PARTS, key=lambda part: -spent[part])
+                if spent[part]
             ]
             console.print(table("Part", ">Time", ">Share", rows=rows))
 

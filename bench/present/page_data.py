@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse import block_ratios, loss_curves
-from bench.analyse.causes import means, parts, sides
+from bench.analyse.causes import parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import cell_columns, charts, phase_tables, run_tables, trace_tables
@@ -275,8 +275,8 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
 
     The first value has `what` and `source` of each cause, as columns. The second has by cell:
     `causes`, the numbers of the step's causes; `ns`, the nanoseconds of each as in `causes.sides`,
-    operations of all sizes together; `transposing`, the causes whose operations change an array's
-    layout; and `step_ns`, the time of a traced step.
+    operations of all sizes together; and `transposing`, the causes whose operations change an
+    array's layout.
     """
     causes: dict[tuple[str, str], int] = {}
     cells = {}
@@ -291,7 +291,6 @@ def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, di
             "causes": list(seconds),
             "transposing": sorted(transposing),
             "ns": [round(1e9 * each, 1) for each in seconds.values()],
-            "step_ns": round(1e9 * means(trace)["total"]),
         }
     columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
     return columns, cells

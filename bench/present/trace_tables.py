@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from bench.analyse.causes import Attribution, Cause, Key, from_baseline, means, parts
+from bench.analyse.causes import Attribution, Cause, Key, from_baseline, parts
 from bench.analyse.comparisons import Comparison
 from bench.present.bounds import TWICE
 from bench.present.charts import PARTS
@@ -147,8 +147,7 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         Column("overlap", "Overlap", "collective beside compute", "s", detail=_share("overlap")),
     ]  # fmt: skip
     rows = [
-        {"implementation": name}
-        | {part: seconds or None for part, seconds in (means(trace) | parts(trace)).items()}
+        {"implementation": name} | {part: seconds or None for part, seconds in parts(trace).items()}
         for name, trace in traced.items()
     ]
     meaning = (

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse import cell_table
-from bench.analyse.causes import Key, attribute, means
+from bench.analyse.causes import Key, attribute, parts
 from bench.commands.explain import _unknown, attributed, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.columns import formatted
@@ -196,7 +196,7 @@ def test_the_parts_of_a_step() -> None:
     cells = synthetic.attempt(PLAN, block, 0, "all", ["jit_spmd"])[1]
     (row,) = synthetic.traces(PLAN, block, cells)
     seconds = synthetic.base_seconds(PLAN, block)
-    assert means(row)["dispatch"] == pytest.approx(0.1 * seconds)
+    assert parts(row)["dispatch"] == pytest.approx(0.1 * seconds)
 
 
 def explain(a: str, b: str, run: str = ""):
