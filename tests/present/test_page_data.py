@@ -184,7 +184,8 @@ def test_what_traces_showed_belongs_to_its_cell(found, data) -> None:
     trace = found.traces["mlp-base/data=2/b64/fp32/python_loop"]
     spent = sum(told["parts"][part] for part in charts.PARTS)
     assert spent == pytest.approx(trace["steps"][0]["total_ns"] / 1e9)
-    assert told["main"] == "elementwise operations in the update that transpose"
+    main = "elementwise operations in the update that transpose"
+    assert data["cells"]["values"]["cause"][slow] == main
     assert told["why"].startswith("With a wait after every step, python_loop takes")
     names = data["causes"]["what"]
     (transposing,) = told["transposing"]
