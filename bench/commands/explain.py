@@ -102,13 +102,14 @@ def newest_run(a: str, b: str) -> store.Run:
     known = set[str]()
     compiled = None
     for run in store.newest(REPORTS, most=None, without=published):
+        cells = {row["cell"] for row in run.cell_rows}
         traced = {row["cell"] for row in run.traces}
-        if {whole_name(a, traced), whole_name(b, traced)} <= traced:
+        both = {whole_name(a, cells), whole_name(b, cells)}
+        if both <= traced:
             return run
         known |= traced
         apart = {row["cell"] for row in run.cell_rows if "foreign" in row}
-        names = {*run.programs, *apart, *traced}
-        if compiled is None and {whole_name(a, names), whole_name(b, names)} <= names:
+        if compiled is None and both <= {*run.programs, *apart, *traced}:
             compiled = run
     if compiled is not None:
         return compiled
