@@ -65,7 +65,7 @@ class Attribution:
     """Seconds per step, as traced."""
     traced_b: float
     causes: list[Cause]
-    """All causes; they add up to the difference. Largest difference first, idle time last."""
+    """All causes, largest difference first; they add up to the difference."""
     untraced: float
     """Ratio A / B of the steps that were timed just before the traced ones, without a profiler."""
 
@@ -96,7 +96,7 @@ def attribute(a: TraceRow, b: TraceRow, timed: float) -> Attribution:
     causes = [
         Cause(key, *(side.get(key, Side()) for side in spent)) for key in {**spent[0], **spent[1]}
     ]
-    causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
+    causes.sort(key=lambda cause: -abs(cause.difference))
     untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
     traced = parts(a)["total"], parts(b)["total"]
     return Attribution(a["cell"], b["cell"], timed, *traced, causes, untraced)

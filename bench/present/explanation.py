@@ -56,12 +56,11 @@ def show(console: Console, found: Attribution, run: str, *, every: bool = False)
     """Print the sentence, and a table of the causes: at most ten, or `every` one."""
     gap = found.traced_a - found.traced_b
     shown = table("What", "Where", ">A", ">B", ">A - B", ">Share")
-    causes = sorted(found.causes, key=lambda cause: -abs(cause.difference))
-    most = len(causes) if every else _ROWS
-    for cause in causes[:most]:
+    most = len(found.causes) if every else _ROWS
+    for cause in found.causes[:most]:
         figures = _figures(cause.a.seconds, cause.b.seconds, gap)
         shown.add_row(_what(cause), Text(cause.key.source), *figures)
-    if rest := causes[most:]:
+    if rest := found.causes[most:]:
         a, b = sum(cause.a.seconds for cause in rest), sum(cause.b.seconds for cause in rest)
         others = numbers.count(len(rest), "other")
         shown.add_row(others, "", *_figures(a, b, gap))
