@@ -23,7 +23,7 @@ from bench.worker.read.collectives import collectives
 from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs, new_programs
 from bench.worker.time.clock import Arm
-from bench.worker.trace import xspace
+from bench.worker.trace import step_parts, xspace
 from bench.worker.trace.operations import (
     Operation,
     Operations,
@@ -254,6 +254,22 @@ def test_the_nth_run_of_a_collective_meets_the_nth_on_other_devices():
     runs = identify_runs(listed, PROGRAM, {0: 0, 1: 1}, 0)
     assert [run.arrival for run in runs] == [1004, 1004, 1014, 1014, 1024, 1024]
     assert len({run.meeting for run in runs}) == 3
+
+
+@pytest.mark.parametrize(("host", "arrival"), [("here", 15), ("elsewhere", 10)])
+def test_devices_of_another_process_are_waited_for_if_it_shares_the_clock(
+    monkeypatch, host, arrival
+):
+    """Another process came 5 ns later, and its trace's clock began 400 ns before this one's."""
+
+    def gathered(own):
+        _, began, arrivals = own
+        moved = {meeting: at + 405 for meeting, at in arrivals.items()}
+        return [("here", began, arrivals), (host, began - 400, moved)]
+
+    monkeypatch.setattr(step_parts.process_exchange, "gather", gathered)
+    (run,) = identify_runs([Event(0, "jit_step", "reduce", 0, 10, 60)], PROGRAM, {0: 0}, 10**18)
+    assert run.arrival == arrival
 
 
 def test_programs_of_one_name_are_told_apart():
