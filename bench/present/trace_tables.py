@@ -129,10 +129,6 @@ def _places(sources: list[str]) -> str:
     return f" at {' and '.join([first, *(other.removeprefix(file) for other in others)])}"
 
 
-TENSORBOARD = "http://localhost:6006"
-"""Default address at which `nox -s tensorboard` serves traces."""
-
-
 def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
     """Return the breakdown of the steps of a block's cells, with reasons for differences below."""
     traced = {c["implementation"]: traces[c["cell"]] for c in block.ranked if c["cell"] in traces}
@@ -185,6 +181,6 @@ def _reason(verdict: str, found: Attribution) -> Reason:
 
 
 def trace_viewer(trace: TraceRow) -> str:
-    """Return the address of a cell's trace in TensorBoard."""
-    run = quote(trace["profile"], safe="")
-    return f"{TENSORBOARD}/?run={run}&tag=trace_viewer@&host={quote(trace['host'])}#profile"
+    """Return the address of a cell's trace where `nox -s tensorboard` serves it by default."""
+    run, host = quote(trace["profile"], safe=""), quote(trace["host"])
+    return f"http://localhost:6006/?run={run}&tag=trace_viewer@&host={host}#profile"

@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -70,18 +69,17 @@ class TracedArm:
         EndedError if it failed in some process; results of earlier traces are kept.
         """
 
-        def take() -> tuple[xspace.Recording, list[int]]:
+        def take() -> tuple[list[int], int, list[list[DeviceStep]]]:
             untraced_ns = [self.arm.run(1) for _ in range(steps)]
             with nullcontext(logdir) if logdir else tempfile.TemporaryDirectory() as folder:
                 path = record(self.arm, Path(folder), self.run, steps)
-                return xspace.read(path.read_bytes(), self.arm.name), untraced_ns
+                recording = xspace.read(path.read_bytes(), self.arm.name)
+            return untraced_ns, recording.began, read_steps(recording, self.operations, places)
 
-        show = lambda *_: traceback.print_exc()  # noqa: E731 - it is one call
-        recording, untraced_ns = in_all_processes(take, show)
-        found = in_all_processes(partial(read_steps, recording, self.operations, places), show)
+        untraced_ns, began, found = in_all_processes(take, lambda *_: traceback.print_exc())
         lengths = process_exchange.from_main([one[0].share["total"] for one in found])
         middle = lengths.index(statistics.median_low(lengths))
-        self.kept.append((len(self.steps) + middle, recording.began))
+        self.kept.append((len(self.steps) + middle, began))
         for device in chain.from_iterable(found[:middle] + found[middle + 1 :]):
             device.runs, device.launching = (), []
         self.steps += found
