@@ -276,8 +276,6 @@ def _same_structure(first: Program, other: Program, axis: str) -> None:
                 f"{at}, a step has {count} of {_what(row)} among {members} members, "
                 f"but {expected[0]} among {expected[1]} were expected"
             )
-    if first.bubble != other.bubble:
-        raise ValueError(f"{at}, the bubble is {other.bubble:.3g} and not {first.bubble:.3g}")
 
 
 def _values(program: Program) -> dict[str, float]:

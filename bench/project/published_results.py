@@ -129,7 +129,6 @@ class Published(Part):
             model_flops=self.flops * tokens,
             units=tokens,
             unit="tokens",
-            bubble=0.0,
             read="formula",
         )
 

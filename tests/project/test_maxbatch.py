@@ -110,7 +110,7 @@ def cell(name="a", mesh="data=2", batch=8, options="fp32,microbatches=2"):
 def program(of, memory):
     return Program(
         cell=of, flops=1, memory_bytes=memory, state_bytes=1, communication=(),
-        model_flops=1, units=1, unit="samples", bubble=0, read="compiled",
+        model_flops=1, units=1, unit="samples", read="compiled",
     )  # fmt: skip
 
 

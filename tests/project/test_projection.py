@@ -65,7 +65,7 @@ def compiled(cell: Cell, gradients: float = 0.1 * GB, memory: float = 1 * GB) ->
     return Program(
         cell=cell, flops=flops / block.mesh.size, memory_bytes=memory,
         state_bytes=0.5 * GB, communication=rows, model_flops=flops, units=block.batch,
-        unit="samples", bubble=0.0, read="compiled",
+        unit="samples", read="compiled",
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def step(
     options = StepOptions("bf16", remat=remat)
     return Program(
         cell=Cell(Block("mlp", "base", MeshShape.parse(mesh), 8, options), name), flops=flops,
-        state_bytes=state, communication=rows, units=8, unit="samples", bubble=0.0,
+        state_bytes=state, communication=rows, units=8, unit="samples",
         read="compiled", **figures,
     )  # fmt: skip
 

@@ -36,7 +36,6 @@ class AbstractStep:
     traced: Traced
     state_bytes: int
     """Bytes of the state on one device."""
-    bubble: float
     period: int
 
 
@@ -59,8 +58,7 @@ def abstract_step(
     def whole() -> Any:
         step = implementation.build(own_copy(problem), mesh)
         placed = step.place(batch)
-        found["bubble"], found["period"] = float(step.bubble), step.period
-        found["state_bytes"] = _state_bytes(step, shardings)
+        found["period"], found["state_bytes"] = step.period, _state_bytes(step, shardings)
         boundary = jax.jit(_boundary)()
         state, loss = step.step(step.state, placed)
         found["program"] = getattr(loss, "parent", None)
