@@ -3,11 +3,10 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any
 
 from bench.present.columns import Column, Figure, Table, formatted
 from bench.project import published_results
@@ -143,28 +142,22 @@ def fastest(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def of_prediction(get: Callable[[Prediction], Any]) -> Callable[[Any], Any]:
-    """Return a getter for rows that are a prediction or have one; it gives None without one."""
-
-    def value(row: Prediction | Point) -> Any:
-        prediction = row.prediction if isinstance(row, Point) else row
-        return None if prediction is None else get(prediction)
-
-    return value
+STEP = Column("best_s", "Step time", "predicted", "s")
+INTERVAL = Column("interval", "95 % interval", format="s", value=lambda one: Figure(interval(one)))
+MFU = Column("mfu", "MFU", format="percent")
+BOUND = Column("bound", "Bound by", value=bound)
+"""Columns of predictions."""
 
 
-STEP = Column("step_s", "Step time", "predicted", "s", value=of_prediction(lambda p: p.best_s))
-INTERVAL = Column(
-    "interval", "95 % interval", "", "s", of_prediction(lambda p: Figure(interval(p)))
-)
-MFU = Column("mfu", "MFU", format="percent", value=of_prediction(lambda p: p.mfu))
-BOUND = Column("bound", "Bound by", value=of_prediction(bound))
+def _of_point(column: Column) -> Column:
+    """Make a column of predictions one of points, which may have none."""
+    return replace(column, value=lambda point: point.prediction and column.of(point.prediction))
 
 
-def _implementation(point: Point) -> Figure:
+def _implementation(point: Point) -> str:
     if point.prediction is None:
-        return Figure("no prediction", point.reason)
-    return Figure(point.curve.implementation + (f" +{point.alike}" if point.alike else ""))
+        return "no prediction"
+    return point.curve.implementation + (f" +{point.alike}" if point.alike else "")
 
 
 def _efficiency(point: Point) -> Figure | None:
@@ -176,6 +169,10 @@ def _efficiency(point: Point) -> Figure | None:
     return Figure(numbers.percent(point.efficiency), note)
 
 
+def _program(prediction: Prediction) -> Figure:
+    return Figure(prediction.program.read, str(prediction.program.mesh))
+
+
 def _memory(prediction: Prediction) -> str:
     used, capacity = prediction.program.memory_bytes, prediction.work.machine.memory_bytes
     return f"{numbers.bytes_(used)} of {numbers.bytes_(capacity)}"
@@ -183,16 +180,15 @@ def _memory(prediction: Prediction) -> str:
 
 PREDICTIONS = (
     Column("chips", "Chips", format="count"),
-    STEP,
-    INTERVAL,
+    _of_point(STEP),
+    _of_point(INTERVAL),
     Column("implementation", "Fastest", "+ equally fast", value=_implementation),
     Column("efficiency", "Efficiency", "nothing to all hidden", "percent", _efficiency),
-    MFU,
-    BOUND,
-    Column("memory", "Memory per chip", value=of_prediction(_memory)),
-    Column("program", "Program", "mesh",
-           value=of_prediction(lambda p: Figure(p.program.read, str(p.program.mesh)))),
-)  # fmt: skip
+    _of_point(MFU),
+    replace(BOUND, value=lambda p: bound(p.prediction) if p.prediction else p.reason),
+    _of_point(Column("memory", "Memory per chip", value=_memory)),
+    _of_point(Column("program", "Program", "mesh", value=_program)),
+)
 
 
 def predictions(title: str, points: Sequence[Point]) -> Table:

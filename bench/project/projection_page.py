@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from bench.present import terminal
+from bench.present import columns, terminal
 from bench.present.charts import looks_of
-from bench.present.columns import missing
 from bench.present.plots.vega_plot import Plot, compose, time_and_share
 from bench.present.rendering import write_pages
 from bench.project import prediction_tables as tables
@@ -36,7 +34,8 @@ class Chart:
     title: str
     plot: Plot
     """The printed chart."""
-    points: list[Point]
+    fastest: columns.Table
+    """The fastest prediction for each number of chips."""
 
 
 class _Line(NamedTuple):
@@ -60,7 +59,7 @@ def draw(projection: Projection) -> list[Chart]:
             shown = [point for point in known if point.fitting] or known
             spec = _spec(_lines(tried, shown), hardware, names)
             plot = compose(files.slug(title), spec, title, f"predicted for {hardware}")
-            drawn.append(Chart(title, plot, points))
+            drawn.append(Chart(title, plot, tables.predictions(f"Predicted: {title}", points)))
     return drawn
 
 
@@ -97,7 +96,7 @@ def _spec(lines: Sequence[_Line], hardware: str, implementations: Iterable[str])
 
 def _row(name: str, what: str, series: str, x: int, *values: float | None) -> dict[str, Any]:
     """Return a point of a curve; it is measured if it belongs to a `series`."""
-    finite = (None if missing(value) else value for value in values)
+    finite = (None if columns.missing(value) else value for value in values)
     ends = dict(zip_longest(("value", "low", "high"), finite))
     return {"name": name, "x": x, **ends, "what": what, "series": series, "predicted": not series}
 
@@ -138,7 +137,7 @@ def _rate(cell: Trial) -> float:
 
 
 TERMINAL = {
-    "chips": ">chips", "step_s": ">step", "interval": ">95 %", "efficiency": ">eff.",
+    "chips": ">chips", "best_s": ">step", "interval": ">95 %", "efficiency": ">eff.",
     "mfu": ">MFU", "bound": "bound by", "implementation": "fastest",
 }  # fmt: skip
 """Columns on the terminal, with their headings."""
@@ -169,10 +168,7 @@ def build(
         projection=projection,
         here=tables.cross_validation(projection),
         missing=[f"{one.cell.name}: {one.reason}" for one in projection.missing],
-        drawn=[
-            (chart, tables.predictions(f"Predicted: {chart.title}", chart.points))
-            for chart in charts
-        ],
+        charts=charts,
         rests=[*map(tables.hardware, hardware), *tables.formulae(projection)],
         published=tables.published(),
         command=f"{PROGRAM} project {shlex.join(arguments)}",
@@ -188,16 +184,9 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
         console.print(terminal.plain(tables.error(calibrated)))
     for chart in charts:
         console.print(Text(f"\npredicted: {chart.title}", style="bold"))
-        console.print(_fastest(chart))
-        for line in tables.remarks(chart.points):
+        by_key = {column.key: column for column in chart.fastest.columns}
+        shown = [by_key[key] for key in TERMINAL]
+        rows = [[column.figure(row).main for column in shown] for row in chart.fastest.rows]
+        console.print(terminal.table(*TERMINAL.values(), rows=rows, gap=1))
+        for line in chart.fastest.remarks:
             console.print(terminal.plain(line, "dim"))
-
-
-def _fastest(chart: Chart) -> Table:
-    columns = {column.key: column for column in tables.PREDICTIONS}
-    rows = [
-        [columns[key].figure(row).main if row.prediction or key != "bound" else row.reason
-         for key in TERMINAL]
-        for row in tables.fastest(chart.points)
-    ]  # fmt: skip
-    return terminal.table(*TERMINAL.values(), rows=rows, gap=1)

@@ -598,7 +598,8 @@ def test_efficiency_is_to_the_fewest_chips_on_which_the_step_fits(folder) -> Non
     assert [p.prediction.fits for p in points] == [False, True, True]
     assert (points[0].efficiency, points[1].efficiency) == (None, 1)
     (chart,) = projection_page.draw(found)
-    assert "no prediction" in str(prediction_tables.predictions("", chart.points).body[0])
+    assert "no prediction" in str(chart.fastest.body[0])
+    assert "none fits in memory" in str(chart.fastest.body[0])
 
 
 def test_efficiencies_of_a_chart_have_one_reference(folder) -> None:
