@@ -4,7 +4,6 @@ import json
 import math
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -24,7 +23,6 @@ from bench.records.cells import Cell
 from bench.records.files import digest
 from bench.records.grouping import grouped
 from bench.records.largest_batches import MaxBatchRow, key, key_of
-from bench.records.mesh import MeshShape
 from bench.records.messages import Catalogue, Fit, cell_request
 from bench.records.numbers import count
 from bench.records.rows import CellRow
@@ -156,15 +154,12 @@ def search_here(
     searches: Sequence[Search], catalogue: Catalogue, console: Console
 ) -> Iterator[MaxBatchRow]:
     """Search on this machine, mesh by mesh, and show the progress."""
-    rounds = Counter[MeshShape]()
     done = 0
 
     def read(cells: Sequence[Cell]) -> list[Program | NoProgram]:
-        mesh = cells[0].block.mesh
-        rounds[mesh] += 1
         batches = ", ".join(map(str, sorted({cell.block.batch for cell in cells})))
         what = f"compiling {count(len(cells), 'cell')}, batch {batches}"
-        with activity(console, f"{done}/{len(searches)} {mesh}, round {rounds[mesh]}: {what}"):
+        with activity(console, f"{done}/{len(searches)} {cells[0].block.mesh}: {what}"):
             return compiled_programs.programs(cells, catalogue, here=True)
 
     def prove(cell: Cell) -> Fit:

@@ -364,11 +364,11 @@ def test_an_accelerator_has_a_limit_and_others_have_to_be_given_one():
 
 
 TOLD = [
-    "0/3 data=2, round 1: compiling 2 cells, batch 4, 8",
+    "0/3 data=2: compiling 2 cells, batch 4, 8",
     "0/3 running mlp-tiny/data=2/b4/fp32,microbatches=2/b",
-    "1/3 data=2, round 2: compiling 1 cell, batch 8",
+    "1/3 data=2: compiling 1 cell, batch 8",
     "1/3 running mlp-tiny/data=2/b4/fp32,microbatches=2/a",
-    "2/3 data=4, round 1: compiling 1 cell, batch 8",
+    "2/3 data=4: compiling 1 cell, batch 8",
 ]
 
 
@@ -500,7 +500,7 @@ def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     assert "1 of 3 cells kept from before; --again searches them again" in ended.stdout
     assert set(stored.compiled) == {"b", "loop"}, "what could not be predicted may be now"
     assert stored.proved == ["b"]
-    assert ended.stderr.startswith("0/2 data=2, round 1: compiling 2 cells, batch 2\n1/2 data=2, ")
+    assert ended.stderr.startswith("0/2 data=2: compiling 2 cells, batch 2\n1/2 data=2: ")
     a, b, loop = largest_batches.read(stored.path)
     assert [a, loop] == kept
     assert (b["implementation"], b["batch"]) == ("b", 400)
