@@ -122,8 +122,8 @@ def formulae(projection: Projection) -> list[str]:
                 f"By a formula from {curve.first}={first} and {second}, whose figures at {checked} "
                 f"differ from those of the compiled programs {off}"
             )
-        about = f"{curve.subject}, {curve.implementation}, {curve.mesh}, batch {curve.batch}"
-        names[text].append(about)
+        subject, batch = curve.block.subject, curve.block.batch
+        names[text].append(f"{subject}, {curve.implementation}, {curve.mesh}, batch {batch}")
     return [f"{text}: {'; '.join(own)}." for text, own in names.items()]
 
 

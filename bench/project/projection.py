@@ -104,7 +104,8 @@ class Point:
     @property
     def family(self) -> Family:
         """The chart that it belongs to."""
-        return self.curve.subject, self.curve.mesh, self.curve.batch, self.hardware
+        block = self.curve.block
+        return block.subject, self.curve.mesh, block.batch, self.hardware
 
     @property
     def fitting(self) -> Prediction | None:
@@ -117,10 +118,8 @@ class Point:
         cell = curve.cell(self.chips)
         return {
             "hardware": self.hardware, "chips": self.chips, "scaling": curve.scaling,
-            "workload": curve.workload, "size": curve.size, "options": str(curve.options),
             "implementation": curve.implementation,
-            "mesh": None if cell is None else str(cell.block.mesh),
-            "batch": None if cell is None else cell.block.batch,
+            **(cell.block.fields if cell else {**curve.block.fields, "mesh": None, "batch": None}),
             "reason": self.reason,
             "efficiency": self.efficiency, "efficiency_low": self.efficiency_low,
             "efficiency_high": self.efficiency_high,
@@ -206,15 +205,14 @@ def _curves(
     programs: Sequence[Program], scaling: Scaling, precision: str | None
 ) -> Iterator[Curve]:
     """Yield a curve for each implementation, family of meshes, and batch of its smallest mesh."""
-    families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, int]]](list)
+    families = defaultdict[tuple[StepOptions, Curve], list[tuple[int, Curve]]](list)
     for program in programs:
         curve = Curve.through(step_on_hardware(program.cell, precision), scaling)
-        family = program.cell.block.options, replace(curve, batch=0)
-        families[family].append((program.mesh.size, curve.batch))
-    for (_, curve), members in families.items():
-        fewest, _ = min(members)
-        for batch in sorted({batch for devices, batch in members if devices == fewest}):
-            yield replace(curve, batch=batch)
+        alike = replace(curve, block=replace(curve.block, batch=0))
+        families[program.cell.block.options, alike].append((program.mesh.size, curve))
+    for members in families.values():
+        fewest = min(devices for devices, _ in members)
+        yield from (curve for devices, curve in members if devices == fewest)
 
 
 def _points(

@@ -123,7 +123,7 @@ def _measured(tried: Sequence[Trial], curve: Curve) -> list[Trial]:
     If several precisions, environments or numbers of processes were measured, these are the cells
     of one: preferably the curve's own precision, the usual environment and the fewest processes.
     """
-    own = curve.options.precision
+    own = curve.block.options.precision
     same = [one for one in tried if step_on_hardware(one.cell, own) == curve.cell(one.mesh.size)]
     by_options = grouped((one.cell.block.options, one) for one in same)
     if not by_options:

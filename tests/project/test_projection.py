@@ -284,9 +284,8 @@ def test_of_many_meshes_few_are_compiled(folder) -> None:
 
 
 def test_what_is_below_all_checks_of_a_formula_is_compiled() -> None:
-    curve = program_formulae.Curve(
-        "mlp", "base", StepOptions("bf16"), "jit_spmd", (("model", 8),), "data", 4, "weak"
-    )
+    block = Block("mlp", "base", MeshShape.parse("data=1,model=8"), 4, StepOptions("bf16"))
+    curve = program_formulae.Curve(block, "jit_spmd", "weak")
     compiler = Compiler()
     program_formulae.programs_along([curve], chip_counts("8..4096"), compiler)
     assert compiler.sizes() == {8, 16, 32, 64, 256, 1024}
