@@ -1,6 +1,6 @@
 """Mesh shapes and implementations of one workload, ranked by predicted step time: a plan."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,10 +41,10 @@ class Plan:
     hardware: Hardware
     ranked: list[Prediction]
     """Fastest first; those that exceed the memory come last."""
-    unsupported: dict[str, list[str]]
-    """`jit_spmd on data=8`, by the implementation's reason."""
-    refused: dict[str, list[str]]
-    """The same for all other reasons."""
+    unsupported: Counter[str]
+    """How many steps are not supported, by the implementation's reason."""
+    refused: Counter[str]
+    """How many are left out for any other reason."""
 
 
 def meshes(chips: int) -> Iterator[MeshShape]:
@@ -74,32 +74,30 @@ def rank(
 ) -> Plan:
     """Predict a workload's implementations on all meshes of this many chips they support."""
     cells = []
-    unsupported = defaultdict[str, list[str]](list)
-    refused = defaultdict[str, list[str]](list)
+    unsupported, refused = Counter[str](), Counter[str]()
     for mesh in meshes(chips):
         parts = mesh.batch_shards * options.microbatches
         if batch % parts:
             reason = f"a batch of {batch} does not divide by {parts}, its shards times microbatches"
-            refused[reason] += [f"{name} on {mesh}" for name in implementations]
+            refused[reason] += len(implementations)
         else:
             block = Block(*workload, mesh, batch, options)
             cells += [Cell(block, name) for name in implementations]
     calibration = calibration_of_chip(sheet.name).calibration
     ranked = []
-    for cell, program in zip(cells, read(cells), strict=True):
-        name = f"{cell.implementation} on {cell.block.mesh}"
+    for program in read(cells):
         if isinstance(program, NoProgram):
             reasons = unsupported if program.lack == "unsupported" else refused
-            reasons[program.reason].append(name)
+            reasons[program.reason] += 1
             continue
         prediction = on_sheet(sheet, program, calibration)
         if isinstance(prediction, str):
-            refused[prediction].append(name)
+            refused[prediction] += 1
         else:
             ranked.append(prediction)
     ranked.sort(key=lambda one: (not one.fits, one.best_s))
     title = f"{'-'.join(workload)}, {options}, batch {batch}, on {chips} {sheet.name}"
-    return Plan(title, sheet, ranked, dict(unsupported), dict(refused))
+    return Plan(title, sheet, ranked, unsupported, refused)
 
 
 def _struck_through(one: Prediction) -> Figure:
@@ -129,9 +127,9 @@ def build(plan: Plan, folder: Path) -> Path:
     table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)
     left_out = [
-        f"{len(cells)} {what}: {reason}"
+        f"{count} {what}: {reason}"
         for what, reasons in (("left out", plan.refused), ("not supported", plan.unsupported))
-        for reason, cells in reasons.items()
+        for reason, count in reasons.items()
     ]
     return write_pages(
         folder, "plan", title=plan.title, table=table, rests=rests, left_out=left_out
@@ -150,9 +148,9 @@ def show(console: Console, plan: Plan) -> None:
     console.print(table)
     more = len(plan.ranked) - SHOWN
     notes = [f"{more} more, see the page"] if more > 0 else []
-    notes += [f"{len(cells)} left out: {reason}" for reason, cells in plan.refused.items()]
+    notes += [f"{count} left out: {reason}" for reason, count in plan.refused.items()]
     notes += remarks(plan)
-    if unsupported := sum(map(len, plan.unsupported.values())):
+    if unsupported := plan.unsupported.total():
         why = "not supported by the implementation; the page says why"
         notes.append(f"{unsupported} left out: {why}")
     for note in notes:

@@ -5,7 +5,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from operator import attrgetter, itemgetter
 
 from bench.present.columns import Column, Figure, Table, formatted
@@ -15,6 +14,7 @@ from bench.project.hardware import Hardware
 from bench.project.projection import Point, Projection
 from bench.project.step_model import COMBINED_BYTES, Calibration, Prediction
 from bench.records import numbers
+from bench.records.grouping import grouped
 
 SMALL_S = 1e-3
 SMALL = (
@@ -129,9 +129,8 @@ def formulae(projection: Projection) -> list[str]:
 
 def fastest(points: Sequence[Point]) -> list[Point]:
     """Return the fastest prediction that fits for each number of chips, or why there is none."""
-    found, chips = [], attrgetter("chips")
-    for _, group in groupby(sorted(points, key=chips), chips):
-        own = list(group)
+    found = []
+    for _, own in sorted(grouped((point.chips, point) for point in points).items()):
         times = [p.fitting.best_s if p.fitting else math.inf for p in own]
         if math.isfinite(best := min(times)):
             alike = sum(seconds <= 1.005 * best for seconds in times) - 1
@@ -197,23 +196,18 @@ def predictions(title: str, points: Sequence[Point]) -> Table:
 
 
 def remarks(points: Sequence[Point]) -> list[str]:
-    """Return where implementations drop out, and whether steps are small."""
+    """Return on which chips implementations are not predicted, and whether steps are small."""
     best = {row.chips: row.prediction for row in fastest(points) if row.prediction}
-    missing = defaultdict[tuple[str, str], list[str]](list)
-    seen: set[str] = set()
-    ordered = sorted(points, key=attrgetter("chips"))
-    last = {point.curve.implementation: point.chips for point in ordered if point.prediction}
-    for point in ordered:
-        name, where = point.curve.implementation, numbers.count(point.chips, "chip")
-        if point.chips in best and point.prediction is None and name not in seen:
-            if point.chips > last.get(name, 0):
-                seen.add(name)
-            where = f"From {where} on" if name in seen else f"On {where}"
-            missing[where, point.reason].append(name)
+    gaps = grouped(
+        (point.curve.implementation, point)
+        for point in sorted(points, key=attrgetter("chips"))
+        if point.chips in best and point.prediction is None
+    )
+    alike = grouped(((own[0].reason, *(p.chips for p in own)), name) for name, own in gaps.items())
     return [
-        f"{where}, the fastest is chosen from fewer implementations: "
-        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not predicted there ({reason})."
-        for (where, reason), names in missing.items()
+        f"On {', '.join(map(str, chips))} chips, the fastest is chosen without {', '.join(names)}, "
+        f"for which there is no prediction (on {chips[0]}: {reason})."
+        for (reason, *chips), names in alike.items()
     ] + small([*best.values()])
 
 

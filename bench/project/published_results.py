@@ -201,17 +201,17 @@ def compare() -> list[dict[str, Any]]:
     """Return every published step beside its prediction without its own group.
 
     `within` is whether the published time is in the interval from the other groups' errors. The
-    efficiencies are those of weak scaling, relative to the fewest chips, where they are None.
+    efficiencies are those of weak scaling, relative to the fewest chips.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for entry in published():
         calibrated = calibration_of_chip(entry.hardware)
         own = [trial for trial in calibrated.tried if trial.cell.implementation == entry.step]
         first = min(own, key=lambda trial: trial.mesh.size)
         errors = [error for name, error in calibrated.errors.items() if name != first.group]
         width = calibration.spread(errors)
-        for trial in own:
-            row = {
+        rows += [
+            {
                 "name": entry.name,
                 "hardware": entry.hardware,
                 "mesh": trial.mesh,
@@ -222,6 +222,6 @@ def compare() -> list[dict[str, Any]]:
                 "measured_efficiency": first.measured_s / trial.measured_s,
                 "predicted_efficiency": first.predicted_s / trial.predicted_s,
             }
-            alone = dict.fromkeys(("measured_efficiency", "predicted_efficiency"))
-            rows.append(row | alone if trial is first else row)
+            for trial in own
+        ]
     return rows

@@ -108,9 +108,9 @@ def compile_step(
     implementation: Implementation, problem: Problem, mesh: Mesh, batch: Any
 ) -> CompiledStep:
     """Compile a step without running it; for errors see `abstract_step`."""
-    step = abstract_step(implementation, problem, mesh, batch)
-    program, flops = step.traced.lower().compile().runtime_executable(), flops_of(step.traced.jaxpr)
-    return CompiledStep([program], flops, step.state_bytes, step.period)
+    traced, state_bytes, period = abstract_step(implementation, problem, mesh, batch)
+    program = traced.lower().compile().runtime_executable()
+    return CompiledStep([program], flops_of(traced.jaxpr), state_bytes, period)
 
 
 def run_step(implementation: Implementation, problem: Problem, mesh: Mesh) -> CompiledStep:
