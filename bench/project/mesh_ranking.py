@@ -2,16 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from markupsafe import Markup
 from rich.console import Console
-from rich.text import Text
 
 from bench.present import terminal
-from bench.present.columns import Column, Figure, Table
+from bench.present.columns import Column, Table
 from bench.present.rendering import write_pages
 from bench.project import prediction_tables
 from bench.project.compiled_programs import NoProgram, Read
@@ -26,11 +24,13 @@ from bench.records.mesh import AXES, MeshShape
 SHOWN = 24
 """The most rows on the terminal."""
 
-MESH = Column("mesh", "Mesh", value=lambda one: str(one.program.mesh))
-IMPLEMENTATION = Column(
-    "implementation", "Implementation", value=lambda one: one.program.cell.implementation
-)
-MEMORY = Column("memory_bytes", "Memory", "per chip", "bytes", lambda one: one.program.memory_bytes)
+COLUMNS = (
+    Column("mesh", "Mesh", value=lambda one: str(one.program.mesh)),
+    Column("name", "Implementation", value=lambda one: one.program.cell.implementation),
+    *(STEP, INTERVAL, MFU, BOUND),
+    Column("memory", "Memory", "per chip", "bytes", lambda one: one.program.memory_bytes,
+           lambda one: "" if one.fits else "may not fit"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,6 @@ def rank(
     return Plan(title, sheet, ranked, unsupported, refused)
 
 
-def _struck_through(one: Prediction) -> Figure:
-    """Return the implementation, struck out if its step may not fit."""
-    plain = IMPLEMENTATION.figure(one)
-    return plain if one.fits else Figure(Markup("<s>{}</s>").format(plain.main), "may not fit")
-
-
 def remarks(plan: Plan) -> list[str]:
     """Return what readers must know about the predicted times and memory."""
     has = f"A chip has {numbers.bytes_(plan.hardware.memory.bytes.value)} of memory."
@@ -122,9 +116,7 @@ def build(plan: Plan, folder: Path) -> Path:
         for cell in [one.program.cell]
     ]
     frames.write(pd.DataFrame(rows), folder, "plan")
-    implementation = replace(IMPLEMENTATION, value=_struck_through)
-    columns = (MESH, implementation, STEP, INTERVAL, MFU, BOUND, MEMORY)
-    table = Table("Mesh shapes by predicted step time", columns, plan.ranked, remarks=remarks(plan))
+    table = Table("Mesh shapes by predicted step time", COLUMNS, plan.ranked, remarks=remarks(plan))
     rests = prediction_tables.hardware(plan.hardware)
     left_out = [
         f"{count} {what}: {reason}"
@@ -138,14 +130,6 @@ def build(plan: Plan, folder: Path) -> Path:
 
 def show(console: Console, plan: Plan) -> None:
     """Print the first of the ranking, of which those that may not fit come last."""
-    columns = (MESH, IMPLEMENTATION, STEP, INTERVAL, MFU, MEMORY)
-    table = terminal.table("mesh", "implementation", ">step", ">95 %", ">MFU", ">memory", gap=1)
-    for one in plan.ranked[:SHOWN]:
-        texts = [column.figure(one).main for column in columns]
-        texts[3] = texts[3] if one.fits else "may not fit"
-        table.add_row(*map(terminal.plain, texts), style="" if one.fits else "strike dim")
-    console.print(Text(f"predicted: {plan.title}", style="bold"))
-    console.print(table)
     more = len(plan.ranked) - SHOWN
     notes = [f"{more} more, see the page"] if more > 0 else []
     notes += [f"{count} left out: {reason}" for reason, count in plan.refused.items()]
@@ -153,5 +137,6 @@ def show(console: Console, plan: Plan) -> None:
     if unsupported := plan.unsupported.total():
         why = "not supported by the implementation; the page says why"
         notes.append(f"{unsupported} left out: {why}")
-    for note in notes:
-        console.print(terminal.plain(note, "dim"))
+    narrow = [column for column in COLUMNS if column is not BOUND]
+    table = Table(f"Predicted: {plan.title}", narrow, plan.ranked[:SHOWN], notes)
+    terminal.show(console, table, changes=True)

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -136,13 +136,6 @@ def _rate(cell: Trial) -> float:
     return cell.cell.block.batch / (cell.mesh.size * cell.measured_s)
 
 
-TERMINAL = {
-    "chips": ">chips", "best_s": ">step", "interval": ">95 %", "efficiency": ">eff.",
-    "mfu": ">MFU", "bound": "bound by", "implementation": "fastest",
-}  # fmt: skip
-"""Columns on the terminal, with their headings."""
-
-
 def build(
     projection: Projection,
     charts: Sequence[Chart],
@@ -183,10 +176,6 @@ def show(console: Console, projection: Projection, charts: Sequence[Chart]) -> N
         console.print(Text(f"{subject}, on this machine", style="bold"))
         console.print(terminal.plain(tables.error(calibrated)))
     for chart in charts:
-        console.print(Text(f"\npredicted: {chart.title}", style="bold"))
-        by_key = {column.key: column for column in chart.fastest.columns}
-        shown = [by_key[key] for key in TERMINAL]
-        rows = [[column.figure(row).main for column in shown] for row in chart.fastest.rows]
-        console.print(terminal.table(*TERMINAL.values(), rows=rows, gap=1))
-        for line in chart.fastest.remarks:
-            console.print(terminal.plain(line, "dim"))
+        every = chart.fastest.columns
+        narrow = [column for column in every if column.key not in ("memory", "program")]
+        terminal.show(console, replace(chart.fastest, columns=narrow))

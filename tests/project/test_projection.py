@@ -401,7 +401,7 @@ def planned(memory: dict[str, float], chips: int = 4) -> mesh_ranking.Plan:
     )
 
 
-def test_a_plan_ranks_what_fits_and_strikes_out_the_rest(tmp_path) -> None:
+def test_a_plan_ranks_what_fits_and_marks_the_rest(tmp_path) -> None:
     found = planned({"small": 1 * GB, "large": 81 * GB})
     fits = [one.fits for one in found.ranked]
     assert fits == sorted(fits, reverse=True)
@@ -414,8 +414,7 @@ def test_a_plan_ranks_what_fits_and_strikes_out_the_rest(tmp_path) -> None:
     made = mesh_ranking.build(found, tmp_path / "plan")
     for path in (made, made.with_suffix(".md")):
         text = path.read_text("utf-8")
-        assert "<s>large</s>" in text
-        assert "<s>small</s>" not in text
+        assert text.count("may not fit") == 1 + fits.count(False)
         text = text.replace("\N{NARROW NO-BREAK SPACE}", " ")
         assert "A chip has 74.5 GiB of memory" in text
         assert "75.4 GiB" in text
@@ -431,7 +430,7 @@ def test_the_command_prints_what_fits_80_columns(folder) -> None:
     typed = ["project", str(folder), "--hardware", "h100-sxm,tpu-v5p", "--precision", "bf16"]
     done = CliRunner().invoke(command_line.app, [*typed, "--chips", "8,64", "-k", "not zero"])
     assert done.exit_code == 0, done.output
-    assert "predicted: mlp-base, bf16 on tpu-v5p: data=N" in done.output
+    assert "Predicted: mlp-base, bf16 on tpu-v5p: data=N" in done.output
     assert "zero1" not in done.output
     path = (folder / "projection/projection.html").as_posix()
     *lines, last = done.output.splitlines()
