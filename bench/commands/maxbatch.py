@@ -52,13 +52,13 @@ def maxbatch(
     searches = largest_fit.searches_of_run(cells, Contents(catalogue), limit)
     if not searches:
         raise BadInput([f"{folder.name}: no selected cell runs in a single process"])
-    stored = largest_batches.read(folder)
-    rows = [] if again else largest_fit.valid(searches, stored)
+    stored = [] if again else largest_batches.read(folder)
+    known = [(one, largest_fit.valid(one, stored)) for one in searches]
+    rows = [row for _, row in known if row]
+    left = [one for one, row in known if not row]
     total = numbers.count(len(searches), "cell")
     if rows:
         typer.echo(f"{len(rows)} of {total} kept from before; --again searches them again")
-    known = {largest_batches.key(row) for row in rows}
-    left = [one for one in searches if largest_batches.key_of(one.cell) not in known]
     try:
         console = plain_console(stderr=True)
         for row in largest_fit.search_here(left, catalogue, console):

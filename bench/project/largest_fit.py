@@ -56,9 +56,7 @@ def limit_of(catalogue: Catalogue, limit_bytes: float | None) -> Limit:
     device_bytes = catalogue["device_memory_bytes"]
     if device_bytes is not None:
         return Limit(device_bytes, "the memory available on the device")
-    why = f"{catalogue['device_kind']} devices do not report how much memory a program may use"
-    if catalogue["platform"] == "cpu":
-        why = "a CPU device is a part of the host, and nothing limits its memory"
+    why = f"{catalogue['device_kind']} devices do not report how much a program may use"
     raise BadInput([f"--memory: name the memory limit of one device, as --memory 2GiB: {why}"])
 
 
@@ -229,22 +227,18 @@ def _row(search: Search, **found: Any) -> MaxBatchRow:
     return cast("MaxBatchRow", row)
 
 
-def valid(searches: Sequence[Search], stored: Iterable[MaxBatchRow]) -> list[MaxBatchRow]:
-    """Return the stored rows that still answer the searches.
+def valid(search: Search, stored: Iterable[MaxBatchRow]) -> MaxBatchRow | None:
+    """Return the stored row that still answers a search, if there is one.
 
-    They have the same limit and contents, and state which batch fits, or that none is predicted to.
+    It has the same limit and contents, and states which batch fits, or that none is predicted to.
     Any other outcome might be better the next time.
     """
-    known = {key_of(search.cell): search for search in searches}
-    return [
-        row
-        for row in stored
-        if (search := known.get(key(row)))
-        and row["status"] in ("ok", "predicted oom")
-        and row["limit_bytes"] == search.limit.bytes
-        and search.contents is not None
-        and row["contents"] == search.contents
-    ]
+    for row in stored:
+        same = row["limit_bytes"] == search.limit.bytes and row["contents"] == search.contents
+        answers = search.contents is not None and row["status"] in ("ok", "predicted oom")
+        if key(row) == key_of(search.cell) and same and answers:
+            return row
+    return None
 
 
 def _key(cell: Cell, contents: Contents) -> str | None:

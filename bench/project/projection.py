@@ -154,16 +154,14 @@ def project(
     """Calibrate this machine by a run, and predict the run's steps on other hardware.
 
     Without a `precision`, steps keep the run's own. `select` selects the cells to project by name;
-    all cells of the run serve for calibration. Raises BadInput if the run has no launches or
-    ceilings, no timed cell is selected, or hardware has no published peak for the precision.
+    all cells of the run serve for calibration. Raises BadInput if the run has no ceilings, no timed
+    cell is selected, or hardware has no published peak for the precision.
     """
     ceilings = peaks.ceilings(run.block_rows)
     name = run.directory.name
-    if not run.block_rows:
-        lost = "; all launches are set aside, see the warnings" if run.damaged else ""
-        raise BadInput([f"{name} has no launches{lost}"])
     if not ceilings:
-        raise BadInput([f"{name} has no ceilings: the run failed to measure them"])
+        lost = "; damaged launches are set aside, see the warnings" if run.damaged else ""
+        raise BadInput([f"{name} has no ceilings: no launch has measured them{lost}"])
     cells = cell_table.build(run).rows
     times = {cell["cell"]: cell["step_s"] for cell in cells if cell["status"] == "ok"}
     rows = [row for row in run.decisive() if row["cell"] in times]
