@@ -159,15 +159,6 @@ def _implementation(point: Point) -> str:
     return point.curve.implementation + (f" +{point.alike}" if point.alike else "")
 
 
-def _efficiency(point: Point) -> Figure | None:
-    if point.efficiency is None:
-        return None
-    low, high = 100 * (point.efficiency_low or 0.0), 100 * (point.efficiency_high or 0.0)
-    # A tenth of a percent is not shown.
-    note = "" if high - low < 0.1 else f"{low:.0f}\N{EN DASH}{high:.0f}"  # noqa: PLR2004
-    return Figure(numbers.percent(point.efficiency), note)
-
-
 def _program(prediction: Prediction) -> Figure:
     return Figure(prediction.program.read, str(prediction.program.mesh))
 
@@ -182,12 +173,13 @@ PREDICTIONS = (
     _of_point(STEP),
     _of_point(INTERVAL),
     Column("implementation", "Fastest", "+ equally fast", value=_implementation),
-    Column("efficiency", "Efficiency", "nothing to all hidden", "percent", _efficiency),
+    Column("efficiency", "Efficiency", "nothing to all hidden", "percent",
+           span=("efficiency_low", "efficiency_high")),
     _of_point(MFU),
     replace(BOUND, value=lambda p: bound(p.prediction) if p.prediction else p.reason),
     _of_point(Column("memory", "Memory per chip", value=_memory)),
     _of_point(Column("program", "Program", "mesh", value=_program)),
-)
+)  # fmt: skip
 
 
 def predictions(title: str, points: Sequence[Point]) -> Table:

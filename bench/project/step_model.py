@@ -16,7 +16,6 @@ docs/design/predictions.md has the reasons. Sources: https://jax-ml.github.io/sc
 part 5, "How to Parallelize a Transformer for Training" (which collectives are critical).
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -195,7 +194,7 @@ class Prediction:
             "hidden_s": self.hidden_s, "overhead_s": self.calibration.overhead_s,
             "memory_bytes": program.memory_bytes, "capacity_bytes": work.machine.memory_bytes,
             "fits": self.fits, "flops": program.flops, "state_bytes": program.state_bytes,
-            "collectives": json.dumps([asdict(one) for one in work.collectives]),
+            "collectives": [asdict(one) for one in work.collectives],
         }  # fmt: skip
 
 
