@@ -15,8 +15,8 @@ from bench.project import prediction_tables
 from bench.project.compiled_programs import NoProgram, Read
 from bench.project.hardware import Hardware
 from bench.project.prediction_tables import BOUND, INTERVAL, MFU, STEP
-from bench.project.published_results import calibration_of_chip
-from bench.project.step_model import Prediction, on_sheet
+from bench.project.published_results import predict_on
+from bench.project.step_model import Prediction
 from bench.records import frames, numbers
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import AXES, MeshShape
@@ -83,14 +83,13 @@ def rank(
         else:
             block = Block(*workload, mesh, batch, options)
             cells += [Cell(block, name) for name in implementations]
-    calibration = calibration_of_chip(sheet.name).calibration
     ranked = []
     for program in read(cells):
         if isinstance(program, NoProgram):
             reasons = unsupported if program.lack == "unsupported" else refused
             reasons[program.reason] += 1
             continue
-        prediction = on_sheet(sheet, program, calibration)
+        prediction = predict_on(sheet, program)
         if isinstance(prediction, str):
             refused[prediction] += 1
         else:

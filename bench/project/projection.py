@@ -13,13 +13,14 @@ from typing import Any
 
 from bench.analyse import cell_table, peaks
 from bench.plan.option_values import BadInput, collected, whole
-from bench.project import program_formulae, published_results
+from bench.project import program_formulae
 from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import NoProgram, Program, Read, from_row
 from bench.project.hardware import Hardware, HardwareError, hardware
 from bench.project.machines import of_ceilings, place
 from bench.project.program_formulae import Curve, Formula, Scaling, step_on_hardware
-from bench.project.step_model import Prediction, on_sheet, work
+from bench.project.published_results import predict_on
+from bench.project.step_model import Prediction, work
 from bench.records import store
 from bench.records.cells import PRECISIONS, Cell, StepOptions
 from bench.records.mesh import MeshShape
@@ -219,9 +220,8 @@ def _points(
     """Predict the programs on hardware; those that fit have efficiencies."""
     points = []
     for sheet, (curve, by_chips) in itertools.product(sheets, programs.items()):
-        calibration = published_results.calibration_of_chip(sheet.name).calibration
         for chips, program in by_chips.items():
-            found = program if isinstance(program, str) else on_sheet(sheet, program, calibration)
+            found = program if isinstance(program, str) else predict_on(sheet, program)
             prediction, reason = (None, found) if isinstance(found, str) else (found, "")
             points.append(Point(curve, sheet.name, chips, prediction, reason=reason))
     known = [(point, own) for point in points if (own := point.fitting)]

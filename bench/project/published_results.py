@@ -24,9 +24,9 @@ from pydantic import PositiveFloat, PositiveInt
 from bench.project import calibration
 from bench.project.calibration import Calibrated, Trial, calibrate
 from bench.project.compiled_programs import Program
-from bench.project.hardware import Part, Quotation, Source, hardware
+from bench.project.hardware import Hardware, HardwareError, Part, Quotation, Source, hardware
 from bench.project.machines import of_sheet
-from bench.project.step_model import FORWARD, work
+from bench.project.step_model import FORWARD, Prediction, predict, work
 from bench.records.cells import FULL, Block, Cell, StepOptions
 from bench.records.collective_kinds import bus_factor
 from bench.records.mesh import MeshShape
@@ -175,6 +175,15 @@ def calibration_of_chip(name: str) -> Calibrated:
         return calibrate([one for entry in own for one in entry.observations(entry.name)])
     tried = tuple(trial for calibrated in _kinds().values() for trial in calibrated.tried)
     return replace(_kinds()[kind(name)], tried=tried)
+
+
+def predict_on(sheet: Hardware, program: Program) -> Prediction | str:
+    """Predict a program on as many chips as its mesh has, or return why they cannot run it."""
+    try:
+        machine = of_sheet(sheet, program.mesh, program.cell.block.options.precision)
+        return predict(work(program, machine), calibration_of_chip(sheet.name).calibration)
+    except HardwareError as error:
+        return str(error)
 
 
 @functools.cache

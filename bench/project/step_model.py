@@ -23,8 +23,7 @@ from typing import Any
 
 from bench.project.collective_costs import Limit, cost
 from bench.project.compiled_programs import Program
-from bench.project.hardware import Hardware, HardwareError
-from bench.project.machines import Machine, of_sheet
+from bench.project.machines import Machine
 from bench.records.cells import FULL
 from bench.records.mesh import BATCH_AXES
 from bench.records.step_programs import Communication
@@ -237,15 +236,6 @@ def predict(work: Work, calibration: Calibration) -> Prediction:
     high = max(best * math.exp(spread), nothing_hidden)
     binds, limit = _binds(work, compute, calibration.overhead_s)
     return Prediction(work, calibration, low, best, high, binds, limit)
-
-
-def on_sheet(sheet: Hardware, program: Program, calibration: Calibration) -> Prediction | str:
-    """Predict a program on as many chips as its mesh has, or return why they cannot run it."""
-    try:
-        machine = of_sheet(sheet, program.mesh, program.cell.block.options.precision)
-        return predict(work(program, machine), calibration)
-    except HardwareError as error:
-        return str(error)
 
 
 def _collectives(program: Program, machine: Machine) -> Iterator[Collective]:

@@ -482,6 +482,13 @@ def test_all_faults_are_told_at_once(stored):
     assert not stored.compiled
 
 
+def test_a_selection_of_nothing_is_refused(stored):
+    ended = stored.call("-k", "nothing", "--memory", LIMIT)
+    assert ended.exit_code == exits.BAD_INPUT
+    said = "error: synthetic: no selected cell is ok and runs in a single process\n"
+    assert ended.stderr == said
+
+
 def test_what_is_found_is_stored_at_once_and_a_second_call_goes_on(stored):
     stored.fails_at = "b"
     ended = stored.call("--memory", LIMIT)
