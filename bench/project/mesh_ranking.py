@@ -28,9 +28,9 @@ COLUMNS = (
     Column("mesh", "Mesh", value=lambda one: str(one.program.mesh)),
     Column("name", "Implementation", value=lambda one: one.program.cell.implementation),
     *(STEP, INTERVAL, MFU, BOUND),
-    Column("memory", "Memory", "per chip", "bytes", lambda one: one.program.memory_bytes,
-           lambda one: "" if one.fits else "may not fit"),
-)  # fmt: skip
+    Column("memory", "Memory", "per chip", "bytes", lambda one: one.program.memory_bytes),
+    Column("fits", "Fits", value=lambda one: "yes" if one.fits else "may not"),
+)
 
 
 @dataclass(frozen=True)
@@ -138,4 +138,4 @@ def show(console: Console, plan: Plan) -> None:
         notes.append(f"{unsupported} left out: {why}")
     narrow = [column for column in COLUMNS if column is not BOUND]
     table = Table(f"Predicted: {plan.title}", narrow, plan.ranked[:SHOWN], notes)
-    terminal.show(console, table, changes=True)
+    terminal.show(console, table)
