@@ -45,7 +45,8 @@ def named(right, other, start=None):
     two, three = (whole_batch_steps(start, {}, whole, other, batches[:n]) for n in (2, 3))
     ours = replace(three, between=(two.last,))
     problem = SimpleNamespace(optimizer=right, draw=lambda: start, draw_state=dict)
-    seen = Observed(problem, batches, 2, 0.0, ours, ours, whole, {"data": 2}, 1e-6)
+    gate = SimpleNamespace(loss_and_gradients=whole)
+    seen = Observed(gate, problem, batches, 0.0, ours, ours, 1e-6)
     return OwnSteps(seen, None, TOLERANCE).why()
 
 

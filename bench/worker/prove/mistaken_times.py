@@ -34,7 +34,7 @@ def wrong_times(seen: Observed) -> str:
     if not near(updates[0], factors[0] * right[0]) or near(updates, right):
         return ""
     moves, is_right = updates[0].any(), abs(factors[0] - 1) <= 10 * seen.match
-    for why, later in _mistaken_updates(seen, right) if is_right or not moves else ():
+    for why, later in _later_updates(seen, right) if is_right or not moves else ():
         if near(updates[1:], later):
             return why
     if near(updates, np.array(factors)[:, None] * right):
@@ -45,7 +45,7 @@ def wrong_times(seen: Observed) -> str:
     return ""
 
 
-def _mistaken_updates(seen: Observed, right: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _later_updates(seen: Observed, right: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield mistakes of steps whose first update is right or missing, and their later updates.
 
     `right` are the right updates (steps, parameters) from our own parameters.
@@ -57,7 +57,7 @@ def _mistaken_updates(seen: Observed, right: np.ndarray) -> Iterator[tuple[str, 
 
     def later(given: Callable[[int], tuple[Any, ...]]) -> np.ndarray:
         """Compute updates by the parameters, the model state and the batch of their gradients."""
-        grads = (seen.gradients(*given(now))[1] for now in range(1, len(right)))
+        grads = (seen.gate.loss_and_gradients(*given(now))[1] for now in range(1, len(right)))
         return -seen.rate * np.stack([vector(flat(each)) for each in grads])
 
     def drawn_again(now: int) -> tuple[Any, ...]:
@@ -92,7 +92,7 @@ def wrong_loss(seen: Observed) -> str:
     if near(ours, right[0]):
         return "the loss is that of the first step"
     updated, state = seen.at_steps[1].params, seen.start[1]
-    after = float(seen.gradients(updated, state, seen.batches[0])[0][0])
+    after = float(seen.gate.loss_and_gradients(updated, state, seen.batches[0])[0][0])
     if near(ours[0], after) and not near(ours[0], right[0]):
         return "the loss is that of the parameters after the update"
     return ""

@@ -61,9 +61,7 @@ def why_wrong(
     rate = gate.rates.get(name, 0.0)
     problem = under_sgd(gate.problems[SGD], rate) if under else gate.problems[OWN]
     batches = [*map(widened, gate.batches[len(ours.losses) :])] if again else gate.exact_batches
-    gradients = gate.loss_and_gradients
-    mesh = gate.mesh.shape
-    seen = Observed(problem, batches, gate.shards, rate, ours, truth, gradients, mesh, match)
+    seen = Observed(gate, problem, batches, rate, ours, truth, match)
     first = update_errors(ours.first, truth.first, truth.start, mask)
     right_update = check["update_error"] <= check["update_tolerance"]
     sentences = [drift] if drift else []
@@ -100,13 +98,13 @@ def why_wrong(
         ]
     if not sentences:
         right_loss = loss_error(ours.losses[:1], truth.losses[:1]) <= check["loss_tolerance"]
-        sentences = [_general_diagnosis(name, right_start=right_loss and not wrong)]
+        sentences = [_general_diagnosis(name, seen.advice, right_start=right_loss and not wrong)]
     if 0 < len(wrong) < len(first):
         sentences.append(f"the first update of {some(wrong)} is wrong, and {right}")
     return f"{'; '.join(sentences)} ({describe(check)})"
 
 
-def _general_diagnosis(name: str, *, right_start: bool) -> str:
+def _general_diagnosis(name: str, advice: str, *, right_start: bool) -> str:
     """Describe a wrong trajectory that matches no known mistake."""
     if name in (TIMED_SGD, AS_TIMED):
         return "the step is right in float64, but not as it would be timed"
@@ -114,7 +112,9 @@ def _general_diagnosis(name: str, *, right_start: bool) -> str:
         return f"{OPTIMIZER}{': its first step is right, a later one not' if right_start else ''}"
     if right_start:
         return "the first step is right, but a later one is not"
-    return f"the loss or the update has fewer correct digits than float64 gives ({APPROXIMATE})"
+    if advice:
+        return f"the loss or the update has fewer correct digits than float64 gives{advice}"
+    return "the loss or the update is wrong"
 
 
 def _change(
