@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from bench.records.numbers import count
 from bench.records.row_parts import AS_TIMED, OWN, SGD, TIMED_SGD, ProofCheck
-from bench.worker.prove.altered_optimizers import OwnSteps
 from bench.worker.prove.carried_state import Flat
 from bench.worker.prove.exact_arithmetic import exact_arithmetic, widened
 from bench.worker.prove.failures import APPROXIMATE
 from bench.worker.prove.known_mistakes import MATCH, UNKNOWN, Observed, known_mistakes
-from bench.worker.prove.mistaken_times import wrong_loss, wrong_times
+from bench.worker.prove.later_mistakes import wrong_loss, wrong_optimizer, wrong_times
 from bench.worker.prove.relative_errors import (
     close,
     describe,
@@ -81,7 +80,7 @@ def why_wrong(
         why = ""
         # An optimizer may be of a kind that cannot be altered. The step is wrong all the same.
         with exact_arithmetic(gate.programs), suppress(Exception):
-            why = OwnSteps(seen, mask, check["update_tolerance"]).why()
+            why = wrong_optimizer(seen, mask, check["update_tolerance"])
         sentences, wrong = ([f"{OPTIMIZER}: {why}"], []) if why else (sentences, wrong)
     if not sentences or sentences[0].startswith(UNKNOWN):
         applied = f"{OPTIMIZER}: " if name == OWN else ""

@@ -11,8 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from bench.worker.prove.altered_optimizers import STATES, OwnSteps, with_state_mistake
 from bench.worker.prove.known_mistakes import Observed
+from bench.worker.prove.later_mistakes import STATES, with_state_mistake, wrong_optimizer
 from bench.worker.prove.trajectory import whole_batch_steps
 
 TOLERANCE = 4 * 2.0**-26
@@ -47,7 +47,7 @@ def named(right, other, start=None):
     problem = SimpleNamespace(optimizer=right, draw=lambda: start, draw_state=dict)
     gate = SimpleNamespace(loss_and_gradients=whole)
     seen = Observed(gate, problem, batches, 0.0, ours, ours, 1e-6)
-    return OwnSteps(seen, None, TOLERANCE).why()
+    return wrong_optimizer(seen, None, TOLERANCE)
 
 
 def adamw(rate=1e-3, **changed):
