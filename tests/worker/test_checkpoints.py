@@ -129,22 +129,18 @@ def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_ret
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock that only the save moves: 2 s until it returns, 3 s more once a step has run."""
-    now, number, stepped = 0.0, 0, threading.Event()
+    now, stepped = 0.0, threading.Event()
 
-    def save(_tree: Any, mode: str) -> Path:
-        nonlocal now, number
-        assert mode == "async"
-        now, number = now + 2, number + 1
+    def save(path: Path, _tree: Any) -> None:
+        nonlocal now
+        now += 2
         stepped.clear()
-        path = tmp_path / str(number)
         path.mkdir()
-        return path
 
-    def completed_at() -> float:
+    def wait_until_finished() -> None:
         nonlocal now
         assert stepped.wait(timeout=60), "steps run while it goes on"
         now += 3
-        return now
 
     def step(state: Any, _: Any) -> tuple[Any, jax.Array]:
         stepped.set()
@@ -152,8 +148,8 @@ def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_ret
 
     monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
     arm = Arm("A", step, state_on(mesh_of(data=2), P("data")), None)
-    orbax: Any = SimpleNamespace(save=save, completed_at=completed_at)
-    found, saved = checkpoints.measure_saves(arm, orbax, "async")
+    orbax: Any = SimpleNamespace(save=save, wait_until_finished=wait_until_finished)
+    found, saved = checkpoints.measure_saves(arm, orbax, tmp_path, "async")
     assert (found["blocking_s"], found["total_s"]) == ([2, 2], [5, 5])
     assert len(found["steps_during_ns"]) >= 2
     assert [*tmp_path.iterdir()] == [saved.path], "of all, the last is kept"
@@ -317,4 +313,4 @@ def test_a_report_tells_seconds_bytes_and_bandwidth(tmp_path: Path) -> None:
 
 def without_room(row: dict[str, Any]) -> None:
     if row["implementation"] == "pmap" and "checkpoint" in row:
-        row["checkpoint"] = checkpoints.no_checkpoint("no room")
+        row["checkpoint"] = {**row["checkpoint"], "reason": "no room", "saves": {}, "restores": []}

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,40 +44,6 @@ ROOM = 3
 """Free disk space that is required, as a multiple of the state's bytes."""
 
 
-class Orbax:
-    """Saves and restores trees below a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
-
-        logging.getLogger("absl").setLevel(logging.ERROR)
-        self._args = ocp.args
-        self._paths = (folder / str(number) for number in count())
-        self._sync = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-        self._async = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-
-    def save(self, tree: saved_state.Tree, mode: str = "sync") -> Path:
-        """Save a tree in a mode of bench.records.arms.CHECKPOINT_MODES."""
-        path, saver = next(self._paths), self._async if mode == "async" else self._sync
-        saver.save(path, args=self._args.StandardSave(tree))
-        return path
-
-    def completed_at(self) -> float:
-        """Wait until asynchronous saves are complete; return the time."""
-        self._async.wait_until_finished()
-        return time.monotonic()
-
-    def restore(self, path: Path, shapes: saved_state.Shapes) -> saved_state.Tree:
-        """Restore a tree, each array directly into its sharding."""
-        args = self._args.StandardRestore(shapes)
-        return jax.block_until_ready(self._sync.restore(path, args=args))
-
-    def close(self) -> None:
-        """End Orbax's threads."""
-        self._sync.close()
-        self._async.close()
-
-
 def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping[str, Any]) -> None:
     """Save each ok cell's state in the settings' `modes`, in `folder`, and restore it."""
     arms = session.ok_arms()
@@ -89,7 +54,9 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
         try:
             checkpoint = in_all_processes(measure)
         except EndedError as error:  # the cell's times stay valid
-            checkpoint = no_checkpoint(error.reason)
+            checkpoint = Checkpoint(
+                reason=error.reason, state_bytes=0, stored_bytes=0, saves={}, restores=[]
+            )
             if process_exchange.is_main():
                 shutil.rmtree(folder, ignore_errors=True)
         session.cells[arm.name]["checkpoint"] = checkpoint
@@ -99,12 +66,16 @@ def save_and_restore_cells(session: BlockSession, _gate: Gate, settings: Mapping
 def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path) -> Checkpoint:
     """Save an arm's state in these modes, and restore it on its own mesh and on another.
 
-    The arm runs steps during asynchronous saves. All processes share the folder.
+    The arm runs steps during asynchronous saves. All processes share the folder, and the slowest
+    one's times count.
 
     Raises:
       UnsupportedError: the state cannot be saved, or the disk has too little room for it.
       WrongStepError: the state comes back different.
     """
+    import orbax.checkpoint as ocp  # noqa: PLC0415 - an extra, which takes long to import
+
+    logging.getLogger("absl").setLevel(logging.ERROR)
     size = sum(array.nbytes for array in saved_state.arrays(arm.state).values())
     folder.mkdir(parents=True, exist_ok=True)
     free = min(process_exchange.gather(shutil.disk_usage(folder).free))
@@ -112,51 +83,45 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
         raise UnsupportedError(
             f"its files may need {bytes_(ROOM * size)}, but only {bytes_(free)} is free on the disk"
         )
-    with closing(Orbax(folder)) as orbax:
-        clear(orbax.save(saved_state.arrays(arm.state)))
+    with closing(ocp.StandardCheckpointer()) as orbax:
+        orbax.save(folder / "first", saved_state.arrays(arm.state))
+        orbax.wait_until_finished()
+        clear(folder / "first")
         saves: dict[str, SavedCheckpoint] = {}
         for mode in modes:
-            saves[mode], saved = measure_saves(arm, orbax, mode)
+            saves[mode], saved = measure_saves(arm, orbax, folder, mode)
             saved_state.check_equal(orbax.restore(saved.path, saved.shapes), saved)
             if mode != modes[-1]:
                 clear(saved.path)
         stored = sum(file.stat().st_size for file in _files(saved.path))
-        own = str(MeshShape(tuple(mesh.shape.items())))
-        layouts = {own: {name: shape.sharding for name, shape in saved.shapes.items()}}
+        name = str(MeshShape(tuple(mesh.shape.items())))
+        layouts = {name: {key: shape.sharding for key, shape in saved.shapes.items()}}
         layouts |= saved_state.other_layouts(mesh, saved.shapes)
         restores = [measure_restores(orbax, saved, *layout) for layout in layouts.items()]
         clear(saved.path)
-    return Checkpoint(
-        reason="",
-        state_bytes=size,
-        stored_bytes=process_exchange.from_main(stored),
-        saves={mode: slowest(save) for mode, save in saves.items()},
-        restores=[{**one, "seconds": slowest(one["seconds"])} for one in restores],
+    own = Checkpoint(
+        reason="", state_bytes=size, stored_bytes=stored, saves=saves, restores=restores
     )
-
-
-def slowest(figures: Any) -> Any:
-    """Replace each time in a tree of lists by the slowest process's."""
-    return jax.tree.map(lambda *times: max(times), *process_exchange.gather(figures))
-
-
-def no_checkpoint(reason: str) -> Checkpoint:
-    """Return the record of a state that has no figures, with the reason."""
-    return Checkpoint(reason=reason, state_bytes=0, stored_bytes=0, saves={}, restores=[])
+    return jax.tree.map(lambda *figures: max(figures), *process_exchange.gather(own))
 
 
 def measure_saves(
-    arm: Arm, orbax: Orbax, mode: str
+    arm: Arm, orbax: Any, folder: Path, mode: str
 ) -> tuple[SavedCheckpoint, saved_state.SavedState]:
-    """Save an arm's state repeatedly, and keep the last save."""
+    """Save an arm's state repeatedly in a folder by an orbax.checkpoint.StandardCheckpointer.
+
+    The mode is one of bench.records.arms.CHECKPOINT_MODES. The last save is kept.
+    """
     asynchronous = mode == "async"
     before = [arm.run(1, wait_each=True) for _ in range(STEPS if asynchronous else 0)]
     figures = SavedCheckpoint(blocking_s=[], total_s=[], steps_before_ns=before, steps_during_ns=[])
-    for last in repetitions():
-        tree = saved_state.arrays(arm.state)
+    for number, last in enumerate(repetitions()):
+        tree, path = saved_state.arrays(arm.state), folder / f"{mode}-{number}"
         shapes, sums = saved_state.shapes_of(tree), saved_state.checksums(tree) if last else {}
         began = time.monotonic()
-        path = orbax.save(tree, mode)
+        orbax.save(path, tree)
+        if not asynchronous:
+            orbax.wait_until_finished()
         complete = time.monotonic()
         figures["blocking_s"].append(complete - began)
         del tree  # a step may donate the arrays
@@ -178,10 +143,15 @@ def repetitions() -> Iterator[bool]:
         number += 1
 
 
-def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
+def train_until_complete(arm: Arm, orbax: Any, steps_ns: list[int]) -> float:
     """Run steps during a save, appending their times; return the time of its completion."""
+
+    def completed_at() -> float:
+        orbax.wait_until_finished()
+        return time.monotonic()
+
     with ThreadPoolExecutor(1) as pool:
-        complete = pool.submit(orbax.completed_at)
+        complete = pool.submit(completed_at)
         for _ in range(MOST_STEPS):
             # Steps may communicate, so all processes must run the same number.
             if all(process_exchange.gather(complete.done())):
@@ -191,7 +161,7 @@ def train_until_complete(arm: Arm, orbax: Orbax, steps_ns: list[int]) -> float:
 
 
 def measure_restores(
-    orbax: Orbax, saved: saved_state.SavedState, name: str, shardings: Mapping[str, Sharding]
+    orbax: Any, saved: saved_state.SavedState, name: str, shardings: Mapping[str, Sharding]
 ) -> RestoredCheckpoint:
     """Restore a state repeatedly, and compare the last one with what was saved."""
     shapes = saved_state.shapes_of(saved.shapes, shardings)
@@ -199,7 +169,7 @@ def measure_restores(
     for last in repetitions():
         drop_from_cache(saved.path)
         began = time.monotonic()
-        restored = orbax.restore(saved.path, shapes)
+        restored = jax.block_until_ready(orbax.restore(saved.path, shapes))
         seconds.append(time.monotonic() - began)
         if last:
             saved_state.check_equal(restored, saved)
