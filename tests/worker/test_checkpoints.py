@@ -121,10 +121,6 @@ def saved_of(tree: saved_state.Tree, path: Path) -> saved_state.SavedState:
     return saved_state.SavedState(path, saved_state.shapes_of(tree), saved_state.checksums(tree))
 
 
-def shardings_of(saved: saved_state.SavedState) -> dict[str, Any]:
-    return {name: shape.sharding for name, shape in saved.shapes.items()}
-
-
 def test_an_asynchronous_save_takes_until_it_is_complete_and_blocks_until_it_returns(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +180,7 @@ def test_files_are_read_from_where_they_lie(
         return {name: jax.device_put(np.asarray(x), x.sharding) for name, x in tree.items()}
 
     orbax: Any = SimpleNamespace(restore=restore)
-    checkpoints.measure_restores(orbax, saved, "data=2", shardings_of(saved))
+    checkpoints.measure_restores(orbax, saved, "data=2", saved.shapes)
     expected = [(what, name) for name in ("one", "two") for what in ("write", "drop")]
     assert [sorted(before, key=lambda event: event[1]) for before in reads] == [expected] * 2
 
@@ -243,12 +239,13 @@ def test_another_mesh_divides_the_state_in_another_way(
 ) -> None:
     mesh = mesh_of(**axes)
     shapes = saved_state.shapes_of(saved_state.arrays(state_on(mesh, spec)))
-    layouts = saved_state.other_layouts(mesh, shapes)
-    assert [*layouts] == ([expected] if expected else [])
-    for shardings in layouts.values():
-        for name, sharding in shardings.items():
-            assert sharding.device_set <= set(mesh.devices.flat)
-            assert sharding != shapes[name].sharding
+    (_, same), *others = saved_state.layouts(mesh, shapes).items()
+    assert same == shapes
+    assert [name for name, _ in others] == ([expected] if expected else [])
+    for _, found in others:
+        for name, shape in found.items():
+            assert shape.sharding.device_set <= set(mesh.devices.flat)
+            assert shape.sharding != shapes[name].sharding
 
 
 def test_objects_of_nnx_are_saved_and_other_things_are_not() -> None:

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, Sharding
+from jax.sharding import Mesh
 
-from bench.records.mesh import MeshShape
 from bench.records.numbers import bytes_
 from bench.records.rows import Checkpoint, RestoredCheckpoint, SavedCheckpoint
 from bench.worker import process_exchange
@@ -94,10 +93,8 @@ def measure_checkpoints(arm: Arm, mesh: Mesh, modes: Sequence[str], folder: Path
             if mode != modes[-1]:
                 clear(saved.path)
         stored = sum(file.stat().st_size for file in _files(saved.path))
-        name = str(MeshShape(tuple(mesh.shape.items())))
-        layouts = {name: {key: shape.sharding for key, shape in saved.shapes.items()}}
-        layouts |= saved_state.other_layouts(mesh, saved.shapes)
-        restores = [measure_restores(orbax, saved, *layout) for layout in layouts.items()]
+        layouts = saved_state.layouts(mesh, saved.shapes).items()
+        restores = [measure_restores(orbax, saved, *layout) for layout in layouts]
         clear(saved.path)
     own = Checkpoint(
         reason="", state_bytes=size, stored_bytes=stored, saves=saves, restores=restores
@@ -161,10 +158,9 @@ def train_until_complete(arm: Arm, orbax: Any, steps_ns: list[int]) -> float:
 
 
 def measure_restores(
-    orbax: Any, saved: saved_state.SavedState, name: str, shardings: Mapping[str, Sharding]
+    orbax: Any, saved: saved_state.SavedState, name: str, shapes: saved_state.Shapes
 ) -> RestoredCheckpoint:
     """Restore a state repeatedly, and compare the last one with what was saved."""
-    shapes = saved_state.shapes_of(saved.shapes, shardings)
     seconds: list[float] = []
     for last in repetitions():
         drop_from_cache(saved.path)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -43,16 +43,16 @@ class Feed:
     def __init__(self, make: Callable[[int], Any], ahead: int) -> None:
         self._make = make
         self._numbers = count()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch") if ahead else None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead = deque(self._ordered() for _ in range(ahead))
 
     def _ordered(self) -> Future[Any]:
-        make, number = self._make, next(self._numbers)
-        return cast("Any", self._pool).submit(lambda: jax.block_until_ready(make(number)))
+        number = next(self._numbers)
+        return self._pool.submit(lambda: jax.block_until_ready(self._make(number)))
 
     def take(self) -> Any:
         """Return the next batch; unless it was prefetched, its transfer may still be in flight."""
-        if self._pool is None:
+        if not self._ahead:
             return self._make(next(self._numbers))
         self._ahead.append(self._ordered())
         return self._ahead.popleft().result()
@@ -63,8 +63,7 @@ class Feed:
 
     def close(self) -> None:
         """Stop prefetching."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
 
 
 FEEDS = {"loaded": 0, "prefetched": AHEAD}

@@ -4,7 +4,6 @@ Restored and saved arrays are compared by checksums, which depend on every bit o
 on its sharding.
 """
 
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,21 +45,21 @@ def arrays(state: Any) -> Tree:
     return {f"{number:05d}": words(leaf) for number, leaf in enumerate(leaves)}
 
 
-def shapes_of(tree: Tree | Shapes, shardings: Mapping[str, Sharding] | None = None) -> Shapes:
-    """Describe arrays with their own shardings or the given ones."""
-    own = shardings or {name: array.sharding for name, array in tree.items()}
-    return {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=own[n]) for n, x in tree.items()}
+def shapes_of(tree: Tree) -> Shapes:
+    """Describe arrays with their own shardings."""
+    return {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for n, x in tree.items()}
 
 
-def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
-    """Return another mesh's name and the state's shardings over it; empty for a single device.
+def layouts(mesh: Mesh, shapes: Shapes) -> dict[str, Shapes]:
+    """Describe a state on its own mesh and, unless that is a single device, on another; by name.
 
     The other mesh has half of the devices, along an axis that shards the state, if there is one. If
     that would leave a single device, or a process without devices, it has all devices in reverse
     order, so that each reads shards written by another.
     """
+    own_name = str(MeshShape(tuple(mesh.shape.items())))
     if mesh.size == 1:
-        return {}
+        return {own_name: shapes}
     specs = [getattr(shape.sharding, "spec", ()) for shape in shapes.values()]
     divided = set(jax.tree.leaves([tuple(spec) for spec in specs]))
     even = [name for name, size in mesh.shape.items() if size % 2 == 0]
@@ -71,7 +70,7 @@ def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
         name = str(MeshShape(tuple(halves.items())))
     else:
         devices = mesh.devices.ravel()[::-1].reshape(mesh.devices.shape)
-        name = f"{MeshShape(tuple(mesh.shape.items()))}, devices reversed"
+        name = f"{own_name}, devices reversed"
 
     def moved(sharding: Any) -> Sharding:
         if not isinstance(sharding, NamedSharding):
@@ -82,7 +81,8 @@ def other_layouts(mesh: Mesh, shapes: Shapes) -> dict[str, dict[str, Any]]:
         other = Mesh(devices.reshape(shape), own.axis_names, axis_types=own.axis_types)
         return NamedSharding(other, sharding.spec)
 
-    return {name: {key: moved(shape.sharding) for key, shape in shapes.items()}}
+    others = {key: shape.update(sharding=moved(shape.sharding)) for key, shape in shapes.items()}
+    return {own_name: shapes, name: others}
 
 
 def checksums(tree: Tree) -> dict[str, str]:

@@ -271,11 +271,7 @@ def _explain_loss(seen: Observed, losses: np.ndarray) -> str:
             known[f"that of microbatch {index} alone"] = jax.jit(loss_fn)(params, part)
     if how := next((how for how, value in known.items() if seen.is_near(loss, value)), ""):
         return f"the loss is {how}"
-    factor = float(loss / mean)
-    differs = f"the loss differs by {abs(factor - 1):.1e} of what it should be"
-    if f"{factor:.6g}" != "1":
-        differs = f"the loss is {factor:.6g} times what it should be"
-    return differs if seen.match <= MATCH else ""
+    return f"the loss is {loss / mean:.8g} times what it should be" if seen.match <= MATCH else ""
 
 
 def _parts_in_turn(
