@@ -3,6 +3,7 @@
 const EQUAL = "equal"; // Label of differences of 0, which a logarithmic axis cannot show.
 // The reference is a wide line beneath the curves; in other arithmetic it is dashed.
 const REFERENCES = DATA.specs.losses.values.references;
+const [REFERENCE, YARDSTICK] = REFERENCES;
 
 /* The vertical axis. A logarithmic one is extended below the smallest positive value if there are
    zeros, and clamps them to its end. */
@@ -56,9 +57,8 @@ GROUPS.losses = (target) => {
       .map((curve) => ({ ...curve, ...one, place: BLOCKS[one.block].place })),
   );
   const [shown, note] = panelled(every, "losses");
-  const losses = pointsOf(shown.filter(({ yardstick }) => !yardstick), "loss");
-  const others = shown.filter(({ cell, yardstick }) => known(cell) || yardstick);
-  const differences = pointsOf(others, "apart");
+  const losses = pointsOf(shown.filter(({ name }) => name !== YARDSTICK), "loss");
+  const differences = pointsOf(shown.filter(({ name }) => name !== REFERENCE), "apart");
   const sizes = panelSizes(target, shown, { each: 300, labels: 40, most: 420 });
   const { of, steps, tolerance } = shown[0];
   const thinned = steps.length < of ? ` The chart shows ${steps.length} of ${of} steps.` : "";
