@@ -26,19 +26,13 @@ _WORDS = {
 """A part's name in a sentence, and the title and note of its column."""
 
 
-def find(found: Tables, blocks: Sequence[Comparison]) -> dict[str, Rows]:
-    """Return the rows of some blocks by the names of their files; no rows if not measured."""
-    return {
-        "inputs": phase_costs.input_costs(blocks),
-        "ablations": phase_costs.find(blocks),
-        "checkpoints": phase_costs.checkpoint_costs(blocks, found.checkpoints),
-    }
-
-
 def tables(found: Tables, blocks: Sequence[Comparison]) -> list[Table]:
     """Return the tables of some blocks, without rows if they were not measured."""
-    rows = find(found, blocks)
-    return [inputs(rows["inputs"]), ablations(rows["ablations"]), checkpoints(rows["checkpoints"])]
+    return [
+        inputs(phase_costs.input_costs(blocks)),
+        ablations(phase_costs.find(blocks)),
+        checkpoints(phase_costs.checkpoint_costs(blocks, found.checkpoints)),
+    ]
 
 
 def inputs(rows: Rows) -> Table:

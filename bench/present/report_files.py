@@ -65,8 +65,8 @@ def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
             {"cell": row["cell"], **operation} for row in traces for operation in row["ops"]
         )
         frames["causes"] = causes_frame(baseline_pairs(found))
-    phases = phase_tables.find(found, found.comparisons)
-    frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}
+    phases = filter(None, phase_tables.tables(found, found.comparisons))
+    frames |= {table.name: pd.DataFrame(table.rows) for table in phases}
     if trainings := loss_curves.find(found):
         frames["losses"] = loss_curves.curves_frame(trainings)
     if found.largest:

@@ -24,8 +24,7 @@ function lossAxis(values, { title, format, log }) {
 /* Values of a specification: losses, or their differences. rows: {name, place, x, y, last, cell},
    without `cell` for the references; lines: {place, y}, dashed. */
 function lossesOf(rows, axis, lines = []) {
-  const others = new Set(rows.filter((row) => !known(row.cell)).map(({ name }) => name));
-  const guides = REFERENCES.filter((name) => others.has(name));
+  const guides = REFERENCES.filter((name) => rows.some((row) => row.name === name));
   const symbols = { symbolType: "stroke", symbolStrokeColor: "var(--muted)", labelLimit: 0 };
   return {
     rows: [...rows, ...lines.map((row) => ({ ...row, line: true }))],
