@@ -10,7 +10,7 @@ from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import EARLY, Training
 from bench.analyse.phase_costs import PARTS
 from bench.present.cell_columns import IMPLEMENTATION
-from bench.present.columns import Column, Table, between, formatted, missing
+from bench.present.columns import Column, Table, between, formatted, missing, where_known
 from bench.records import numbers
 from bench.records.arms import ABLATIONS, INPUT_WAYS
 
@@ -105,11 +105,9 @@ def checkpoints(rows: Rows) -> Table:
                span=("blocking_least_s", "blocking_most_s")),
         Column("bytes_a_second", "Bandwidth", "of the state", "B/s"),
         Column("stored_bytes", "Files", "for a state of", "bytes",
-               lambda row: row["stored_bytes"] or None,
-               detail=lambda row: formatted(row["state_bytes"] or None, "bytes")),
+               detail=lambda row: formatted(row["state_bytes"], "bytes")),
         Column("step_during_s", "Step meanwhile", "before", "s",
-               detail=lambda row: (
-                   "" if missing(row["step_during_s"]) else formatted(row["step_before_s"], "s"))),
+               detail=where_known("step_before_s", lambda step_s: formatted(step_s, "s"))),
     )  # fmt: skip
     fact = (
         "Orbax saves and restores the state, each process the shards of its devices. The last "
