@@ -70,17 +70,11 @@ FEEDS = {"loaded": 0, "prefetched": AHEAD}
 """Number of prefetched batches, by the feed's name in bench.records.arms.INPUT_WAYS."""
 
 
-def _no_wait() -> InputWait:
-    return InputWait(wait_ns=0, starved_ns=0)
-
-
 @dataclass
 class FedArm(Arm):
     """An arm whose steps each take a batch from a feed."""
 
     feed: Feed = field(kw_only=True)
-    waited: InputWait = field(init=False, default_factory=_no_wait)
-    """Time spent waiting in throughput spans since the last call of `waits`."""
 
     def launch(self, steps: int, *, wait_each: bool) -> tuple[Any, jax.Array]:
         """Run steps, each on the next batch; as many batches are prefetched within this span.
@@ -102,15 +96,9 @@ class FedArm(Arm):
                 wait_for(loss)
         self.feed.settle()
         if not wait_each:
-            self.waited["wait_ns"] += waited
-            self.waited["starved_ns"] += starved
+            self.waited = InputWait(wait_ns=waited, starved_ns=starved)
         assert loss is not None, "a span has steps"  # noqa: S101
         return state, loss
-
-    def waits(self) -> InputWait | None:
-        """Return the time spent waiting for input in throughput spans since the last call."""
-        waits, self.waited = self.waited, _no_wait()
-        return waits
 
 
 def fed_arm(name: str, way: str, train_step: TrainStep, problem: Problem) -> FedArm:
