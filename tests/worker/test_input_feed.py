@@ -33,6 +33,7 @@ needs_grain = pytest.mark.skipif(
     importlib.util.find_spec("grain") is None, reason="grain is not installed: extra `input`"
 )
 
+AHEAD = worker.FEEDS["prefetched"]
 CONFIG = gpt2.SIZES["tiny"]()
 PROBLEM = gpt2.problem(CONFIG, 4, "fp32")
 
@@ -55,7 +56,7 @@ def test_a_feed_gives_batches_in_order_and_makes_as_many_as_it_gives(way: str) -
     )
     feed.settle()
     ahead = len(made)
-    assert ahead == (worker.AHEAD if way == "prefetched" else 0)
+    assert ahead == worker.FEEDS[way]
     assert [int(feed.take()) for _ in range(5)] == list(range(5))
     feed.settle()
     assert made == list(range(5 + ahead))
@@ -63,7 +64,7 @@ def test_a_feed_gives_batches_in_order_and_makes_as_many_as_it_gives(way: str) -
 
 
 def test_what_a_thread_fails_at_is_raised_where_the_batch_is_asked_for() -> None:
-    feed = worker.Feed(lambda number: 1 // (1 - number), worker.AHEAD)
+    feed = worker.Feed(lambda number: 1 // (1 - number), AHEAD)
     feed.take()
     with pytest.raises(ZeroDivisionError):
         feed.take()
@@ -72,13 +73,13 @@ def test_what_a_thread_fails_at_is_raised_where_the_batch_is_asked_for() -> None
 
 def test_no_more_than_the_bound_are_made_ahead() -> None:
     more, made = threading.Semaphore(0), []
-    feed = worker.Feed(lambda number: (made.append(number), more.release()), worker.AHEAD)
+    feed = worker.Feed(lambda number: (made.append(number), more.release()), AHEAD)
     feed.settle()
-    for _ in range(worker.AHEAD):
+    for _ in range(AHEAD):
         assert more.acquire(timeout=60)
     assert not more.acquire(timeout=0.05)
     feed.close()
-    assert made == list(range(worker.AHEAD))
+    assert made == list(range(AHEAD))
 
 
 def counting_step() -> TrainStep:

@@ -30,8 +30,9 @@ SEED = 0
 DRAWN_BATCHES = 16
 """Batches that a workload without records draws beforehand and then repeats."""
 
-AHEAD = 2
-"""Batches that are prefetched: made and placed before the step that takes them."""
+FEEDS = {"loaded": 0, "prefetched": 2}
+"""By input way of bench.records.arms, the batches that are prefetched: made and placed before the
+step that takes them."""
 
 
 class Feed:
@@ -64,10 +65,6 @@ class Feed:
     def close(self) -> None:
         """Stop prefetching."""
         self._pool.shutdown(cancel_futures=True)
-
-
-FEEDS = {"loaded": 0, "prefetched": AHEAD}
-"""Number of prefetched batches, by the feed's name in bench.records.arms.INPUT_WAYS."""
 
 
 @dataclass
