@@ -97,10 +97,10 @@ class Observed:
         """(steps, parameters) our updates."""
         return np.stack([vector(after, before) for before, after in pairwise(self.ours.every)])
 
-    @property
+    @cached_property
     def update(self) -> np.ndarray:
         """The first update."""
-        return self.updates[0]
+        return vector(self.ours.first, self.ours.start)
 
     @cached_property
     def right(self) -> np.ndarray:

@@ -3,7 +3,7 @@
 The reference computes the gradients at our own parameters, so each update can be judged by itself.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -65,32 +65,25 @@ def _later_updates(seen: Observed, right: np.ndarray) -> Iterator[tuple[str, np.
     for why, weights in WEIGHTS.items():
         yield why, np.array(weights) @ right
     params, states, *_ = zip(*seen.at_steps, strict=True)
-    batches = seen.batches
 
-    def later(given: Callable[[int], tuple[Any, ...]]) -> np.ndarray:
-        """Compute updates by the parameters, the model state and the batch of their gradients."""
-        grads = (seen.gate.loss_and_gradients(*given(now))[1] for now in range(1, len(right)))
+    def later(*numbers: tuple[int, int, int], states: Sequence[Any] = states) -> np.ndarray:
+        """Compute updates, given the steps of their parameters, model state and batch."""
+        given = ((params[own], states[kept], seen.batches[at]) for own, kept, at in numbers)
+        grads = (seen.gate.loss_and_gradients(*each)[1] for each in given)
         return -seen.rate * np.stack([vector(flat(each)) for each in grads])
 
-    def drawn_again(now: int) -> tuple[Any, ...]:
-        state = jax.tree.map(lambda x, old: x if is_float(x) else old, states[now], states[0])
-        return params[now], state, batches[now]
-
     if not seen.update.any():
-        why = "`params` returns the parameters of the step before"
-        yield why, later(lambda now: (params[now], states[now - 1], batches[now - 1]))
+        yield "`params` returns the parameters of the step before", later((1, 0, 0), (2, 1, 1))
         return
-    why = "every step takes the first batch"
-    yield why, later(lambda now: (params[now], states[now], batches[0]))
-    why = "the batch is that of the step before"
-    yield why, later(lambda now: (params[now], states[now], batches[now - 1]))
-    why = "the gradients are those of the initial parameters"
-    yield why, later(lambda now: (params[0], states[now], batches[now]))
+    yield "every step takes the first batch", later((1, 1, 0), (2, 2, 0))
+    yield "the batch is that of the step before", later((1, 1, 0), (2, 2, 1))
+    yield "the gradients are those of the initial parameters", later((0, 1, 1), (0, 2, 2))
     why = "the gradients are those of the parameters before the last update"
-    yield why, later(lambda now: (params[now - 1], states[now], batches[now]))
+    yield why, later((0, 1, 1), (1, 2, 2))
     before, after, _ = seen.ours.states
     if any(not is_float(x) and not np.array_equal(before[path], x) for path, x in after.items()):
-        yield "every step draws the same random numbers", later(drawn_again)
+        again = [jax.tree.map(lambda x, x0: x if is_float(x) else x0, s, states[0]) for s in states]
+        yield "every step draws the same random numbers", later((1, 1, 1), (2, 2, 2), states=again)
 
 
 def wrong_loss(seen: Observed) -> str:
