@@ -12,7 +12,13 @@ import optax
 import pytest
 
 from bench.worker.prove.known_mistakes import Observed
-from bench.worker.prove.later_mistakes import STATES, with_state_mistake, wrong_optimizer
+from bench.worker.prove.later_mistakes import (
+    STATES,
+    with_state_mistake,
+    wrong_loss,
+    wrong_optimizer,
+)
+from bench.worker.prove.relative_errors import close
 from bench.worker.prove.trajectory import whole_batch_steps
 
 TOLERANCE = 4 * 2.0**-26
@@ -90,3 +96,21 @@ def test_parameters_that_go_wrong_after_the_first_step_are_named():
 
 def masked(tree):
     return jax.tree.map(lambda leaf: leaf.ndim > 1, tree)
+
+
+@pytest.mark.parametrize(
+    ("losses", "why"),
+    [
+        ([2.0, 0.95, 0.9], ""),  # the first alone is wrong, and all others are near one another
+        ([2.0, 1.0, 0.5], "the loss is that of the step before"),
+    ],
+)
+def test_a_right_loss_is_not_taken_for_that_of_the_step_before(losses, why):
+    right = [1.0, 0.5, 0.25] if why else [1.0, 0.95, 0.9]
+    steps = [SimpleNamespace(loss=loss, params=None) for loss in right]
+    seen = SimpleNamespace(
+        ours=SimpleNamespace(losses=np.array(losses)), at_steps=steps, start=({}, {}), batches=[0],
+        is_near=lambda ours, theirs: close(ours, theirs, 0.1),
+        gate=SimpleNamespace(loss_and_gradients=lambda *_: ((0.0, {}), {})),
+    )  # fmt: skip
+    assert wrong_loss(seen) == why
