@@ -21,8 +21,7 @@ from bench.contract import Batch, Problem, TrainStep
 from bench.records.arms import arm_beside
 from bench.records.rows import InputWait
 from bench.worker.prove.failures import UnsupportedError
-from bench.worker.time.clock import Arm
-from bench.worker.time.span_end import wait_for
+from bench.worker.time.clock import Arm, wait_for
 
 SEED = 0
 """Seed of the order of records: the same for every arm, launch and run."""
