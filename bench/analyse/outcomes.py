@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from bench.analyse import cell_table
+from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.same_programs import Relation, relation
 from bench.analyse.verdicts import Claim
@@ -87,13 +88,12 @@ class Outcome:
         return UNDECIDED if len(self.of("undecided")) > self.gate["allow_undecided"] else 0
 
 
-def judge(run: Run, ended: str = "") -> Outcome:
-    """Compare every cell that a stored run's manifest names with its base.
+def judge(run: Run, tables: Tables, ended: str = "") -> Outcome:
+    """Compare every cell that a stored run's manifest names with its base, by the run's tables.
 
     All verdicts of the run share one error: see bench.analyse.verdicts. `ended` says why the run
     stopped before everything was measured, if it did.
     """
-    tables = cell_table.build(run)
     cells: dict[str, Row] = {row["cell"]: row for row in tables.rows}
     failed = {row["cell"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     # A head that fails in some launches is broken, if its base never fails.
