@@ -86,8 +86,8 @@ class Session:
             with (self.folder / TRIALS).open("w", encoding="utf-8") as file:
                 for pattern in settings.patterns:
                     tasks = [*self._own_tasks(pattern), *self._peer_tasks(pattern, programs)]
-                    random.Random(f"{settings.seed}/{pattern}").shuffle(tasks)
-                    with load(pattern, settings.seed):
+                    random.Random(pattern).shuffle(tasks)
+                    with load(pattern):
                         for task in tasks:
                             file.writelines(json.dumps(row) + "\n" for row in task())
                             file.flush()
@@ -102,27 +102,25 @@ class Session:
         # The base and one other arm share the time; each further arm gets as much as one of them.
         seconds = self.settings.seconds / 2 * len(STEPPING)
         for number in range(self.settings.processes):
-            block = STEPS[number % len(STEPS)].fields
-            job = {"block": block, "truths": STEPPING, "seconds": seconds, "seed": number}
-            yield partial(self._own_rows, pattern, job)
+            block = STEPS[number % len(STEPS)]
+            yield partial(self._own_rows, pattern, block, seconds, number)
 
-    def _own_rows(self, pattern: str, job: dict[str, Any]) -> Iterator[Row]:
+    def _own_rows(self, pattern: str, block: Block, seconds: float, number: int) -> Iterator[Row]:
         """Run one worker process, and keep the samples of its trials."""
-        block, attempt = Block.of(job["block"]).name, f"{pattern}/{job['seed']}"
-        for row in self._answer(job):
+        common = {"block": block.name, "attempt": f"{pattern}/{number}", "load": pattern}
+        for row in self._answer(block, STEPPING, seconds, number):
             self._samples += [
-                {
-                    **turn, "block": block, "attempt": attempt, "load": pattern,
-                    "truth": job["truths"][turn["arm"]],
-                }
-                for turn in row.pop("turns", ())
-            ]  # fmt: skip
+                {**turn, **common, "truth": STEPPING[turn["arm"]]} for turn in row.pop("turns", ())
+            ]
             yield {**row, "pattern": pattern}
 
-    def _answer(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+    def _answer(
+        self, block: Block, truths: dict[str, float], seconds: float = 0.0, seed: int = 0
+    ) -> list[Row]:
         """Run a `TrialJob` in a worker process."""
-        environment = self._environment(Block.of(job["block"]))
-        out = _run_python(["-m", "bench.trials.selftest.own_trials"], environment, json.dumps(job))
+        job = {"block": block.fields, "truths": truths, "seconds": seconds, "seed": seed}
+        words = ["-m", "bench.trials.selftest.own_trials"]
+        out = _run_python(words, self._environment(block), json.dumps(job))
         return [json.loads(line) for line in out.splitlines()]
 
     def _environment(self, block: Block) -> dict[str, str]:
@@ -137,14 +135,13 @@ class Session:
         """Return the programs that peers time, by arm, calibrated without load."""
         if not self._peer_trials:
             return {}
-        fields, found = STEPS[0].fields, {}
-        job = {"block": fields, "truths": {BASE: 1.0}, "seconds": 0.0, "seed": 0}
-        (measured,) = self._answer(job)
+        found = {}
+        (measured,) = self._answer(STEPS[0], {BASE: 1.0})
         for arm in PEER_ARMS:
             products = round((STEPPING[arm] - 1) / measured["product"])
             setup = (
                 "from bench.trials.selftest.own_trials import call_of\n"
-                f"call = call_of({json.dumps(fields)!r}, {products})\n"
+                f"call = call_of({STEPS[0].fields}, {products})\n"
             )
             found[arm] = Program(setup, measured["step_s"], self._environment(STEPS[0]))
         return found

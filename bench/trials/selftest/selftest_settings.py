@@ -53,7 +53,6 @@ class Settings:
     """Least number of cells of the run whose report is timed; 0 for no such run."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
     peers: tuple[str, ...] = tuple(PEERS)
-    seed: int = 0
 
 
 TRIALS = "trials.jsonl"
@@ -104,12 +103,10 @@ def read(folder: Path) -> tuple[Manifest, list[Row]]:
     """Read the manifest and the rows of a self-test, whose samples are checked too.
 
     Raises:
-      StoreError: a file has changed since it was written, or another version wrote them.
+      StoreError: a file has changed since it was written.
       FileNotFoundError: the folder holds no self-test.
     """
     manifest = trial_results.read(folder / SELFTEST_MANIFEST)
-    if "checksums" not in manifest:
-        raise StoreError(f"{folder} is by an earlier version of Lockstep, which builds its pages")
     for name, reason in derived_files.differing(folder, manifest["checksums"]).items():
         raise StoreError(f"{folder / name} is damaged: {reason}")
     rows = [json.loads(line) for line in (folder / TRIALS).read_bytes().splitlines()]
