@@ -172,6 +172,7 @@ def test_a_child_that_goes_wrong_is_a_reason(gate, planted, name, error, message
     [
         ("SystemExit('enough')", ChildError, "raised SystemExit: enough"),
         ("MemoryError('8 TiB')", MemoryError, "8 TiB"),
+        ("RuntimeError('RESOURCE_EXHAUSTED: 8 TiB')", MemoryError, "8 TiB"),
     ],
 )
 def test_what_a_child_raises_is_its_reason(planted, raised, error, message):
@@ -489,6 +490,24 @@ def test_an_isolated_step_carries_model_state():
     stateless = foreign_module(ROOT / "implementations/fsdp_shard_map.py", isolated=True)
     assert why_unsupported(stateless, problem, ONE).startswith("it carries no model state, and")
     stateless.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def why_unsupported(*_): pass\ndef build(*_): pass", "build returns a NoneType"),
+        ("def why_unsupported(*_): return 3\ndef build(*_): pass", "why_unsupported returns 3"),
+    ],
+)
+def test_an_isolated_step_is_wrong_as_it_is_in_the_worker(tmp_path, text, message):
+    (tmp_path / "mine.py").write_text(text)
+    block = Block("linear", "tiny", MeshShape.parse("data=1"), 8, StepOptions())
+    problem = make_problem(load_workload(block, []), block, "fp32")
+    module = foreign_module(tmp_path / "mine.py", isolated=True)
+    with pytest.raises(WrongStepError, match=f"^{message}"):
+        assert why_unsupported(module, problem, ONE) or module.build(problem, ONE)
+    module.close()
 
 
 def test_the_manuals_example_passes_the_gate(gate, tmp_path):
