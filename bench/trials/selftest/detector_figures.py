@@ -20,18 +20,6 @@ LARGE = 10_000
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Overhead of measuring."""
-
-    inside: float
-    """Share of the rounds' wall time within timed or wash-out steps, a median over trials."""
-    recorded_ns: float
-    """Time recorded for a step beyond the step itself, in the least disturbed process."""
-    untimed_ns: float
-    """Time between the spans, per step, in that process: mean over its turns."""
-
-
-@dataclass(frozen=True)
 class Target:
     """A promise of the project, and whether it was met."""
 
@@ -50,7 +38,6 @@ class Figures:
     """Results of Lockstep on seven arms, by step and load."""
     intervals: list[Shares]
     """Results of Lockstep's intervals, by number of arms and rounds."""
-    cost: Cost | None
     targets: list[Target]
     errors: dict[str, int]
     """Number of failed trials, by peer."""
@@ -72,16 +59,14 @@ def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int =
     failed = [row["peer"] for row in peers if row["error"]]
     placed = scaled & (found["arms"] == 7) & (found["load"] != SEVERAL)
     every = pd.concat([found[timed], peer_trials(peers)])
-    figures = Figures(
-        steps=shares(every, ["tool", "slowed", "arms", "size"]),
+    steps = shares(every, ["tool", "slowed", "arms", "size"])
+    return Figures(
+        steps=steps,
         places=shares(found[placed & timed], ["program", "load", "size"]),
         intervals=shares(found[scaled & ~timed], ["arms", "size"]),
-        cost=measuring_cost(rows),
-        targets=[],
+        targets=[*targets(steps, found, rows)],
         errors={name: failed.count(name) for name in dict.fromkeys(failed)},
     )
-    figures.targets.extend(targets(figures, found, rows))
-    return figures
 
 
 def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
@@ -103,25 +88,10 @@ def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["tool", *equal_arms.COLUMNS])
 
 
-def measuring_cost(rows: Sequence[Row]) -> Cost | None:
-    """Return the cost of measuring, from the trials and from steps that do nothing."""
-    own = [row for row in rows if row["kind"] == "own"]
-    overheads = [row for row in rows if row["kind"] == "overhead"]
-    if not own or not overheads:
-        return None
-    # The least disturbed process shows the cost of the clock without the effect of the load.
-    least = min(overheads, key=lambda row: float(row["throughput_ns"]))
-    return Cost(
-        inside=median(row["inside_s"] / row["wall_s"] for row in own),
-        recorded_ns=least["throughput_ns"] - least["call_ns"],
-        untimed_ns=least["untimed_ns"],
-    )
-
-
-def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Target]:
+def targets(steps: Sequence[Shares], own: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Target]:
     """Yield the project's targets, with the measurements under all loads together.
 
-    `own` has Lockstep's trials.
+    `steps` are those of Figures, and `own` has Lockstep's trials.
     """
     for each in shares(own, ["tool"]):
         alarms, holds = each.alarms, each.holds
@@ -138,15 +108,18 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
         ("5 % slower", "10 s per pair", 0.95),
         ("2 % slower", "20 s per pair", 0.9),
     ):
-        for each in figures.steps:
+        for each in steps:
             if each.keys == {**pair, "size": size} and planted in each.found:
                 share, often = each.found[planted], f"{100 * least:.0f} % of trials of {size}"
                 promise = f"A real step that is {planted} is found in at least {often}"
                 yield Target(promise, share.counted, share.value >= least)
-    if cost := figures.cost:
-        inside, recorded, untimed = cost.inside, cost.recorded_ns, cost.untimed_ns
-        promise = "At least 85 % of the measuring time is spent in steps"
-        yield Target(promise, f"{100 * inside:.1f} %", inside >= 0.85)
+    if inside := [row["inside_s"] / row["wall_s"] for row in rows if row["kind"] == "own"]:
+        promise, part = "At least 85 % of the measuring time is spent in steps", median(inside)
+        yield Target(promise, f"{100 * part:.1f} %", part >= 0.85)
+    if overheads := [row for row in rows if row["kind"] == "overhead"]:
+        # The least disturbed process shows the cost of the clock without the effect of the load.
+        quietest = min(overheads, key=lambda row: float(row["throughput_ns"]))
+        recorded, untimed = quietest["throughput_ns"] - quietest["call_ns"], quietest["untimed_ns"]
         promise = "The clock adds at most 100 ns to a step"
         yield Target(promise, f"{recorded:.0f} ns", recorded <= 100)
         yield Target("At most 1000 ns per step pass untimed", f"{untimed:.0f} ns", untimed <= 1000)
