@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.records import trial_results
+from bench.records import derived_files, files, trial_results
 from bench.records.paths import ROOT
 from bench.records.store import StoreError
 from bench.trials.selftest import selftest_settings as stored_as
@@ -192,7 +192,8 @@ def test_pages_are_made_of_stored_rows(tmp_path: Path, monkeypatch: pytest.Monke
     }
     (folder / stored_as.TRIALS).write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
     measured().to_parquet(folder / stored_as.SAMPLES)
-    stored_as.close(folder, manifest)
+    sums = derived_files.checksums(folder, (stored_as.TRIALS, stored_as.SAMPLES))
+    files.write_sealed(folder / trial_results.SELFTEST_MANIFEST, {**manifest, "checksums": sums})
     page, found = build(folder)
     before = page.read_bytes(), (folder / "report.md").read_bytes()
     build(folder)

@@ -19,9 +19,11 @@ import pandas as pd
 
 from bench.measure.environment import child_environment, worker_environment
 from bench.measure.processes.guarded import ChildError
+from bench.records import derived_files, files
 from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
 from bench.records.temporary_folders import temporary_folder
+from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest import large_run
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import DRAWN, first_paint
@@ -34,10 +36,8 @@ from bench.trials.selftest.selftest_settings import (
     STEPS,
     TRIALS,
     USUAL,
-    Manifest,
     Row,
     Settings,
-    close,
 )
 
 PEER_ARMS = (BASE, "5 % slower")
@@ -70,14 +70,11 @@ class Session:
         with temporary_folder() as self._scratch:
             pairs = self._pairs()
             self.folder.mkdir(parents=True)
-            manifest = Manifest(
-                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                settings=asdict(settings),
-                unavailable=self.unavailable,
-                host=describe_host(),
-                git=describe_code(),
-                checksums={},
-            )
+            manifest: dict[str, Any] = {
+                "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "settings": asdict(settings), "unavailable": self.unavailable,
+                "host": describe_host(), "git": describe_code(),
+            }  # fmt: skip
             done = itertools.count(1)
             with (self.folder / TRIALS).open("w", encoding="utf-8") as file:
                 for pattern in settings.patterns:
@@ -94,7 +91,9 @@ class Session:
                     row = report_row(self._scratch, settings.report_cells)
                     file.write(json.dumps(row) + "\n")
             pd.DataFrame(self._samples, columns=COLUMNS).to_parquet(self.folder / SAMPLES)
-            close(self.folder, manifest)
+            manifest["checksums"] = derived_files.checksums(self.folder, (TRIALS, SAMPLES))
+            # Without this file, the folder does not count as a self-test.
+            files.write_sealed(self.folder / SELFTEST_MANIFEST, manifest)
 
     def _own_rows(self, number: int, pattern: str) -> Iterator[Row]:
         """Run one worker process, and keep the samples of its trials."""
