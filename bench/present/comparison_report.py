@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.analyse.run_changes import Change, Kind, RunComparison, compare, compile_s
+from bench.analyse.run_changes import Change, RunComparison, compare, compile_s
 from bench.present import terminal
 from bench.present.bounds import sure
 from bench.present.caveats import damage
@@ -178,13 +178,8 @@ ALIKE = (
     "Both runs have the same machine, versions, environment variables, commit, files and options."
 )
 
-_KINDS: dict[Kind, str] = {
-    "machine": "machines",
-    "versions": "versions",
-    "environment": "environment variables",
-    "code": "code",
-    "options": "options",
-}
+_PLURALS = {"machine": "machines", "environment": "environment variables"}
+"""Words for the kinds of differences that are not their own plural."""
 
 APART = (
     "The two runs were not measured side by side. If the host drifted between them, their step "
@@ -205,7 +200,7 @@ def setting(compared: RunComparison) -> str:
         for each in compared.differences
     )
     said = [
-        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {listing(names)}."
+        f"The {_PLURALS.get(kind, kind)} differ{'s' if kind == 'code' else ''}: {listing(names)}."
         for kind, names in by_kind.items()
     ]
     if compared.other_files:
@@ -238,16 +233,15 @@ def caveats(compared: RunComparison) -> dict[str, str]:
 
 def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
     changes = compared.changes
-    kinds = {each.kind for each in compared.differences} & {"machine", "versions", "environment"}
-    if other := [words for kind, words in _KINDS.items() if kind in kinds]:
+    kinds = dict.fromkeys(each.kind for each in compared.differences)
+    if other := [_PLURALS.get(kind, kind) for kind in kinds if kind not in ("code", "options")]:
         said["More than the code differs"] = (
             f"A change may come from the {listing(other)} instead of the code. This holds for "
             "changes against the baseline too, because what slows one implementation need not slow "
             "all of them equally."
         )
-    runs = {"A": compared.a, "B": compared.b}
-    dirty = [name for name, run in runs.items() if run.manifest["git"]["dirty"]]
-    if dirty:
+    runs = ("A", compared.a), ("B", compared.b)
+    if dirty := [name for name, run in runs if run.manifest["git"]["dirty"]]:
         said["Uncommitted changes"] = (
             f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "
             "in more than the commits do."
