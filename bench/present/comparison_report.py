@@ -24,7 +24,6 @@ from bench.present.run_environment import started
 from bench.present.sentences import ends, listing, verdicts
 from bench.present.terminal import plain
 from bench.records import files, numbers
-from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM, REPORTS
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
@@ -178,8 +177,6 @@ ALIKE = (
     "Both runs have the same machine, versions, environment variables, commit, files and options."
 )
 
-_PLURALS = {"machine": "machines", "environment": "environment variables"}
-"""Words for the kinds of differences that are not their own plural."""
 
 APART = (
     "The two runs were not measured side by side. If the host drifted between them, their step "
@@ -193,19 +190,13 @@ APART = (
 
 
 def setting(compared: RunComparison) -> str:
-    """Return the differences between the runs, in a sentence for each kind."""
+    """Name everything that differs between the runs, in a sentence."""
     verbatim = ("versions", "environment")  # packages and variables
-    by_kind = grouped(
-        (each.kind, each.name if each.kind in verbatim else each.name.lower())
-        for each in compared.differences
-    )
-    said = [
-        f"The {_PLURALS.get(kind, kind)} differ{'s' if kind == 'code' else ''}: {listing(names)}."
-        for kind, names in by_kind.items()
+    names = [
+        each.name if each.kind in verbatim else each.name.lower() for each in compared.differences
     ]
-    if compared.other_files:
-        said.append(f"The files of {listing(compared.other_files)} differ.")
-    return " ".join(said) or ALIKE
+    names += [f"files of {name}" for name in compared.other_files]
+    return f"These differ: {listing(names)}." if names else ALIKE
 
 
 def tally(compared: RunComparison) -> str:
@@ -234,7 +225,7 @@ def caveats(compared: RunComparison) -> dict[str, str]:
 def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
     changes = compared.changes
     kinds = dict.fromkeys(each.kind for each in compared.differences)
-    if other := [_PLURALS.get(kind, kind) for kind in kinds if kind not in ("code", "options")]:
+    if other := [kind for kind in kinds if kind not in ("code", "options")]:
         said["More than the code differs"] = (
             f"A change may come from the {listing(other)} instead of the code. This holds for "
             "changes against the baseline too, because what slows one implementation need not slow "

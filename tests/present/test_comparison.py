@@ -192,7 +192,7 @@ def test_what_differs_is_said_first_with_both_values(tmp_path: Path) -> None:
     assert expected < said
     (code,) = [d for d in found.differences if d.kind == "code"]
     assert code.b == f"{'f' * 40} with uncommitted changes"
-    sentence = "The machines differ: platform, processor and host memory."
+    sentence = "These differ: platform, processor, host memory, "
     lines = printed(found).splitlines()
     assert lines[2].startswith(sentence)
     assert "  jax: 0.10.2 -> 0.12.0" in lines
@@ -339,7 +339,7 @@ def test_whose_files_differ_is_said(tmp_path: Path) -> None:
     b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
     found = run_changes.compare(store.load(a), store.load(b))
     assert found.other_files == ["implementation pmap"]
-    assert comparison_report.setting(found) == "The files of implementation pmap differ."
+    assert comparison_report.setting(found) == "These differ: files of implementation pmap."
     assert {"key_a", "key_b"} <= set(found.table.columns)
 
     def share(row, digit="d") -> None:
