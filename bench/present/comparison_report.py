@@ -154,7 +154,7 @@ def show(console: Console, compared: RunComparison) -> None:
     for title, text in caveats(compared).items():
         console.print(Text.assemble((f"\n{title}. ", "bold"), plain(text)))
     if compared.changes:
-        console.print("", answer)
+        console.print("", answer, sep="\n")
 
 
 def _show_changes(console: Console, compared: RunComparison) -> None:

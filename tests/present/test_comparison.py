@@ -78,6 +78,7 @@ def test_planted_changes_are_found_with_their_sign(tmp_path: Path) -> None:
         assert change.verdict.word in words_, change.cell
     assert "28 cells: 4 faster" in comparison_report.tally(found)
     assert "4 slower" in comparison_report.tally(found)
+    assert "\n\nB against A, 28 cells: 4 faster" in printed(found), "the answer stands alone"
 
 
 def test_a_slower_hour_makes_nothing_different(reports: Path) -> None:
