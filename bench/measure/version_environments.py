@@ -247,7 +247,7 @@ class VersionBases(Bases):
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry."""
-        return super().record() | {"repositories": [], "versions": self.environment.versions}
+        return super().record() | {"versions": self.environment.versions}
 
 
 def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:
