@@ -179,12 +179,10 @@ ALIKE = (
 
 
 APART = (
-    "The two runs were not measured side by side. If the host drifted between them, their step "
-    "times differ by that drift too, and neither run can detect it: identical programs that ran "
-    f"one after the other differed by {numbers.percent(UNPAIRED_SD)} (standard deviation). "
-    "Intervals of step times are therefore much wider than those of a ratio within one run. Where "
-    "both runs have the same baseline, the ratios to it are compared instead, because whatever "
-    "slows the whole host cancels out of them."
+    "The two runs were not measured side by side. Step times also differ by any drift of the host "
+    "between them, so their intervals are wide: identical programs that ran one after the other "
+    f"differed by {numbers.percent(UNPAIRED_SD)} (standard deviation). Where both runs have the "
+    "same baseline, the ratios to it are compared instead, from which such a drift cancels."
 )
 """Why a comparison of two runs is less certain than a ratio within one."""
 
