@@ -18,9 +18,8 @@ from bench.records import derived_files, files, trial_results
 from bench.records.paths import ROOT
 from bench.records.store import StoreError
 from bench.trials.selftest import selftest_settings as stored_as
-from bench.trials.selftest.detector_figures import LOCKSTEP, Figures, compute
 from bench.trials.selftest.equal_arms import SCALED, WORKING
-from bench.trials.selftest.selftest_page import build
+from bench.trials.selftest.selftest_results import LOCKSTEP, Figures, build, compute
 from bench.trials.selftest.selftest_settings import BASE, STEPPING, STEPS, Row
 from bench.trials.selftest.shares import Rate, Shares, shares
 
@@ -95,7 +94,7 @@ def measured(truth: float = 1.0, seed: int = 0) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def figures() -> Figures:
     with pytest.MonkeyPatch.context() as fewer:
-        fewer.setattr("bench.trials.selftest.detector_figures.SECONDS", ())
+        fewer.setattr("bench.trials.selftest.selftest_results.SECONDS", ())
         fewer.setattr("bench.trials.selftest.equal_arms.ROUNDS", (32, 128))
         return compute(ROWS, measured(), SECONDS, count=20)
 
@@ -156,7 +155,7 @@ def test_figures_recover_what_was_planted(figures: Figures) -> None:
 
 def test_a_detector_that_is_wrong_misses_its_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that are called identical and are not: every alarm is counted."""
-    monkeypatch.setattr("bench.trials.selftest.detector_figures.SECONDS", ())
+    monkeypatch.setattr("bench.trials.selftest.selftest_results.SECONDS", ())
     monkeypatch.setattr("bench.trials.selftest.equal_arms.ROUNDS", ())
     monkeypatch.setattr("bench.trials.selftest.equal_arms.ARMS", (14,))
     found = compute([], measured(truth=1.1), SECONDS, count=20)
@@ -178,7 +177,7 @@ def test_peers_are_counted_by_their_own_rule(figures: Figures) -> None:
 
 @pytest.mark.slow
 def test_pages_are_made_of_stored_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.trials.selftest.detector_figures.SECONDS", ())
+    monkeypatch.setattr("bench.trials.selftest.selftest_results.SECONDS", ())
     monkeypatch.setattr("bench.trials.selftest.equal_arms.ROUNDS", (16,))
     monkeypatch.setattr("bench.trials.selftest.equal_arms.ARMS", (7,))
     folder = tmp_path / "selftest"

@@ -1,6 +1,6 @@
 """One self-test: trials of Lockstep and of its peers, in random order, under several loads.
 
-Rows are appended to `reports/<run>/trials.jsonl`, and `selftest_page` evaluates them. The trials of
+Rows are appended to `reports/<run>/trials.jsonl`, which `selftest_results` evaluates. The trials of
 Lockstep itself run in worker processes.
 """
 

@@ -1,18 +1,26 @@
-"""Evaluation of a self-test's stored rows and samples: figures, each with an interval."""
+"""The results of a self-test: figures of its stored rows and samples, each with an interval.
+
+They are written as a page, as Markdown and as one JSON file.
+"""
 
 # ruff: noqa: PLR2004 (targets stand where they are compared)
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 import pandas as pd
 
+from bench.present.columns import Column, Table
+from bench.present.rendering import write_pages
+from bench.records import files
 from bench.records.statuses import MARGIN
-from bench.trials.selftest import equal_arms
+from bench.records.trial_results import SELFTEST_FIGURES
+from bench.trials.selftest import equal_arms, selftest_settings
 from bench.trials.selftest.equal_arms import SCALED, SECONDS, SEVERAL, WORKING
-from bench.trials.selftest.selftest_settings import PLANTED, STEPS, USUAL, Row
-from bench.trials.selftest.shares import Shares, shares
+from bench.trials.selftest.selftest_settings import PLANTED, SAMPLES, STEPS, USUAL, Row
+from bench.trials.selftest.shares import Shares, intervals, shares, verdicts
 
 LOCKSTEP = "Lockstep"
 LARGE = 10_000
@@ -134,3 +142,44 @@ def targets(steps: Sequence[Shares], own: pd.DataFrame, rows: Sequence[Row]) -> 
             usual, drawn = row["usual_paint_s"], row["usual_drawn_s"]
             promise = f"A browser shows the report of {USUAL} cells within 0.5 s, all within 2 s"
             yield Target(promise, f"{usual:.2f} s, {drawn:.2f} s", usual <= 0.5 and drawn <= 2)
+
+
+TARGETS = (
+    Column("promise", "Promise"),
+    Column("met", "Met", value=lambda target: "met" if target.met else "missed"),
+    Column("measured", "Measured"),
+)
+
+
+def build(folder: Path) -> tuple[Path, Figures]:
+    """Write `figures.json`, `report.md` and `report.html` from a self-test's stored rows.
+
+    Return the path of the page and the figures on it. The errors are those of
+    `selftest_settings.read`.
+    """
+    manifest, rows = selftest_settings.read(folder)
+    settings = manifest["settings"]
+    # Earlier self-tests also timed a program that spins, for a fifth of the time.
+    seconds = float(settings["seconds"]) * (5 if "trials" in settings else 1)
+    figures = compute(rows, pd.read_parquet(folder / SAMPLES), seconds)
+    files.write_sealed(folder / SELFTEST_FIGURES, asdict(figures))
+    measured = {"size": "Measured"}
+    kinds = {"tool": "Tool", **measured, "arms": "Arms", "slowed": "Slowed by"}
+    placed = [each for each in figures.places if each.keys["size"] == f"{seconds:g} s per pair"]
+    page = write_pages(
+        folder,
+        "selftest",
+        Path(__file__).parent,
+        file="report",
+        title=folder.name,
+        manifest=manifest,
+        errors=figures.errors,
+        targets=Table("What the project promises, and what was measured", TARGETS, figures.targets),
+        steps=[
+            verdicts("All steps and loads together", figures.steps, kinds),
+            verdicts("By step and load, seven arms", placed,
+                     {"program": "Step", "load": "Load", **measured}),
+            intervals("Intervals", figures.intervals, {**measured, "arms": "Arms"}),
+        ],
+    )  # fmt: skip
+    return page, figures
