@@ -537,7 +537,7 @@ def test_the_manuals_example_passes_the_gate(gate, tmp_path):
     ],
 )
 def test_an_answer_has_what_the_protocol_asks_for(ask, answer, message):
-    children = Children([sys.executable, "-c", f"input(); print({answer!r})"], 1, 1)
+    children = Children([sys.executable, "-c", f"input(); print({answer!r})"], 1, 1, {})
     wrong = pytest.raises(ChildError, match=re.escape(message or "$"))
     with wrong if message else contextlib.nullcontext():
         children.ask(ask)
@@ -565,7 +565,7 @@ def test_processes_end_if_a_later_one_cannot_start(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     with pytest.raises(BlockingIOError, match="no more processes"):
-        Children(["sleep", "60"], 2, 1)
+        Children(["sleep", "60"], 2, 1, {})
     assert started[0].returncode == -9
 
 
@@ -580,7 +580,7 @@ def test_processes_are_as_many_as_the_mesh_needs(planted):
 def test_a_dead_process_ends_the_wait_for_the_others():
     command = [sys.executable, "-c", "import os, time; os.environ['RANK'] == '1' or time.sleep(60)"]
     with pytest.raises(ChildError, match="process 1 of 2 ended with exit code 0"):
-        Children(command, 2, 1).ask("why_unsupported")
+        Children(command, 2, 1, {}).ask("why_unsupported")
 
 
 def test_how_a_process_ended_is_told_before_its_last_line():
@@ -589,7 +589,7 @@ def test_how_a_process_ended_is_told_before_its_last_line():
     )
     message = "its process ended with exit code 7 when asked for 'run'; its last line: two"
     with pytest.raises(ChildError, match=message):
-        Children([sys.executable, "-c", program], 1, 1).ask("run")
+        Children([sys.executable, "-c", program], 1, 1, {}).ask("run")
 
 
 @pytest.mark.parametrize("given", ["{'pakages': []}", "'torch'", "dict(packages=[])"])

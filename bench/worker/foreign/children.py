@@ -54,11 +54,7 @@ class Children:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        processes: int,
-        threads: int,
-        variables: Mapping[str, str] | None = None,
+        self, command: Sequence[str], processes: int, threads: int, variables: Mapping[str, str]
     ) -> None:
         self.threads = threads
         self.closed = False
@@ -69,7 +65,7 @@ class Children:
         own = {"PYTHONPATH": os.pathsep.join(path), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         own |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
-        environment = Variant("", variables or {}).applied(os.environ) | own
+        environment = Variant("", variables).applied(os.environ) | own
         self._processes: list[Any] = []
         self._readers: list[threading.Thread] = []
         self._last_lines = [""] * processes
