@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.analyse.run_changes import Change, RunComparison, compare, compile_s
+from bench.analyse.run_changes import Change, RunComparison, compare, compile_s, other_files
 from bench.present import terminal
 from bench.present.bounds import sure
 from bench.present.caveats import damage
@@ -34,7 +34,7 @@ def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str
 
 
 CHANGES = (
-    Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
+    Column("implementation", "Implementation"),
     Column("step_s", "Step times", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
     Column("step", "Step time", "B over A, 95 %", "ratio", lambda c: ratio_figure(c.step)),
     Column("ratio", "Ratios", "A, B", "ratio",
@@ -193,7 +193,7 @@ def setting(compared: RunComparison) -> str:
     names = [
         each.name if each.kind in verbatim else each.name.lower() for each in compared.differences
     ]
-    names += [f"files of {name}" for name in compared.other_files]
+    names += [f"files of {name}" for name in other_files(compared.a, compared.b)]
     return f"These differ: {listing(names)}." if names else ALIKE
 
 

@@ -339,7 +339,6 @@ def test_whose_files_differ_is_said(tmp_path: Path) -> None:
     a = synthetic.write(tmp_path, PLAN, "before")
     b = synthetic.write(tmp_path, replace(PLAN, contents={"pmap": "f" * 16}), "after")
     found = run_changes.compare(store.load(a), store.load(b))
-    assert found.other_files == ["implementation pmap"]
     assert comparison_report.setting(found) == "These differ: files of implementation pmap."
     assert {"key_a", "key_b"} <= set(found.table.columns)
 
@@ -351,10 +350,10 @@ def test_whose_files_differ_is_said(tmp_path: Path) -> None:
 
     synthetic.rewrite(a, "cells", lambda row: share(row, "e"))
     synthetic.rewrite(b, "cells", share)
-    everyone = run_changes.compare(store.load(a), store.load(b)).other_files
+    everyone = run_changes.other_files(store.load(a), store.load(b))
     assert {f"implementation {name}" for name in synthetic.RATIOS} < set(everyone)
     synthetic.rewrite(a, "cells", lambda row: share(row, "d"))
-    assert run_changes.compare(store.load(a), store.load(b)).other_files == ["implementation pmap"]
+    assert run_changes.other_files(store.load(a), store.load(b)) == ["implementation pmap"]
 
 
 def test_damage_is_said_on_stderr_and_on_the_page(
@@ -487,7 +486,7 @@ def test_the_terminal_has_80_columns_and_ends_with_the_tally(reports: Path) -> N
 def test_the_page_says_what_its_step_times_are(tmp_path: Path) -> None:
     """They are those of the reports, whose quotient is not that of the rounds' own medians."""
     found = compared(tmp_path, PLAN, replace(PLAN, seed=2))
-    (change, *_) = (one for one in found.changes if not one.is_baseline)
+    (change, *_) = (one for one in found.changes if one.against_baseline)
     assert change.step.value != pytest.approx(change.b["step_s"] / change.a["step_s"], rel=1e-6)
     text = " ".join(page(found, markdown=True).split())
     assert "As in each run's report, where it is the baseline's median times the ratio" in text
