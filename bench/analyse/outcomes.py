@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from bench.analyse import cell_table
+from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.same_programs import Relation, relation
 from bench.analyse.verdicts import Claim
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.cells import base_of
-from bench.records.rows import Manifest
 from bench.records.statuses import VerdictWord
-from bench.records.step_programs import StepProgram
 from bench.records.store import Run
 
 REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
@@ -57,20 +56,15 @@ class Outcome:
 
     cases: list[Case]
     """Most important cases first, then by name."""
-    manifest: Manifest
-    launches: int
-    """The maximum over blocks."""
-    floors: dict[str, float]
-    """By block, as far as known, how much two copies of one program may differ."""
-    ended: str = ""
+    run: Run
+    blocks: list[Comparison]
+    ended: str
     """Why the run stopped before everything was measured; empty if it did not."""
-    programs: Mapping[str, StepProgram] = field(default_factory=dict)
-    """By cell."""
 
     @property
     def gate(self) -> dict[str, Any]:
         """The manifest's record of the gate: see bench.plan.base_revisions.Bases.record."""
-        recorded: dict[str, Any] = self.manifest["config"]["regress"]
+        recorded: dict[str, Any] = self.run.manifest["config"]["regress"]
         return recorded
 
     def of(self, *words: Word) -> list[Case]:
@@ -87,13 +81,12 @@ class Outcome:
         return UNDECIDED if len(self.of("undecided")) > self.gate["allow_undecided"] else 0
 
 
-def judge(run: Run, ended: str = "") -> Outcome:
-    """Compare every cell that a stored run's manifest names with its base.
+def judge(run: Run, tables: Tables, ended: str = "") -> Outcome:
+    """Compare every cell that a stored run's manifest names with its base, by the run's tables.
 
     All verdicts of the run share one error: see bench.analyse.verdicts. `ended` says why the run
     stopped before everything was measured, if it did.
     """
-    tables = cell_table.build(run)
     cells: dict[str, Row] = {row["cell"]: row for row in tables.rows}
     failed = {row["cell"]: row for row in run.last_cell_rows if row["status"] != "ok"}
     # A head that fails in some launches is broken, if its base never fails.
@@ -104,14 +97,8 @@ def judge(run: Run, ended: str = "") -> Outcome:
     blocks = {comparison.name: comparison for comparison in tables.comparisons}
     names: list[str] = run.manifest["config"]["regress"]["cells"]
     cases = [_case(n, cells, blocks.get(n.rpartition("/")[0]), len(names)) for n in names]
-    return Outcome(
-        cases=sorted(cases, key=lambda case: (WORDS.index(case.word), case.cell)),
-        manifest=run.manifest,
-        launches=max((c.launches for c in tables.comparisons), default=0),
-        floors={c.name: c.floor_width for c in tables.comparisons if c.ranked and c.floor_width},
-        ended=ended,
-        programs=run.programs,
-    )
+    cases.sort(key=lambda case: (WORDS.index(case.word), case.cell))
+    return Outcome(cases, run, tables.comparisons, ended)
 
 
 def _case(name: str, cells: Mapping[str, Row], block: Comparison | None, sharing: int) -> Case:

@@ -54,8 +54,6 @@ class Change:
     implementation: str
     a: Row
     b: Row
-    is_baseline: bool
-    """Whether it is the baseline of both runs."""
     step: Ratio
     """Step time in B over that in A, not paired."""
     against_baseline: Ratio | None
@@ -84,8 +82,6 @@ class RunComparison:
     a: Run
     b: Run
     differences: list[Difference]
-    other_files: list[str]
-    """See `other_files`."""
     margin: float
     blocks: list[tuple[Comparison, Comparison]]
     """Blocks that both runs have, in the report's order."""
@@ -116,7 +112,6 @@ def compare(a: Run, b: Run, margin: float | None = None) -> RunComparison:
         a=a,
         b=b,
         differences=differences(a.manifest, b.manifest),
-        other_files=other_files(a, b),
         margin=margin,
         blocks=list(blocks.values()),
         changes=changes,
@@ -157,7 +152,6 @@ def _change(
         **{part: a[part] for part in ("cell", "block", "implementation")},
         a=a,
         b=b,
-        is_baseline=block_a.baseline == block_b.baseline == arm,
         step=step,
         against_baseline=against,
         verdict=decide(against or step, alpha, margin),

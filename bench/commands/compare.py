@@ -5,7 +5,6 @@ from pathlib import Path
 import typer
 
 from bench.commands.shared_options import load_run, plain_console
-from bench.measure.run_folder import find_run
 from bench.plan.option_values import BadInput, share
 from bench.records.paths import REPORTS
 
@@ -26,10 +25,11 @@ def compare(a: str, b: str, margin: str | None = None, output: Path | None = Non
         ignored = None if margin is None else share(margin)
     except ValueError as error:
         raise BadInput([f"--margin: {error}"]) from error
-    names = (find_run(name).resolve().name for name in (a, b))
+    runs = load_run(a), load_run(b)
+    names = (run.directory.resolve().name for run in runs)
     folder = output or REPORTS / "_".join(["compare", *names])
     if folder.exists() and not folder.is_dir():
         raise BadInput([f"--output: {folder} is a file, not a folder"])
-    compared = comparison_report.build(load_run(a), load_run(b), folder, ignored)
+    compared = comparison_report.build(*runs, folder, ignored)
     comparison_report.show(plain_console(), compared)
     typer.echo(f"comparison: {(folder / 'compare.html').as_posix()}")

@@ -106,7 +106,7 @@ def _judge(name: str) -> None:
 
 def _build(folder: Path) -> None:
     # Drawing libraries take seconds to load: import them only now, when nobody is waiting.
-    from bench.trials.selftest.selftest_page import build
+    from bench.trials.selftest.selftest_results import build
 
     typer.echo("judging parts of the samples, which takes some minutes")
     page, figures = build(folder)

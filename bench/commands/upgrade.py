@@ -10,7 +10,7 @@ from functools import partial
 import typer
 
 from bench.commands import run
-from bench.commands.exits import OptionParser, refuse, termination_as_interrupt
+from bench.commands.exits import FAILED, OptionParser, refuse, termination_as_interrupt
 from bench.measure.processes.guard import Guard
 from bench.records.host import installed
 from bench.records.paths import as_typed
@@ -77,10 +77,11 @@ def _compare(python: str, words: Sequence[str], base: str) -> int:
     command = [python, "-m", "bench", "upgrade", "--from", base, *words]
     with termination_as_interrupt(), Guard(command) as child:
         try:
-            return child.code() or 0
+            child.code()
         except KeyboardInterrupt:  # only this process has got it; the other builds its report
             os.kill(child.pid, signal.SIGINT)
-            return child.code() or 0
+        code = child.code()
+    return FAILED if code is None or code < 0 else code  # negative: a signal has killed it
 
 
 def bisect(versions: Sequence[str], gate: Callable[[str], int]) -> tuple[int, str]:

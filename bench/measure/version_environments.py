@@ -180,9 +180,7 @@ def write_arm(
     they change together. `variables` are those of a variant.
     """
     command = [str(environment.python), "-m", JAX_CHILD, str(origin)]
-    traits: dict[str, Any] = {"packages": ["jax"], "command": command}
-    if variables:
-        traits["variables"] = dict(variables)
+    traits = {"packages": ["jax"], "command": command, "variables": dict(variables)}
     path = folder / f"{name}.py"
     text = f'"""{name}, {files.digest(origin.read_bytes())}."""\n\nFOREIGN = {traits}\n'
     if not path.exists() or path.read_text("utf-8") != text:  # another run may be reading it
@@ -247,7 +245,7 @@ class VersionBases(Bases):
 
     def record(self) -> dict[str, Any]:
         """Return the manifest's entry."""
-        return super().record() | {"repositories": [], "versions": self.environment.versions}
+        return super().record() | {"versions": self.environment.versions}
 
 
 def find_versions(options: Options, catalogue: Catalogue, selected: Sequence[str]) -> VersionBases:

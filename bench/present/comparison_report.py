@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.ratio_intervals import UNPAIRED_SD
-from bench.analyse.run_changes import Change, Kind, RunComparison, compare, compile_s
+from bench.analyse.run_changes import Change, RunComparison, compare, compile_s, other_files
 from bench.present import terminal
 from bench.present.bounds import sure
 from bench.present.caveats import damage
@@ -24,7 +24,6 @@ from bench.present.run_environment import started
 from bench.present.sentences import ends, listing, verdicts
 from bench.present.terminal import plain
 from bench.records import files, numbers
-from bench.records.grouping import grouped
 from bench.records.paths import PROGRAM, REPORTS
 from bench.records.statuses import STATUSES
 from bench.records.store import Run
@@ -35,7 +34,7 @@ def _sides(change: Change, column: str, unit: str, separator: str = ", ") -> str
 
 
 CHANGES = (
-    Column("implementation", "Implementation", detail=lambda c: "baseline" * c.is_baseline),
+    Column("implementation", "Implementation"),
     Column("step_s", "Step times", "A, B", "s", value=lambda c: Figure(_sides(c, "step_s", "s"))),
     Column("step", "Step time", "B over A, 95 %", "ratio", lambda c: ratio_figure(c.step)),
     Column("ratio", "Ratios", "A, B", "ratio",
@@ -155,7 +154,7 @@ def show(console: Console, compared: RunComparison) -> None:
     for title, text in caveats(compared).items():
         console.print(Text.assemble((f"\n{title}. ", "bold"), plain(text)))
     if compared.changes:
-        console.print("", answer)
+        console.print("", answer, sep="\n")
 
 
 def _show_changes(console: Console, compared: RunComparison) -> None:
@@ -178,39 +177,24 @@ ALIKE = (
     "Both runs have the same machine, versions, environment variables, commit, files and options."
 )
 
-_KINDS: dict[Kind, str] = {
-    "machine": "machines",
-    "versions": "versions",
-    "environment": "environment variables",
-    "code": "code",
-    "options": "options",
-}
 
 APART = (
-    "The two runs were not measured side by side. If the host drifted between them, their step "
-    "times differ by that drift too, and neither run can detect it: identical programs that ran "
-    f"one after the other differed by {numbers.percent(UNPAIRED_SD)} (standard deviation). "
-    "Intervals of step times are therefore much wider than those of a ratio within one run. Where "
-    "both runs have the same baseline, the ratios to it are compared instead, because whatever "
-    "slows the whole host cancels out of them."
+    "The two runs were not measured side by side. Step times also differ by any drift of the host "
+    "between them, so their intervals are wide: identical programs that ran one after the other "
+    f"differed by {numbers.percent(UNPAIRED_SD)} (standard deviation). Where both runs have the "
+    "same baseline, the ratios to it are compared instead, from which such a drift cancels."
 )
 """Why a comparison of two runs is less certain than a ratio within one."""
 
 
 def setting(compared: RunComparison) -> str:
-    """Return the differences between the runs, in a sentence for each kind."""
+    """Name everything that differs between the runs, in a sentence."""
     verbatim = ("versions", "environment")  # packages and variables
-    by_kind = grouped(
-        (each.kind, each.name if each.kind in verbatim else each.name.lower())
-        for each in compared.differences
-    )
-    said = [
-        f"The {_KINDS[kind]} differ{'s' if kind == 'code' else ''}: {listing(names)}."
-        for kind, names in by_kind.items()
+    names = [
+        each.name if each.kind in verbatim else each.name.lower() for each in compared.differences
     ]
-    if compared.other_files:
-        said.append(f"The files of {listing(compared.other_files)} differ.")
-    return " ".join(said) or ALIKE
+    names += [f"files of {name}" for name in other_files(compared.a, compared.b)]
+    return f"These differ: {listing(names)}." if names else ALIKE
 
 
 def tally(compared: RunComparison) -> str:
@@ -238,16 +222,15 @@ def caveats(compared: RunComparison) -> dict[str, str]:
 
 def _of_changes(said: dict[str, str], compared: RunComparison) -> None:
     changes = compared.changes
-    kinds = {each.kind for each in compared.differences} & {"machine", "versions", "environment"}
-    if other := [words for kind, words in _KINDS.items() if kind in kinds]:
+    kinds = dict.fromkeys(each.kind for each in compared.differences)
+    if other := [kind for kind in kinds if kind not in ("code", "options")]:
         said["More than the code differs"] = (
             f"A change may come from the {listing(other)} instead of the code. This holds for "
             "changes against the baseline too, because what slows one implementation need not slow "
             "all of them equally."
         )
-    runs = {"A": compared.a, "B": compared.b}
-    dirty = [name for name, run in runs.items() if run.manifest["git"]["dirty"]]
-    if dirty:
+    runs = ("A", compared.a), ("B", compared.b)
+    if dirty := [name for name, run in runs if run.manifest["git"]["dirty"]]:
         said["Uncommitted changes"] = (
             f"The working tree of {listing(dirty)} had uncommitted changes, so the code may differ "
             "in more than the commits do."

@@ -15,7 +15,7 @@ import pytest
 import synthetic
 from fronts import Done, Front
 
-from bench.analyse import comparisons, outcomes
+from bench.analyse import cell_table, comparisons, outcomes
 from bench.plan import base_revisions
 from bench.plan.base_revisions import checkouts, find_repository
 from bench.present import gate_comment
@@ -310,6 +310,10 @@ def planted(folder: Path, endings: dict | None = None, revision: str = "main", *
     return directory
 
 
+def judged(run: store.Run, ended: str = "") -> outcomes.Outcome:
+    return outcomes.judge(run, cell_table.build(run), ended)
+
+
 def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +323,7 @@ def test_planted_changes_come_out_with_all_verdicts_sharing_the_error(
         comparisons, "compare", lambda *a: (asked.append(a[1:3]), compare(*a))[1]
     )  # fmt: skip
     directory = planted(tmp_path, same=1.0, slower=1.1, faster=0.9)
-    found = outcomes.judge(store.load(directory))
+    found = judged(store.load(directory))
     assert [(case.word, case.cell.rpartition("/")[2]) for case in found.cases] == [
         (name, name) for name in ("slower", "faster", "same")
     ]
@@ -339,7 +343,7 @@ def test_same_by_equal_programs_states_no_bound(tmp_path: Path) -> None:
     directory = planted(tmp_path, alike=1.3)
     program = {"fingerprint": "1", "dispatch": "a", "host_calls": 1, "operations": ""}
     synthetic.rewrite(directory, "cells", lambda row: row.update(program=program))
-    text = gate_comment.markdown(outcomes.judge(store.load(directory)))
+    text = gate_comment.markdown(judged(store.load(directory)))
     assert "| same (the program is equal) |" in text
     assert "smaller than the margin, or head and base run the same program." in text
 
@@ -352,7 +356,7 @@ def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
             row |= {"status": "timeout", "reason": "no sign of life"}
 
     synthetic.rewrite(directory, "cells", fail_once)
-    found = outcomes.judge(store.load(directory))
+    found = judged(store.load(directory))
     assert [case.word for case in found.cases] == ["broken", "same"]
     assert found.cases[0].reason == "timeout: no sign of life"
 
@@ -360,7 +364,7 @@ def test_a_head_that_fails_in_one_launch_is_broken(tmp_path: Path) -> None:
 def test_hostile_text_is_inert(tmp_path: Path) -> None:
     endings = {("bad", 2): ("wrong", HOSTILE)}
     directory = planted(tmp_path, endings, revision=HOSTILE, bad=1.0, same=1.0)
-    found = outcomes.judge(store.load(directory))
+    found = judged(store.load(directory))
     text = gate_comment.markdown(found)
     # Everything hostile is within code spans, which end where they began.
     spans = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
@@ -380,7 +384,7 @@ def test_a_summary_fits_into_a_comment(tmp_path: Path, monkeypatch: pytest.Monke
     assert gate_comment.LONGEST == 2**16, "GitHub's limit"
     names = [f"step_{number:02}" for number in range(12)]
     endings = {(name, 2): ("wrong", "the update differs " * 15) for name in names}
-    found = outcomes.judge(store.load(planted(tmp_path, endings, **dict.fromkeys(names, 1.0))))
+    found = judged(store.load(planted(tmp_path, endings, **dict.fromkeys(names, 1.0))))
     whole = gate_comment.markdown(found)
     assert whole.count("broken |") == 12
     assert "which the report lists" not in whole
@@ -399,13 +403,13 @@ def test_what_was_not_measured_is_no_outcome(tmp_path: Path) -> None:
     manifest["config"]["regress"]["cells"].append("mlp-base/data=4/b64/fp32/same")
     store.write_manifest(directory, manifest)
     run = store.load(directory)
-    assert outcomes.judge(run).code == outcomes.UNDECIDED
-    first = gate_comment.markdown(outcomes.judge(run, "interrupted")).splitlines()[0]
+    assert judged(run).code == outcomes.UNDECIDED
+    first = gate_comment.markdown(judged(run, "interrupted")).splitlines()[0]
     assert first == "### No outcome, interrupted: 1 of 2 comparisons with `main` not measured"
 
 
 def test_a_comparison_that_lacks_launches_is_measured_in_part(tmp_path: Path) -> None:
-    outcome = outcomes.judge(store.load(planted(tmp_path, same=1.0)), "interrupted")
+    outcome = judged(store.load(planted(tmp_path, same=1.0)), "interrupted")
     first = gate_comment.markdown(outcome).splitlines()[0]
     assert first == "### No outcome, interrupted: part of 1 comparison with `main` not measured"
 

@@ -82,6 +82,12 @@ def test_a_comparison_is_interrupted_like_any_run(front: Front, more: tuple[str,
     assert command.returncode == 130
 
 
+def test_a_comparison_that_is_killed_has_failed(front: Front) -> None:
+    front.environment["FAKE_UV_PYTHON"] = "#!/bin/sh\nkill -9 $$\n"
+    done = front("upgrade", "--from", "jax==0.11.0", "--to", "jax==0.12.0", *PLAN)
+    assert done.code == 3, done
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import jax
 import numpy as np
 import pytest
@@ -47,7 +45,7 @@ def test_work_is_calibrated_until_it_shows(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_tools_get_one_step_as_a_function() -> None:
-    assert own_trials.call_of(json.dumps(BLOCK.fields), 3)() > 0
+    assert own_trials.call_of(BLOCK.fields, 3)() > 0
 
 
 def test_the_steps_of_a_self_test_exist() -> None:

@@ -172,6 +172,7 @@ def test_a_child_that_goes_wrong_is_a_reason(gate, planted, name, error, message
     [
         ("SystemExit('enough')", ChildError, "raised SystemExit: enough"),
         ("MemoryError('8 TiB')", MemoryError, "8 TiB"),
+        ("RuntimeError('RESOURCE_EXHAUSTED: 8 TiB')", MemoryError, "8 TiB"),
     ],
 )
 def test_what_a_child_raises_is_its_reason(planted, raised, error, message):
@@ -491,6 +492,24 @@ def test_an_isolated_step_carries_model_state():
     stateless.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def why_unsupported(*_): pass\ndef build(*_): pass", "build returns a NoneType"),
+        ("def why_unsupported(*_): return 3\ndef build(*_): pass", "why_unsupported returns 3"),
+    ],
+)
+def test_an_isolated_step_is_wrong_as_it_is_in_the_worker(tmp_path, text, message):
+    (tmp_path / "mine.py").write_text(text)
+    block = Block("linear", "tiny", MeshShape.parse("data=1"), 8, StepOptions())
+    problem = make_problem(load_workload(block, []), block, "fp32")
+    module = foreign_module(tmp_path / "mine.py", isolated=True)
+    with pytest.raises(WrongStepError, match=f"^{message}"):
+        assert why_unsupported(module, problem, ONE) or module.build(problem, ONE)
+    module.close()
+
+
 def test_the_manuals_example_passes_the_gate(gate, tmp_path):
     text = (ROOT / "docs/foreign-contract.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -518,7 +537,7 @@ def test_the_manuals_example_passes_the_gate(gate, tmp_path):
     ],
 )
 def test_an_answer_has_what_the_protocol_asks_for(ask, answer, message):
-    children = Children([sys.executable, "-c", f"input(); print({answer!r})"], 1, 1)
+    children = Children([sys.executable, "-c", f"input(); print({answer!r})"], 1, 1, {})
     wrong = pytest.raises(ChildError, match=re.escape(message or "$"))
     with wrong if message else contextlib.nullcontext():
         children.ask(ask)
@@ -546,7 +565,7 @@ def test_processes_end_if_a_later_one_cannot_start(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     with pytest.raises(BlockingIOError, match="no more processes"):
-        Children(["sleep", "60"], 2, 1)
+        Children(["sleep", "60"], 2, 1, {})
     assert started[0].returncode == -9
 
 
@@ -561,7 +580,7 @@ def test_processes_are_as_many_as_the_mesh_needs(planted):
 def test_a_dead_process_ends_the_wait_for_the_others():
     command = [sys.executable, "-c", "import os, time; os.environ['RANK'] == '1' or time.sleep(60)"]
     with pytest.raises(ChildError, match="process 1 of 2 ended with exit code 0"):
-        Children(command, 2, 1).ask("why_unsupported")
+        Children(command, 2, 1, {}).ask("why_unsupported")
 
 
 def test_how_a_process_ended_is_told_before_its_last_line():
@@ -570,7 +589,7 @@ def test_how_a_process_ended_is_told_before_its_last_line():
     )
     message = "its process ended with exit code 7 when asked for 'run'; its last line: two"
     with pytest.raises(ChildError, match=message):
-        Children([sys.executable, "-c", program], 1, 1).ask("run")
+        Children([sys.executable, "-c", program], 1, 1, {}).ask("run")
 
 
 @pytest.mark.parametrize("given", ["{'pakages': []}", "'torch'", "dict(packages=[])"])

@@ -11,7 +11,7 @@ import pytest
 from bench.commands.exits import BAD_INPUT, INTERRUPTED
 from bench.commands.pytest_plugin.run_plugin import FRONT, Front
 from bench.plan.options import add_options
-from bench.records import files, store
+from bench.records import files
 
 _CUT_SHORT = {
     2: "interrupted",
@@ -37,14 +37,14 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
 
 
 def _exit_code(pytest_code: int, front: Front) -> int:
-    directory = front.engine.directory
-    if directory is not None and (directory / store.LAUNCHES).is_dir():
+    if front.stored is not None:
         # Libraries of the report's numbers take seconds to load: see run_plugin.py.
         from bench.analyse import outcomes
         from bench.present import gate_comment
 
-        outcome = outcomes.judge(store.load(directory), _CUT_SHORT.get(pytest_code, ""))
-        summary = directory / gate_comment.FILE
+        run, tables = front.stored
+        outcome = outcomes.judge(run, tables, _CUT_SHORT.get(pytest_code, ""))
+        summary = run.directory / gate_comment.FILE
         files.write(summary, gate_comment.markdown(outcome))
         gate_comment.show(outcome, front.console)
         front.console.print(f"summary: {summary.as_posix()}", soft_wrap=True)

@@ -208,7 +208,7 @@ class Front:
         self.console.print(text, soft_wrap=True, markup=False)
 
     @cached_property
-    def _stored(self) -> tuple[store.Run, Tables] | None:
+    def stored(self) -> tuple[store.Run, Tables] | None:
         """The run and its tables, read when nothing more is measured; None if nothing is stored."""
         directory = self.engine.directory
         if directory is None or not (directory / store.LAUNCHES).is_dir():
@@ -221,7 +221,7 @@ class Front:
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Any]]:
-        return {row["cell"]: row for row in self._stored[1].rows} if self._stored else {}
+        return {row["cell"]: row for row in self.stored[1].rows} if self.stored else {}
 
     def measured(self, name: str) -> dict[str, Any]:
         """Return the row of a cell; the first call measures all selected cells."""
@@ -249,7 +249,7 @@ class Front:
     def step_seconds(self, name: str) -> list[float]:
         """Return the seconds per step of a cell, round by round; none without a time."""
         block, _, arm = name.rpartition("/")
-        blocks = self._stored[1].comparisons if self._stored else ()
+        blocks = self.stored[1].comparisons if self.stored else ()
         rounds = next(each.rounds for each in blocks if each.name == block)
         return [seconds for seconds in rounds.seconds(arm).tolist() if not math.isnan(seconds)]
 
@@ -317,18 +317,18 @@ class Front:
         if self._benchmarks is not None:
             text = json.dumps(self._benchmarks, indent=4, default=str)
             files.write(directory / BENCHMARK_JSON, text)
-        if self._stored is not None:
+        if self.stored is not None:
             # Drawing libraries take seconds to load, so they are loaded when nobody waits.
             from bench.present.report_files import build
 
-            self._closing.insert(0, f"report: {build(*self._stored).as_posix()}")
+            self._closing.insert(0, f"report: {build(*self.stored).as_posix()}")
 
     def pytest_terminal_summary(self) -> None:
         """Print the run's table; the outcome of a gate comes from regress_plugin.py."""
-        if self._measures and self._stored is not None and not self.engine.bases:
+        if self._measures and self.stored is not None and not self.engine.bases:
             from bench.present.closing_summary import print_summary
 
-            print_summary(self.console, *self._stored)
+            print_summary(self.console, *self.stored)
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

@@ -80,8 +80,8 @@ STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "yellow"}
 """Terminal styles of verdicts."""
 
 FACT = (
-    "Each fault is injected into a real run that also measures correct implementations. No fault "
-    "may leave a process, an incomplete file or an unreadable report behind."
+    "Each fault is injected into a real run that also measures correct implementations. One that "
+    "leaves a process, an incomplete file or an unreadable report behind has failed."
 )
 
 
@@ -97,10 +97,6 @@ COLUMNS = (
            value=lambda row: row["skipped"] or row["cell"]),
     Column("others", "Other cells"),
     Column("code", "Exit code", format="count"),
-    Column("left", "Leftover processes", value=lambda row: ", ".join(row["left"]) or "none"),
-    Column("half_written", "Incomplete files",
-           value=lambda row: ", ".join(row["half_written"]) or "none"),
-    Column("report", "Report", value=lambda row: row["report"] or "readable"),
     Column("passed", "Result", value=verdict, detail=lambda row: "; ".join(row["deviations"])),
 )  # fmt: skip
 

@@ -250,14 +250,8 @@ class Outcome:
     """Exit code of the run."""
     seconds: float = 0.0
     """Wall time of the trial."""
-    left: list[str] = field(default_factory=list)
-    """Leftover processes."""
-    half_written: list[str] = field(default_factory=list)
-    """Incomplete files of the run."""
-    report: str = ""
-    """What is wrong with the report; empty if it is readable."""
     deviations: list[str] = field(default_factory=list)
-    """Differences from the expected outcome."""
+    """Differences from the expected outcome, such as leftover processes and incomplete files."""
     skipped: str = ""
     """Why the fault could not be injected here; empty if it was."""
 
@@ -271,8 +265,7 @@ class Outcome:
 
         Also expect an output that matches a pattern, and return the match.
         """
-        self.code, self.left = ended.code, [*self.left, *ended.left]
-        output = ended.out.strip()[-600:]
+        self.code, output = ended.code, ended.out.strip()[-600:]
         self.expect(ended.code == code, f"exit code {ended.code}, not {code}; output: {output}")
         self.expect(not ended.left, f"leftover processes: {', '.join(ended.left)}")
         said = re.search(pattern, ended.out.strip())
@@ -308,7 +301,7 @@ class Outcome:
         The trial has damaged the file `except_for`, which may be incomplete.
         """
         self.check_others(lab, batches, names)
-        self.half_written = [name for name in lab.half_written() if name != except_for]
-        self.expect(not self.half_written, f"incomplete files: {', '.join(self.half_written)}")
-        self.report = lab.report(*(row["implementation"] for row in lab.cells().values()))
-        self.expect(not self.report, self.report)
+        drafts = [name for name in lab.half_written() if name != except_for]
+        self.expect(not drafts, f"incomplete files: {', '.join(drafts)}")
+        wrong = lab.report(*(row["implementation"] for row in lab.cells().values()))
+        self.expect(not wrong, wrong)

@@ -123,12 +123,12 @@ def calibrate(arm: Arm) -> float:
         products *= 4
 
 
-def call_of(text: str, products: int) -> Callable[[], object]:
+def call_of(block: BlockText, products: int) -> Callable[[], object]:
     """Return a function that runs one step to its end, for tools that time Python functions.
 
-    `text` is a block as JSON. Each step is followed by this number of matrix products.
+    Each step is followed by this number of matrix products.
     """
-    (arm,) = _arms(Block.of(json.loads(text)), ["step"])
+    (arm,) = _arms(Block.of(block), ["step"])
     cast("SlowedStep", arm.step).set_products(products)
     return lambda: arm.run(1)
 

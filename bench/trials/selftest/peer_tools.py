@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,74 +9,55 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.measure.environment import child_environment
 from bench.measure.processes.guarded import Answer, ChildError, ask
 
-_START_S = 60.0
-_SLOWDOWN = 20.0
-"""Time limit of a silent tool: this multiple of the measuring time, plus `_START_S`."""
+LIMIT_S = 600.0
+"""A process that is silent for this long, and for SLOWDOWN times its measuring time, is killed."""
+SLOWDOWN = 20.0
 _TAIL_LINES = 10
 
 
 @dataclass(frozen=True)
-class Program:
-    """A program to be timed."""
+class Pair:
+    """Two programs to be compared."""
 
-    setup: str
+    base: str
     """Python code that defines the function `call()`."""
-    seconds: float
-    """Approximate duration of a call."""
+    other: str
+    call_s: float
+    """Approximate seconds of a call."""
     environment: Mapping[str, str]
-    """Environment variables that it needs."""
+    """Environment of the processes that run them."""
 
 
-@dataclass(frozen=True)
-class PeerTrial:
-    """The verdict of a tool on two programs, by the tool's own rule."""
-
-    slower: bool | None
-    """Whether the other program is slower; None if the tool finds no difference."""
-    measured_s: float
-    """Seconds within timed work, both programs together."""
+Verdict = tuple[bool | None, float]
+"""Whether the other program is slower, by a tool's own rule (None if the tool finds no difference),
+and the seconds within timed work, both programs together."""
 
 
-Trial = Callable[[Program, Program, float, Path], PeerTrial]
-"""Measures two programs one after the other, for half of the seconds each, and judges them.
-
-The tool runs as its manual says, and writes in the directory, an empty folder by its full path.
-Raises ChildError if it failed."""
-
-
-def run_tool(
-    command: Sequence[str],
-    directory: Path,
-    seconds: float,
-    environment: Mapping[str, str] | None = None,
+def run_python(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    seconds: float = 0.0,
+    question: str = "",
     codes: Sequence[int] = (0,),
+    **options: Any,
 ) -> Answer:
-    """Run a tool in a folder until it ends, and end all its processes.
+    """Run a Python program, which measures for some seconds, and end all its processes.
 
-    A tool that is silent for much longer than its measuring time is killed. Variables of
-    `environment` are added to this process's; exit codes in `codes` do not mean failure. Raises
-    ChildError if the tool could not be started, failed, or took too long.
+    Exit codes in `codes` do not mean failure; `options` are those of subprocess.Popen. Raises
+    ChildError if it failed, or was silent for too long.
     """
-    limit_s, name = _START_S + _SLOWDOWN * seconds, Path(command[0]).name
-    variables = {**child_environment(), **(environment or {})}
-    try:
-        # Tools measure in their own child processes, which end with them.
-        answer = ask(command, "", variables, limit_s, cwd=directory)
-    except OSError as error:
-        raise ChildError(f"{name} cannot be started: {error}") from error
-    if answer.code is None:
-        raise ChildError(f"{name} did not end within {limit_s:g} s")
+    command, limit_s = [sys.executable, *words], LIMIT_S + SLOWDOWN * seconds
+    answer = ask(command, question, environment, limit_s, **options)
     if answer.code not in codes:
-        raise _failure(name, answer)
+        raise _failure(answer)
     return answer
 
 
-def _failure(name: str, answer: Answer) -> ChildError:
+def _failure(answer: Answer) -> ChildError:
     last = [line for line in answer.out.splitlines() if line.strip()] + [*answer.tail]
-    how = f"{name} {answer.ending}; its last lines:"
+    how = f"a process {answer.ending}; its last lines:"
     return ChildError("\n".join([how, *last[-_TAIL_LINES:]]))
 
 
@@ -87,10 +67,10 @@ def why_unavailable(name: str) -> str | None:
     return None if importlib.util.find_spec(name) else f"no {package}: pip install {package}"
 
 
-def _benchmarks(path: Path) -> list[dict[str, Any]]:
-    """Read the benchmarks from a tool's result file."""
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
-    return found
+def _benchmark(path: Path) -> dict[str, Any]:
+    """Read the only benchmark from a tool's result file."""
+    (found,) = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
+    return dict(found)
 
 
 # pyperf: `compare_to` applies Student's t-test to all values, and compares the means. Three
@@ -104,25 +84,25 @@ _VALUE_S = 0.1
 _FASTER_OR_SLOWER = re.compile(r": \d+\.\d+x (faster|slower)$", re.MULTILINE)
 
 
-def _pyperf(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
+def _pyperf(pair: Pair, seconds: float, directory: Path) -> Verdict:
     process_s = seconds / 2 / PROCESSES
     values = max(_VALUES, round(process_s / _VALUE_S))
-    loops = max(1, round(process_s / values / base.seconds))
-    pyperf, measured_s = [sys.executable, "-m", "pyperf"], 0.0
-    for name, program in (("base", base), ("other", other)):
-        output = directory / f"{name}.json"
-        command = [
-            *(*pyperf, "timeit", "--quiet", "--output", str(output)),
+    loops = max(1, round(process_s / values / pair.call_s))
+    pyperf, measured_s = ("-m", "pyperf"), 0.0
+    for name, setup in (("base.json", pair.base), ("other.json", pair.other)):
+        words = [
+            *(*pyperf, "timeit", "--quiet", "--output", name),
             *("--processes", str(PROCESSES), "--values", str(values), "--loops", str(loops)),
-            f"--inherit-environ={','.join(program.environment)}",
-            *("--setup", program.setup, "call()"),
+            f"--inherit-environ={','.join(pair.environment)}",
+            *("--setup", setup, "call()"),
         ]
-        run_tool(command, directory, seconds, program.environment)
-        (benchmark,) = _benchmarks(output)
+        run_python(words, pair.environment, seconds, cwd=directory)
         # Runs that only calibrate or warm up have no values, which are seconds per call.
-        measured_s += loops * sum(sum(run.get("values", [])) for run in benchmark["runs"])
-    compared = run_tool([*pyperf, "compare_to", "base.json", "other.json"], directory, seconds)
-    return PeerTrial(compare_to_slower(compared.out), measured_s)
+        runs = _benchmark(directory / name)["runs"]
+        measured_s += loops * sum(sum(run.get("values", [])) for run in runs)
+    words = [*pyperf, "compare_to", "base.json", "other.json"]
+    compared = run_python(words, pair.environment, cwd=directory)
+    return compare_to_slower(compared.out), measured_s
 
 
 def compare_to_slower(output: str) -> bool | None:
@@ -141,47 +121,43 @@ def compare_to_slower(output: str) -> bool | None:
 
 THRESHOLD = "min:2%"
 """Equal to Lockstep's default margin; the tool accepts whole percents only."""
-_SETUP = "LOCKSTEP_SETUP"
-"""Environment variable with the code of `Program.setup`."""
 
 
-def test_call(benchmark: Callable[..., object]) -> None:
-    """Time repeated calls of the program, in the tool's own process."""
-    names: dict[str, Any] = {}
-    exec(os.environ[_SETUP], names)  # noqa: S102 - our own code
-    benchmark(names["call"])
-
-
-def _pytest_benchmark(base: Program, other: Program, seconds: float, directory: Path) -> PeerTrial:
+def _pytest_benchmark(pair: Pair, seconds: float, directory: Path) -> Verdict:
     # Without this file, the tool would use the configuration of a parent folder.
     (directory / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    storage, measured_s = directory / "storage", 0.0
+    test, measured_s = directory / "test_call.py", 0.0
     compare = ("--benchmark-compare=0001", f"--benchmark-compare-fail={THRESHOLD}")
-    for name, program, options in (("0001_base", base, ()), ("0002_other", other, compare)):
-        command = [
-            *(sys.executable, "-m", "pytest", f"{__file__}::{test_call.__name__}"),
-            *("-c", str(directory / "pytest.ini"), f"--rootdir={directory}"),
-            *("-p", "no:cacheprovider", f"--benchmark-storage={storage.as_uri()}"),
-            f"--benchmark-max-time={seconds / 2:.6f}",
+    for name, setup, options in (("0001_base", pair.base, ()), ("0002_other", pair.other, compare)):
+        code = f"{setup}\ndef test_call(benchmark):\n    benchmark(call)\n"
+        test.write_text(code, encoding="utf-8")
+        words = [
+            *("-m", "pytest", str(test), "-c", "pytest.ini", "-p", "no:cacheprovider"),
+            *("--benchmark-storage=storage", f"--benchmark-max-time={seconds / 2:.6f}"),
             *(f"--benchmark-save={name.partition('_')[2]}", *options),
         ]
-        variables = {**program.environment, _SETUP: program.setup, "PYTEST_ADDOPTS": ""}
+        environment = {**pair.environment, "PYTEST_ADDOPTS": ""}
         # The exit code of a failed test is also that of a regression.
         codes = (0, 1) if options else (0,)
-        done = run_tool(command, directory, seconds / 2, variables, codes)
-        (path,) = storage.glob(f"*/{name}.json")
-        (benchmark,) = _benchmarks(path)
-        measured_s += benchmark["stats"]["total"] * benchmark["stats"]["iterations"]
-    return PeerTrial(True if has_regressed(done) else None, measured_s)
+        done = run_python(words, environment, seconds, codes=codes, cwd=directory)
+        (path,) = directory.glob(f"storage/*/{name}.json")
+        stats = _benchmark(path)["stats"]
+        measured_s += stats["total"] * stats["iterations"]
+    return True if has_regressed(done) else None, measured_s
 
 
 def has_regressed(done: Answer) -> bool:
     """Read the verdict from the tool's output; ChildError if it failed for another reason."""
     regressed = any("Performance has regressed" in line for line in done.tail)
     if bool(done.code) != regressed:
-        raise _failure("pytest", done)
+        raise _failure(done)
     return regressed
 
 
-PEERS: dict[str, Trial] = {"pyperf": _pyperf, "pytest_benchmark": _pytest_benchmark}
-"""All tools by the names of their modules, available or not."""
+PEERS: dict[str, Callable[[Pair, float, Path], Verdict]] = {
+    "pyperf": _pyperf,
+    "pytest_benchmark": _pytest_benchmark,
+}
+"""All tools by the names of their modules, available or not. Each measures both programs, one after
+the other, for half of the seconds each, as its manual says, and writes in an empty folder, given by
+its full path. Raises ChildError if it failed."""

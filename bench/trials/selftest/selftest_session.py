@@ -1,15 +1,14 @@
 """One self-test: trials of Lockstep and of its peers, in random order, under several loads.
 
-Rows are appended to `reports/<run>/trials.jsonl`, and `selftest_page` evaluates them. The trials of
+Rows are appended to `reports/<run>/trials.jsonl`, which `selftest_results` evaluates. The trials of
 Lockstep itself run in worker processes.
 """
 
 import itertools
 import json
 import random
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -19,14 +18,16 @@ from typing import Any
 import pandas as pd
 
 from bench.measure.environment import child_environment, worker_environment
-from bench.measure.processes.guarded import ChildError, ask
+from bench.measure.processes.guarded import ChildError
+from bench.records import derived_files, files
 from bench.records.cells import Block
 from bench.records.host import describe_code, describe_host
 from bench.records.temporary_folders import temporary_folder
+from bench.records.trial_results import SELFTEST_MANIFEST
 from bench.trials.selftest import large_run
 from bench.trials.selftest.background_load import load
 from bench.trials.selftest.first_paint import DRAWN, first_paint
-from bench.trials.selftest.peer_tools import PEERS, Program, why_unavailable
+from bench.trials.selftest.peer_tools import PEERS, Pair, run_python, why_unavailable
 from bench.trials.selftest.selftest_settings import (
     BASE,
     COLUMNS,
@@ -35,21 +36,16 @@ from bench.trials.selftest.selftest_settings import (
     STEPS,
     TRIALS,
     USUAL,
-    Manifest,
     Row,
     Settings,
-    close,
 )
 
 PEER_ARMS = (BASE, "5 % slower")
 """The arms that peers compare with the base of the first of STEPS."""
-_TIMEOUT_S = 600.0
 _REBUILD = (
     "import json, pathlib, sys; from bench.trials.selftest.large_run import rebuild; "
     "print(json.dumps(rebuild(pathlib.Path(sys.argv[1]))))"
 )
-
-Task = Callable[[], Iterator[Row]]
 
 
 class Session:
@@ -72,58 +68,53 @@ class Session:
         """
         settings = self.settings
         with temporary_folder() as self._scratch:
-            programs = self._programs()
+            pairs = self._pairs()
             self.folder.mkdir(parents=True)
-            manifest = Manifest(
-                started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                settings=asdict(settings),
-                unavailable=self.unavailable,
-                host=describe_host(),
-                git=describe_code(),
-                checksums={},
-            )
+            manifest: dict[str, Any] = {
+                "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "settings": asdict(settings), "unavailable": self.unavailable,
+                "host": describe_host(), "git": describe_code(),
+            }  # fmt: skip
             done = itertools.count(1)
             with (self.folder / TRIALS).open("w", encoding="utf-8") as file:
                 for pattern in settings.patterns:
-                    tasks = [*self._own_tasks(pattern), *self._peer_tasks(pattern, programs)]
-                    random.Random(f"{settings.seed}/{pattern}").shuffle(tasks)
-                    with load(pattern, settings.seed):
+                    own = (partial(self._own_rows, number) for number in range(settings.processes))
+                    peers = (partial(self._peer_rows, pairs, *key) for key in self._peer_trials)
+                    tasks = [*own, *peers]
+                    random.Random(pattern).shuffle(tasks)
+                    with load(pattern):
                         for task in tasks:
-                            file.writelines(json.dumps(row) + "\n" for row in task())
+                            file.writelines(json.dumps(row) + "\n" for row in task(pattern))
                             file.flush()
                             progress(next(done), len(tasks) * len(settings.patterns))
                 if settings.report_cells:
                     row = report_row(self._scratch, settings.report_cells)
                     file.write(json.dumps(row) + "\n")
             pd.DataFrame(self._samples, columns=COLUMNS).to_parquet(self.folder / SAMPLES)
-            close(self.folder, manifest)
+            manifest["checksums"] = derived_files.checksums(self.folder, (TRIALS, SAMPLES))
+            # Without this file, the folder does not count as a self-test.
+            files.write_sealed(self.folder / SELFTEST_MANIFEST, manifest)
 
-    def _own_tasks(self, pattern: str) -> Iterator[Task]:
+    def _own_rows(self, number: int, pattern: str) -> Iterator[Row]:
+        """Run one worker process, and keep the samples of its trials."""
+        block = STEPS[number % len(STEPS)]
         # The base and one other arm share the time; each further arm gets as much as one of them.
         seconds = self.settings.seconds / 2 * len(STEPPING)
-        for number in range(self.settings.processes):
-            block = STEPS[number % len(STEPS)].fields
-            job = {"block": block, "truths": STEPPING, "seconds": seconds, "seed": number}
-            yield partial(self._own_rows, pattern, job)
-
-    def _own_rows(self, pattern: str, job: dict[str, Any]) -> Iterator[Row]:
-        """Run one worker process, and keep the samples of its trials."""
-        block, attempt = Block.of(job["block"]).name, f"{pattern}/{job['seed']}"
-        for row in self._answer(job):
+        common = {"block": block.name, "attempt": f"{pattern}/{number}", "load": pattern}
+        for row in self._answer(block, STEPPING, seconds, number):
             self._samples += [
-                {
-                    **turn, "block": block, "attempt": attempt, "load": pattern,
-                    "truth": job["truths"][turn["arm"]],
-                }
-                for turn in row.pop("turns", ())
-            ]  # fmt: skip
+                {**turn, **common, "truth": STEPPING[turn["arm"]]} for turn in row.pop("turns", ())
+            ]
             yield {**row, "pattern": pattern}
 
-    def _answer(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+    def _answer(
+        self, block: Block, truths: dict[str, float], seconds: float = 0.0, seed: int = 0
+    ) -> list[Row]:
         """Run a `TrialJob` in a worker process."""
-        environment = self._environment(Block.of(job["block"]))
-        out = _run_python(["-m", "bench.trials.selftest.own_trials"], environment, json.dumps(job))
-        return [json.loads(line) for line in out.splitlines()]
+        job = {"block": block.fields, "truths": truths, "seconds": seconds, "seed": seed}
+        words, environment = ("-m", "bench.trials.selftest.own_trials"), self._environment(block)
+        answer = run_python(words, environment, seconds, json.dumps(job))
+        return [json.loads(line) for line in answer.out.splitlines()]
 
     def _environment(self, block: Block) -> dict[str, str]:
         """Return the environment of a worker; workers share a compilation cache."""
@@ -133,59 +124,46 @@ class Session:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
 
-    def _programs(self) -> dict[str, Program]:
-        """Return the programs that peers time, by arm, calibrated without load."""
+    def _pairs(self) -> dict[str, Pair]:
+        """Return the base and each of PEER_ARMS as peers time them, calibrated without load."""
         if not self._peer_trials:
             return {}
-        fields, found = STEPS[0].fields, {}
-        job = {"block": fields, "truths": {BASE: 1.0}, "seconds": 0.0, "seed": 0}
-        (measured,) = self._answer(job)
-        for arm in PEER_ARMS:
-            products = round((STEPPING[arm] - 1) / measured["product"])
-            setup = (
-                "from bench.trials.selftest.own_trials import call_of\n"
-                f"call = call_of({json.dumps(fields)!r}, {products})\n"
-            )
-            found[arm] = Program(setup, measured["step_s"], self._environment(STEPS[0]))
-        return found
+        (measured,) = self._answer(STEPS[0], {BASE: 1.0})
+        base, *others = (
+            "from bench.trials.selftest.own_trials import call_of\n"
+            f"call = call_of({STEPS[0].fields}, {round((STEPPING[arm] - 1) / measured['product'])})"
+            for arm in (BASE, *PEER_ARMS)
+        )
+        own = measured["step_s"], self._environment(STEPS[0])
+        return {arm: Pair(base, other, *own) for arm, other in zip(PEER_ARMS, others, strict=True)}
 
-    def _peer_tasks(self, pattern: str, programs: dict[str, Program]) -> Iterator[Task]:
-        def task(peer: str, arm: str, number: int) -> Iterator[Row]:
-            seconds = self.settings.seconds
-            row: Row = {
-                "kind": "peer", "pattern": pattern, "peer": peer, "program": STEPS[0].name,
-                "slowdown": arm, "number": number, "seconds": seconds, "error": "",
-            }  # fmt: skip
-            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                pair = (programs[BASE], programs[arm])
-                try:
-                    trial = PEERS[peer](*pair, seconds, Path(folder).resolve())
-                except ChildError as error:
-                    yield row | {"error": str(error)}
-                else:
-                    yield row | asdict(trial)
-
-        for key in self._peer_trials:
-            yield partial(task, *key)
+    def _peer_rows(
+        self, pairs: dict[str, Pair], peer: str, arm: str, number: int, pattern: str
+    ) -> Iterator[Row]:
+        """Let a peer compare an arm with the base."""
+        seconds = self.settings.seconds
+        row: Row = {
+            "kind": "peer", "pattern": pattern, "peer": peer, "program": STEPS[0].name,
+            "slowdown": arm, "number": number, "seconds": seconds, "error": "",
+        }  # fmt: skip
+        with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+            try:
+                slower, measured_s = PEERS[peer](pairs[arm], seconds, Path(folder).resolve())
+            except ChildError as error:
+                yield row | {"error": str(error)}
+            else:
+                yield row | {"slower": slower, "measured_s": measured_s}
 
 
 def report_row(folder: Path, cells: int) -> Row:
     """Rebuild the reports of a large and of a usual run in processes, as the command does."""
     run, cells = large_run.write(folder / "large", cells)
     usual, _ = large_run.write(folder / "usual", USUAL)
-    out, _ = (_run_python(["-c", _REBUILD, str(one)], child_environment()) for one in (run, usual))
-    seconds, size = json.loads(out)
+    built, _ = (run_python(["-c", _REBUILD, str(one)], child_environment()) for one in (run, usual))
+    seconds, size = json.loads(built.out)
     return {
         "kind": "report", "cells": cells, "seconds": seconds, "bytes": size,
         "first_paint_s": first_paint(run / "report.html"),
         "usual_paint_s": first_paint(usual / "report.html"),
         "usual_drawn_s": first_paint(usual / "report.html", DRAWN),
     }  # fmt: skip
-
-
-def _run_python(words: Sequence[str], environment: Mapping[str, str], question: str = "") -> str:
-    """Return the output of a Python program in a process of its own; ChildError if it fails."""
-    answer = ask([sys.executable, *words], question, environment, _TIMEOUT_S)
-    if answer.code != 0:
-        raise ChildError(f"a process {answer.ending}. Its last lines:\n{answer.quoted_lines()}")
-    return answer.out

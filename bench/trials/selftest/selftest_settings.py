@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias
 
-from bench.records import derived_files, files, trial_results
+from bench.records import derived_files, trial_results
 from bench.records.cells import Block, StepOptions
 from bench.records.mesh import MeshShape
 from bench.records.store import StoreError
@@ -53,7 +53,6 @@ class Settings:
     """Least number of cells of the run whose report is timed; 0 for no such run."""
     patterns: tuple[str, ...] = tuple(PATTERNS)
     peers: tuple[str, ...] = tuple(PEERS)
-    seed: int = 0
 
 
 TRIALS = "trials.jsonl"
@@ -81,36 +80,18 @@ report: rebuilding the report of a large run, without load: `cells`, `seconds`, 
 """
 
 
-class Manifest(TypedDict):
-    """The self-test's manifest, which is written once all trials are stored."""
-
-    started_at: str
-    settings: dict[str, Any]
-    unavailable: dict[str, str]
-    """Peers that could not be used, with the reasons."""
-    host: dict[str, Any]
-    git: dict[str, Any]
-    checksums: dict[str, int]
-    """CRC-32 of TRIALS and SAMPLES; `close` fills them in."""
-
-
-def close(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest, without which a folder does not count as a self-test."""
-    sums = derived_files.checksums(folder, (TRIALS, SAMPLES))
-    files.write_sealed(folder / SELFTEST_MANIFEST, {**manifest, "checksums": sums})
-
-
-def read(folder: Path) -> tuple[Manifest, list[Row]]:
+def read(folder: Path) -> tuple[dict[str, Any], list[Row]]:
     """Read the manifest and the rows of a self-test, whose samples are checked too.
 
+    The manifest, which is written last, has the start time, the settings, the host, the commit, the
+    peers that could not be used, with reasons, and the CRC-32 of TRIALS and SAMPLES.
+
     Raises:
-      StoreError: a file has changed since it was written, or another version wrote them.
+      StoreError: a file has changed since it was written.
       FileNotFoundError: the folder holds no self-test.
     """
     manifest = trial_results.read(folder / SELFTEST_MANIFEST)
-    if "checksums" not in manifest:
-        raise StoreError(f"{folder} is by an earlier version of Lockstep, which builds its pages")
     for name, reason in derived_files.differing(folder, manifest["checksums"]).items():
         raise StoreError(f"{folder / name} is damaged: {reason}")
     rows = [json.loads(line) for line in (folder / TRIALS).read_bytes().splitlines()]
-    return cast("Manifest", manifest), rows
+    return manifest, rows

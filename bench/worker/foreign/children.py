@@ -25,7 +25,7 @@ from bench.records.paths import CHECKOUT, ROOT
 from bench.records.printable import ending, readable, shortened
 from bench.records.temporary_folders import temporary_folder
 from bench.records.variants import Variant
-from bench.worker.prove.failures import ChildError, UnsupportedError
+from bench.worker.prove.failures import ChildError, UnsupportedError, WrongStepError
 
 Arrays = dict[str, Any]
 Answers = list[dict[str, Any]]
@@ -54,11 +54,7 @@ class Children:
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        processes: int,
-        threads: int,
-        variables: Mapping[str, str] | None = None,
+        self, command: Sequence[str], processes: int, threads: int, variables: Mapping[str, str]
     ) -> None:
         self.threads = threads
         self.closed = False
@@ -69,7 +65,7 @@ class Children:
         own = {"PYTHONPATH": os.pathsep.join(path), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         own |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         own |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
-        environment = Variant("", variables or {}).applied(os.environ) | own
+        environment = Variant("", variables).applied(os.environ) | own
         self._processes: list[Any] = []
         self._readers: list[threading.Thread] = []
         self._last_lines = [""] * processes
@@ -107,8 +103,8 @@ class Children:
     def ask(self, ask: str, arrays: Arrays | None = None, **more: Any) -> Answers:
         """Send a request, with arrays and further keys, to all processes; return answers by rank.
 
-        UnsupportedError if a package is not installed; ChildError if a child died, raised, or broke
-        the protocol.
+        UnsupportedError if a package is not installed; WrongStepError or MemoryError if a child
+        raised one; ChildError if it died, raised another, or broke the protocol.
         """
         with contextlib.ExitStack() as folder:
             if arrays is not None:
@@ -244,8 +240,11 @@ def _parsed(ask: str, text: bytes) -> dict[str, Any]:
         raise UnsupportedError(f"it needs the package {answer['missing']}, which is not installed")
     if "error" in answer:
         error = readable(str(answer["error"]))
-        if "OutOfMemory" in error or "MemoryError" in error:
+        if any(sign in error for sign in ("OutOfMemory", "MemoryError", "RESOURCE_EXHAUSTED")):
             raise MemoryError(error)
+        kind, _, said = error.partition(": ")
+        if kind == WrongStepError.__name__:  # of a JAX step, which its process checks
+            raise WrongStepError(said)
         raise ChildError(f"its process raised {error}")
     for (request, key), is_valid in _NEEDED.items():
         if request == ask and not is_valid(answer.get(key, ...)):

@@ -161,7 +161,7 @@ class ForeignModule(ModuleType):
             helper = [sys.executable, bench.contract.foreign.__file__, str(self.__file__)]
             helper += self.FOREIGN.get("packages", [])
             command = self.FOREIGN.get("command", helper)
-            self.spare = Children(command, processes, threads, self.FOREIGN.get("variables"))
+            self.spare = Children(command, processes, threads, self.FOREIGN.get("variables", {}))
         return self.spare
 
     def close(self) -> None:

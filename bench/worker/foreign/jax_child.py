@@ -25,7 +25,7 @@ from bench.worker.file_loader import load
 from bench.worker.foreign.foreign_module import STATE, named, restored, without_state
 from bench.worker.problems import make_mesh, make_problem
 from bench.worker.prove.carried_state import model_state_of
-from bench.worker.prove.failures import own_copy, why_state_unsupported
+from bench.worker.prove.failures import why_unsupported
 from bench.worker.prove.trajectory import build_step, check_placed, state_and_loss
 from bench.worker.read.programs import FirstCall, program_figures
 from bench.worker.read.step_program import operations
@@ -102,19 +102,13 @@ def problem_and_mesh(asked: Any) -> tuple[Problem, Mesh]:
     return problem, make_mesh(block.mesh)
 
 
-def why_unsupported(implementation: Implementation, asked: Any) -> str | None:
-    """Return why the implementation cannot run the problem or carry its state; None if it can."""
-    problem, mesh = problem_and_mesh(asked)
-    reason = implementation.why_unsupported(own_copy(problem), mesh)
-    unknown = "" if reason is not None else why_state_unsupported(implementation, problem, mesh)
-    return unknown or reason
-
-
 def adapted(path: Path) -> Any:
     """Load the implementation as a module of the child's protocol."""
     implementation = cast("Implementation", load(path))
     return SimpleNamespace(
-        why_unsupported=partial(why_unsupported, implementation),
+        why_unsupported=lambda asked: (
+            why_unsupported(implementation, *problem_and_mesh(asked)) or None
+        ),
         build=partial(JaxStep, implementation),
     )
 

@@ -1,34 +1,30 @@
-"""Evaluation of a self-test's stored rows and samples: figures, each with an interval."""
+"""The results of a self-test: figures of its stored rows and samples, each with an interval.
+
+They are written as a page, as Markdown and as one JSON file.
+"""
 
 # ruff: noqa: PLR2004 (targets stand where they are compared)
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 import pandas as pd
 
+from bench.present.columns import Column, Table
+from bench.present.rendering import write_pages
+from bench.records import files
 from bench.records.statuses import MARGIN
-from bench.trials.selftest import equal_arms
+from bench.records.trial_results import SELFTEST_FIGURES
+from bench.trials.selftest import equal_arms, selftest_settings
 from bench.trials.selftest.equal_arms import SCALED, SECONDS, SEVERAL, WORKING
-from bench.trials.selftest.selftest_settings import PLANTED, STEPS, USUAL, Row
-from bench.trials.selftest.shares import Shares, shares
+from bench.trials.selftest.selftest_settings import PLANTED, SAMPLES, STEPS, USUAL, Row
+from bench.trials.selftest.shares import Shares, intervals, shares, verdicts
 
 LOCKSTEP = "Lockstep"
 LARGE = 10_000
 """Number of cells of the run whose report has performance targets."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Overhead of measuring."""
-
-    inside: float
-    """Share of the rounds' wall time within timed or wash-out steps, a median over trials."""
-    recorded_ns: float
-    """Time recorded for a step beyond the step itself, in the least disturbed process."""
-    untimed_ns: float
-    """Time between the spans, per step, in that process: mean over its turns."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,6 @@ class Figures:
     """Results of Lockstep on seven arms, by step and load."""
     intervals: list[Shares]
     """Results of Lockstep's intervals, by number of arms and rounds."""
-    cost: Cost | None
     targets: list[Target]
     errors: dict[str, int]
     """Number of failed trials, by peer."""
@@ -72,16 +67,14 @@ def compute(rows: list[Row], samples: pd.DataFrame, seconds: float, count: int =
     failed = [row["peer"] for row in peers if row["error"]]
     placed = scaled & (found["arms"] == 7) & (found["load"] != SEVERAL)
     every = pd.concat([found[timed], peer_trials(peers)])
-    figures = Figures(
-        steps=shares(every, ["tool", "slowed", "arms", "size"]),
+    steps = shares(every, ["tool", "slowed", "arms", "size"])
+    return Figures(
+        steps=steps,
         places=shares(found[placed & timed], ["program", "load", "size"]),
         intervals=shares(found[scaled & ~timed], ["arms", "size"]),
-        cost=measuring_cost(rows),
-        targets=[],
+        targets=[*targets(steps, found, rows)],
         errors={name: failed.count(name) for name in dict.fromkeys(failed)},
     )
-    figures.targets.extend(targets(figures, found, rows))
-    return figures
 
 
 def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
@@ -103,25 +96,10 @@ def peer_trials(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["tool", *equal_arms.COLUMNS])
 
 
-def measuring_cost(rows: Sequence[Row]) -> Cost | None:
-    """Return the cost of measuring, from the trials and from steps that do nothing."""
-    own = [row for row in rows if row["kind"] == "own"]
-    overheads = [row for row in rows if row["kind"] == "overhead"]
-    if not own or not overheads:
-        return None
-    # The least disturbed process shows the cost of the clock without the effect of the load.
-    least = min(overheads, key=lambda row: float(row["throughput_ns"]))
-    return Cost(
-        inside=median(row["inside_s"] / row["wall_s"] for row in own),
-        recorded_ns=least["throughput_ns"] - least["call_ns"],
-        untimed_ns=least["untimed_ns"],
-    )
-
-
-def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Target]:
+def targets(steps: Sequence[Shares], own: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Target]:
     """Yield the project's targets, with the measurements under all loads together.
 
-    `own` has Lockstep's trials.
+    `steps` are those of Figures, and `own` has Lockstep's trials.
     """
     for each in shares(own, ["tool"]):
         alarms, holds = each.alarms, each.holds
@@ -138,15 +116,18 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
         ("5 % slower", "10 s per pair", 0.95),
         ("2 % slower", "20 s per pair", 0.9),
     ):
-        for each in figures.steps:
+        for each in steps:
             if each.keys == {**pair, "size": size} and planted in each.found:
                 share, often = each.found[planted], f"{100 * least:.0f} % of trials of {size}"
                 promise = f"A real step that is {planted} is found in at least {often}"
                 yield Target(promise, share.counted, share.value >= least)
-    if cost := figures.cost:
-        inside, recorded, untimed = cost.inside, cost.recorded_ns, cost.untimed_ns
-        promise = "At least 85 % of the measuring time is spent in steps"
-        yield Target(promise, f"{100 * inside:.1f} %", inside >= 0.85)
+    if inside := [row["inside_s"] / row["wall_s"] for row in rows if row["kind"] == "own"]:
+        promise, part = "At least 85 % of the measuring time is spent in steps", median(inside)
+        yield Target(promise, f"{100 * part:.1f} %", part >= 0.85)
+    if overheads := [row for row in rows if row["kind"] == "overhead"]:
+        # The least disturbed process shows the cost of the clock without the effect of the load.
+        quietest = min(overheads, key=lambda row: float(row["throughput_ns"]))
+        recorded, untimed = quietest["throughput_ns"] - quietest["call_ns"], quietest["untimed_ns"]
         promise = "The clock adds at most 100 ns to a step"
         yield Target(promise, f"{recorded:.0f} ns", recorded <= 100)
         yield Target("At most 1000 ns per step pass untimed", f"{untimed:.0f} ns", untimed <= 1000)
@@ -161,3 +142,44 @@ def targets(figures: Figures, own: pd.DataFrame, rows: Sequence[Row]) -> Iterato
             usual, drawn = row["usual_paint_s"], row["usual_drawn_s"]
             promise = f"A browser shows the report of {USUAL} cells within 0.5 s, all within 2 s"
             yield Target(promise, f"{usual:.2f} s, {drawn:.2f} s", usual <= 0.5 and drawn <= 2)
+
+
+TARGETS = (
+    Column("promise", "Promise"),
+    Column("met", "Met", value=lambda target: "met" if target.met else "missed"),
+    Column("measured", "Measured"),
+)
+
+
+def build(folder: Path) -> tuple[Path, Figures]:
+    """Write `figures.json`, `report.md` and `report.html` from a self-test's stored rows.
+
+    Return the path of the page and the figures on it. The errors are those of
+    `selftest_settings.read`.
+    """
+    manifest, rows = selftest_settings.read(folder)
+    settings = manifest["settings"]
+    # Earlier self-tests also timed a program that spins, for a fifth of the time.
+    seconds = float(settings["seconds"]) * (5 if "trials" in settings else 1)
+    figures = compute(rows, pd.read_parquet(folder / SAMPLES), seconds)
+    files.write_sealed(folder / SELFTEST_FIGURES, asdict(figures))
+    measured = {"size": "Measured"}
+    kinds = {"tool": "Tool", **measured, "arms": "Arms", "slowed": "Slowed by"}
+    placed = [each for each in figures.places if each.keys["size"] == f"{seconds:g} s per pair"]
+    page = write_pages(
+        folder,
+        "selftest",
+        Path(__file__).parent,
+        file="report",
+        title=folder.name,
+        manifest=manifest,
+        errors=figures.errors,
+        targets=Table("What the project promises, and what was measured", TARGETS, figures.targets),
+        steps=[
+            verdicts("All steps and loads together", figures.steps, kinds),
+            verdicts("By step and load, seven arms", placed,
+                     {"program": "Step", "load": "Load", **measured}),
+            intervals("Intervals", figures.intervals, {**measured, "arms": "Arms"}),
+        ],
+    )  # fmt: skip
+    return page, figures
