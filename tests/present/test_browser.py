@@ -746,17 +746,16 @@ def test_what_was_never_timed_together_is_told_apart_by_the_noise_floor(blank: P
     assert limits == [100, 1000, 1024, 23 * 2**20, 80 * 2**30]
 
 
-def test_a_race_of_functions_has_no_empty_charts(browser: Browser, tmp_path: Path) -> None:
-    """They would advise options of a run, which a program that calls lockstep.compare lacks."""
+def test_sections_without_data_are_hidden(browser: Browser, tmp_path: Path) -> None:
     directory = synthetic.write(tmp_path, synthetic.Plan(devices=(1,), ratios={"a": 1.0, "b": 1.5}))
-    proof = {"loss_tolerance": 1e-3, "update_tolerance": 1e-3, "loosened": []}
-    synthetic.rewrite(directory, "manifest", lambda row: row["config"].update(functions=proof))
     opened = Opened(browser.new_page(), write_page(directory))
     page = opened.page
     assert page.locator("#ratios .chart").count() == 1
     for kind in ("scaling", "batches", "breakdown", "losses", "step"):
         assert page.locator(f"#{kind}").is_hidden(), kind
-    assert "--profile" not in page.locator("#explore").inner_text()
+    contents = page.locator("nav").inner_text()
+    assert "Compare two" in contents
+    assert "See a step" not in contents, "a link would lead nowhere"
     assert page.locator("#compare").is_visible()
     page.close()
     assert opened.faults == []
@@ -789,7 +788,7 @@ def test_a_cell_tells_everything(mlp: Page, found: Tables) -> None:
     assert "Noise floor (A/A twin)" in text
     one.locator("details summary").first.click()
     samples = one.locator("details").first.locator("tbody tr")
-    expect(samples).to_have_count(50)
+    expect(samples).to_have_count(15)
     one.locator("details").first.get_by_role("button", name="Show more").click()
     expect(samples).to_have_count(3 * PLAN.launches * PLAN.rounds)
 
@@ -1048,6 +1047,23 @@ def test_long_names_of_other_pages_fold(browser: Browser, width: int) -> None:
     assert _readable(page)["Worked"]["sticky"] > 0
     assert page.locator("caption").evaluate("one => one.offsetWidth") <= width
     page.close()
+
+
+def test_long_names_are_neither_cut_nor_broken_within_a_word(mlp: Page) -> None:
+    cut = """one => {
+        const list = one.cloneNode();
+        list.append(new Option("gpt2-deep, fp32, microbatches=8"));
+        one.after(list);
+        const { offsetWidth: shown } = list;
+        list.style.maxWidth = "none";
+        const { offsetWidth: needed } = list;
+        list.remove();
+        return needed - shown;
+    }"""
+    assert mlp.locator("#subject").evaluate(cut) == 0
+    name = mlp.locator("#compare .pair thead button").nth(1).inner_html()
+    assert name.startswith("A: ")
+    assert name.count("_<wbr>") == name.count("_") > 0
 
 
 @pytest.mark.slow

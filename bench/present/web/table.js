@@ -1,6 +1,7 @@
 // Tables that are sorted, filtered, searched and downloaded. Text goes in as text, never as HTML.
 
-const ROWS_A_PAGE = 50;
+const FIRST_ROWS = 15; // About as many as a window shows.
+const MORE_ROWS = 200;
 
 /*
  * A table of objects.
@@ -13,11 +14,11 @@ const ROWS_A_PAGE = 50;
  *   `changed()` is called after changes.
  */
 function makeTable({ title, name, columns, rows, search, given = new URLSearchParams(), changed }) {
-  let pages = 1;
+  let room = FIRST_ROWS;
   const body = element("tbody");
   const count = element("span.count", { role: "status" });
   const more = button("Show more rows", () => {
-    pages += 4;
+    room += MORE_ROWS;
     draw();
   });
   const headings = columns.map((column) =>
@@ -34,15 +35,15 @@ function makeTable({ title, name, columns, rows, search, given = new URLSearchPa
     columns.forEach(({ key }, place) => {
       headings[place].ariaSort = given.get("sort") === key ? order : null;
     });
-    body.replaceChildren(...found.slice(0, pages * ROWS_A_PAGE).map((row) => line(columns, row)));
+    body.replaceChildren(...found.slice(0, room).map((row) => line(columns, row)));
     const of = found.length === rows.length ? "" : `${found.length} of `;
     count.textContent = `${of}${rows.length} ${rows.length === 1 ? "row" : "rows"}`;
-    more.hidden = found.length <= pages * ROWS_A_PAGE;
+    more.hidden = found.length <= room;
   }
 
   function redrawn(changes) {
     put(given, changes);
-    pages = 1;
+    room = FIRST_ROWS;
     draw();
     changed?.();
   }
