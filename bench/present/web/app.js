@@ -13,10 +13,10 @@ function drawGroup(id) {
   const apart = !byId(id).closest("#explore"); // from what the choices above the charts affect
   const shown = apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
   const focused = target.contains(document.activeElement) && document.activeElement.id;
-  target.replaceChildren(...shown.filter(Boolean));
-  byId(id).hidden = !shown.length;
+  target.replaceChildren(...(shown ?? []).filter(Boolean));
+  byId(id).hidden = !shown;
   const link = document.querySelector(`nav li:has([href="#${id}"])`);
-  link?.toggleAttribute("hidden", !shown.length);
+  link?.toggleAttribute("hidden", !shown);
   if (focused) byId(focused)?.focus({ preventScroll: true }); // a selector that has been drawn again
 }
 
@@ -149,7 +149,6 @@ function start() {
   on("click", ["everyone"], () => narrow({ off: "" }));
   on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
   window.addEventListener("resize", resized);
-  for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   document.addEventListener("click", follow);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();

@@ -10,10 +10,12 @@ const MORE_ROWS = 200;
  *   `format` is a name, or a function of a value and its row
  * rows: an item for each column; `detail`, smaller texts by column; and `cell`, the number of the
  *   row's cell, to which its first column links
+ * saved: the columns of its CSV
  * given: what the reader has chosen, `sort`, `down`, `q` and `is.<key>`, as URLSearchParams;
  *   `changed()` is called after changes.
  */
-function makeTable({ title, name, columns, rows, search, given = new URLSearchParams(), changed }) {
+function makeTable({ title, name, columns, rows, saved = columns, given, changed }) {
+  given ??= new URLSearchParams();
   let room = FIRST_ROWS;
   const body = element("tbody");
   const count = element("span.count", { role: "status" });
@@ -48,9 +50,9 @@ function makeTable({ title, name, columns, rows, search, given = new URLSearchPa
     changed?.();
   }
 
-  const save = () => downloadCsv(name, csvLines(columns, chosenRows()));
+  const save = () => downloadCsv(name, csvLines(saved, chosenRows()));
   const download = button("CSV", save, { "aria-label": `Download as CSV: ${title}` });
-  const field = (search ?? rows.length > 8) ? searchField(title, given, redrawn) : "";
+  const field = rows.length > 8 ? searchField(title, given, redrawn) : "";
   const filters = columns
     .filter(({ filter }) => filter)
     .map((column) => filterOf(column, rows, title, given, redrawn));
@@ -152,24 +154,6 @@ function csvLines(columns, rows) {
     [...(named ? ["cell"] : []), ...keys],
     ...rows.map((row) => [...nameOf(row), ...keys.map((key) => row[key])]),
   ];
-}
-
-/* Make a table of the static page downloadable, as it is displayed. */
-function offerDownload(button) {
-  const table = button.parentElement.nextElementSibling.querySelector("table");
-  const lines = () => {
-    let group = table.dataset.groups; // A row that names a group becomes a column of its rows.
-    return [...table.rows].flatMap((row) => {
-      const texts = [...row.cells].flatMap((cell) =>
-        Array(cell.colSpan).fill(cell.innerText.replace(/\s+/g, " ")),
-      );
-      if (row.cells[0].scope !== "rowgroup") return [group ? [group, ...texts] : texts];
-      [group] = texts;
-      return [];
-    });
-  };
-  const { textContent: name } = table.caption.querySelector("strong") ?? table.caption;
-  button.addEventListener("click", () => downloadCsv(name, lines()));
 }
 
 function downloadCsv(name, rows) {

@@ -6,7 +6,7 @@ GROUPS.batches = (target) => {
   const meshes = unique(cells.map((cell) => cell.of.mesh)).filter(
     (mesh) => unique(on(mesh).map((cell) => cell.of.batch)).length > 1,
   );
-  if (!meshes.length) return [];
+  if (!meshes.length) return null;
   const mesh = meshes.includes(chosen("along")) ? chosen("along") : meshes[0];
   const x = (cell) => cell.of.batch;
   const xTitle = CHARTS.batches.x;

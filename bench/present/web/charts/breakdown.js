@@ -2,7 +2,7 @@
 
 GROUPS.breakdown = (target) => {
   const traced = byPlace(selection()).filter((cell) => cell.traced);
-  if (!traced.length) return [];
+  if (!traced.length) return null;
   const [shown, note] = panelled(traced, "breakdown");
   const share = chosen("bars") === "share";
   const kind = "breakdown";

@@ -17,7 +17,7 @@ const APART = ["implementation", "subject", "mesh", "batch", "status", "again"];
 
 GROUPS.cell = (target) => {
   const cell = currentCell();
-  if (!cell) return [];
+  if (!cell) return null;
   const { facts, place } = cell.of;
   const status = element("b", `${formatted(cell.status, "status")}: `);
   const again = element("code.whole", cell.again);
@@ -56,7 +56,7 @@ function tableOf(cell, table) {
   const rows = own.map((row) => ({ ...row, cell: null }));
   if (!rows.length) return [];
   const title = `${table.title}, ${cell.full}`;
-  return [element("h4", table.title), makeTable({ ...table, title, rows, search: false })];
+  return [element("h4", table.title), makeTable({ ...table, title, rows })];
 }
 
 /* The rounds of a cell beside its baseline's; null for a cell without a time. */

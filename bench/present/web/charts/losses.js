@@ -48,7 +48,7 @@ GROUPS.losses = (target) => {
   const off = hidden();
   const blocks = new Set(selection().map((cell) => cell.block));
   const trained = DATA.losses.filter((one) => blocks.has(one.block));
-  if (!trained.length) return [];
+  if (!trained.length) return null;
   const every = trained.flatMap((one) =>
     one.curves
       .filter((curve) => !off.has(curve.name))

@@ -2,7 +2,7 @@
 
 GROUPS.step = (target) => {
   const stored = ({ traced }) => traced?.drawn;
-  if (!CELLS.some(stored)) return [];
+  if (!CELLS.some(stored)) return null;
   const left = DATA.steps_left_out;
   const more = left ? nothing(`${CHARTS.step.remarks.steps} ${left}.`) : "";
   const cells = unique(comparedPair()).filter(stored);
