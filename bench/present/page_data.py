@@ -88,7 +88,6 @@ class _PageData:
         tables = (
             run_tables.losses(self.trainings),
             run_tables.variants(block_ratios.option_effects(found.comparisons), self.manifest),
-            cell_columns.energy(cells),
             run_tables.processes(found.comparisons),
             *phase_tables.tables(found, found.comparisons),
             run_tables.largest(found.largest),

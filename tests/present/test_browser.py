@@ -1008,7 +1008,7 @@ def test_every_column_can_be_scrolled_into_view(open_page, width: int) -> None:
         summary.click()
     found = _readable(page)
     assert len(found) > 15
-    kinds = {"Energy", "Input, against a resident batch", "Checkpoints", "Largest batch that fits"}
+    kinds = {"Input, against a resident batch", "Checkpoints", "Largest batch that fits"}
     assert kinds < set(found)
     assert {found[name]["sticky"] > 0 for name in kinds} == {True}
     if width == 1280:

@@ -31,7 +31,7 @@ GROUPS.cell = (target) => {
     element("dl.facts", ...factsOf(cell)),
     element("p", ...trace, "measure again: ", again, " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
-    ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
+    ...TABLES.flatMap((table) => tableOf(cell, table)),
     facts.length && element("h4", `Its block, ${place}`),
     facts.length && element("ul.remarks", ...facts.map((text) => element("li", text))),
   ];
