@@ -1,6 +1,6 @@
 // Tables that are sorted, filtered, searched and downloaded. Text goes in as text, never as HTML.
 
-const FIRST_ROWS = 15; // About as many as a window shows.
+const FIRST_ROWS = 15; // About as many as a window shows; up to twice as many are not divided.
 const MORE_ROWS = 200;
 
 /*
@@ -16,7 +16,8 @@ const MORE_ROWS = 200;
  */
 function makeTable({ title, name, columns, rows, saved = columns, given, changed }) {
   given ??= new URLSearchParams();
-  let room = FIRST_ROWS;
+  const first = rows.length > 2 * FIRST_ROWS ? FIRST_ROWS : rows.length;
+  let room = first;
   const body = element("tbody");
   const count = element("span.count", { role: "status" });
   const more = button("Show more rows", () => {
@@ -45,7 +46,7 @@ function makeTable({ title, name, columns, rows, saved = columns, given, changed
 
   function redrawn(changes) {
     put(given, changes);
-    room = FIRST_ROWS;
+    room = first;
     draw();
     changed?.();
   }
