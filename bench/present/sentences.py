@@ -13,7 +13,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import bounds
 from bench.present.cell_columns import Row, is_other_framework
-from bench.present.columns import Figure, between
+from bench.present.columns import between
 from bench.present.trace_tables import reason
 from bench.records import numbers
 from bench.records.grouping import grouped
@@ -75,12 +75,11 @@ class Summary:
         return f"{bounds.within(bound)} of one another" if bound > 1 else alike
 
     @property
-    def step(self) -> Figure:
+    def step(self) -> str:
         """The smallest step time of the leaders, or that of `first`."""
-        latency = "latency of single steps" if self.comparison.span_steps == (1,) else ""
         leaders = {*self.comparison.standings.leaders, self.first}
         times = [c["step_s"] for c in self.comparison.ranked if c["implementation"] in leaders]
-        return Figure(numbers.si(min(times, default=None), "s"), latency)
+        return numbers.si(min(times, default=None), "s")
 
     def _utilization(self) -> str:
         """Say how much of an accelerator `first` uses; empty where no peak is published."""
