@@ -10,6 +10,7 @@ from bench.analyse.same_programs import LineDifference, Relation, relation
 from bench.present.columns import formatted
 from bench.present.sentences import listing
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.step_programs import Operation, StepProgram, unpacked
 
 MOST_LINES = 12
@@ -38,9 +39,16 @@ _TOLD: dict[Relation, str] = {
 }
 
 
-def facts(block: Comparison) -> list[str]:
-    """Return a sentence for each program that several arms of a block share."""
-    return [_shared(cells) for cells in same_programs.groups(block)]
+def facts(block: Comparison) -> Iterator[str]:
+    """Yield a sentence for each program that several arms of a block share."""
+    programs = grouped((cell["fingerprint"], cell) for cell in block.ranked if cell["fingerprint"])
+    for cells in (cells for cells in programs.values() if len(cells) > 1):
+        names = listing(cell["implementation"] for cell in cells)
+        if all(relation(cells[0], other) == "same" for other in cells[1:]):
+            yield f"{names} {_TOLD['same']}."
+        else:
+            calls = ", ".join(f"{c['implementation']} {int(c['host_calls'])}" for c in cells)
+            yield f"{names} {_TOLD['dispatch']}. Functions that the host calls in a step: {calls}."
 
 
 def caveat(blocks: Iterable[Comparison]) -> str:
@@ -100,14 +108,3 @@ def _operations(found: Sequence[Operation]) -> str:
     ]
     more = sum(one.runs for one in largest[_MOST_OPERATIONS:])
     return ", ".join([*parts, f"{more} more"] if more else parts)
-
-
-def _shared(cells: Sequence[Mapping[str, Any]]) -> str:
-    names = listing([cell["implementation"] for cell in cells])
-    first, *others = cells
-    if all(relation(first, other) == "same" for other in others):
-        return f"{names} {_TOLD['same']}."
-    calls = [f"{c['implementation']} {int(c['host_calls'])}" for c in cells]
-    return (
-        f"{names} {_TOLD['dispatch']}. Functions that the host calls in a step: {', '.join(calls)}."
-    )
