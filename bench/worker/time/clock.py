@@ -56,6 +56,8 @@ class Arm:
     turns_ns: list[tuple[float, float, int, int]] = field(default_factory=list)
     """For each turn, the nanoseconds of the wash-out step, of a step of the throughput span, of all
     spans, and of the time between these."""
+    waited: InputWait | None = None
+    """Waits for input in the last span without a wait for each step; None if it takes no input."""
     rebuilds_state: bool = False
     """Whether each step makes the containers of its state anew; known once the arm is warm."""
 
@@ -75,15 +77,10 @@ class Arm:
         return end - start
 
     def run_spans(self, spans: Sequence[tuple[int, bool]]) -> list[int]:
-        """Run spans, each given by its number of steps and whether to wait for each step.
-
-        Return the nanoseconds of each span. The time that the first waits for input is discarded.
-        """
+        """Run spans of these steps, which wait for each step or not; return their nanoseconds."""
         began, took = now(), []
         for steps, wait_each in spans:
             took.append(self.run(steps, wait_each=wait_each) if steps else 0)
-            if len(took) == 1:
-                self.waits()
         if len(spans) > 1:
             each = [ns / steps for ns, (steps, _) in zip(took, spans, strict=True) if steps]
             self.turns_ns.append((each[0], each[1], sum(took), now() - began - sum(took)))
@@ -130,10 +127,6 @@ class Arm:
             many = f"as long as {first / step:.0f} others"
             return f"the step before its spans, which is not timed, takes {many}"
         return ""
-
-    def waits(self) -> InputWait | None:
-        """Time spent waiting for input since the last call; None if the arm takes no input."""
-        return None
 
 
 def steps_per_span(
@@ -302,7 +295,7 @@ def measure(
                     wash_out_ns=wash_out,
                     host=slot,
                 )
-                known = {"energy": energy, "boards": board, "input": arm.waits()}
+                known = {"energy": energy, "boards": board, "input": arm.waited}
                 turn.update({k: v for k, v in known.items() if v is not None})  # type: ignore[typeddict-item]
                 if checked is not None:
                     turn["checked"] = True
