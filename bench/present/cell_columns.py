@@ -1,9 +1,8 @@
 """The columns of a cell: one description for all tables, in the report and on its page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from bench.analyse.cell_table import Tables
 from bench.present import command_lines, trace_tables
 from bench.present.bounds import describe_verdict, percentage
-from bench.present.columns import Column, Table, between, formatted, missing, where_known
+from bench.present.columns import Column, between, formatted, missing, where_known
 from bench.present.trace_tables import Reason
 from bench.records import numbers
 from bench.records.printable import shortened
@@ -143,15 +142,6 @@ def _again(cell: Row) -> str:
 IMPLEMENTATION = Column("implementation", "Implementation", filter=True)
 PLACE = Column("place", "Mesh, batch", filter=True, only="text")
 
-ENERGY = (
-    Column("joules_per_step", "Energy", "per step, 95 % interval", "J",
-           detail=_error("joules_per_step", "joules_error", "J")),
-    Column("joules_per_unit", "Energy", "per sample or token", "J"),
-    Column("watts", "Power", "mean", "W"),
-    Column("energy_ratio", "Energy to baseline", "per step, 95 % interval", "ratio",
-           detail=_error("energy_ratio", "energy_ratio_error", "ratio")),
-)  # fmt: skip
-
 COLUMNS = (
     replace(IMPLEMENTATION, detail=_standing),
     Column("subject", "Workload", filter=True, long=True, only="page"),
@@ -201,7 +191,12 @@ COLUMNS = (
            _over_model("compiled_flops"), only="page"),
     Column("roof", "Of the roof", "measured", "percent", only="page"),
     Column("mfu", "MFU", "", "percent", optional=True),
-    *(replace(column, only="cell") for column in ENERGY),
+    Column("joules_per_step", "Energy", "per step, 95 % interval", "J", optional=True,
+           detail=_error("joules_per_step", "joules_error", "J")),
+    Column("joules_per_unit", "Energy", "per sample or token", "J", optional=True),
+    Column("watts", "Power", "mean", "W", optional=True),
+    Column("energy_ratio", "Energy to baseline", "per step, 95 % interval", "ratio", optional=True,
+           detail=_error("energy_ratio", "energy_ratio_error", "ratio")),
     Column("fingerprint", "Program", "equal for equal programs", only="cell",
            detail=where_known("host_calls",
                               lambda n: f"the host calls {numbers.count(int(n), 'function')}")),
@@ -209,15 +204,3 @@ COLUMNS = (
     Column("again", "Measure again", value=_again, only="cell"),
 )  # fmt: skip
 """A cell's columns, in the order of the tables."""
-
-
-def energy(cells: Sequence[Row]) -> Table:
-    """Return the energy figures of steps, where they are known."""
-    known = [cell for cell in cells if not missing(cell["joules_per_step"])]
-    fact = (
-        "Energy of whole boards or CPU packages, idle power included, over whole turns: the steps "
-        "of throughput and latency spans alike. The intervals only reflect how often the counters "
-        "move, not differences between runs."
-    )
-    columns = [IMPLEMENTATION, PLACE, *ENERGY]
-    return Table("Energy", columns, known, [fact], name="energy", cell=itemgetter("cell"))

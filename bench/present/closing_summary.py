@@ -69,7 +69,7 @@ def _answers(every: Sequence[Summary]) -> Iterator[RenderableType]:
         for sentence in sentences.advice(own) if len(own) > 1 else ():
             yield Padding(plain(sentence), (0, 0, 0, 2))
         if len(own) == 1 or len(every) <= FEW_BLOCKS:
-            rows = [(each.among(own), each.step.main, each.text()) for each in own]
+            rows = [(each.among(own), each.step, each.text()) for each in own]
             yield Padding(table("place", "step", "sure", rows=rows, header=False), (0, 0, 0, 2))
     if len(subjects) > MOST:
         left = len(subjects) - MOST

@@ -99,7 +99,7 @@ def _subjects(found: Tables, manifest: Manifest, drawn: Figures) -> list[dict[st
     blocks = grouped((block.subject, block) for block in found.comparisons)
     subjects, room = [], BYTES
     for number, (name, own) in enumerate(blocks.items()):
-        general = _general(own, found, cells, drawn.subjects[name], manifest)
+        general = _general(own, found, drawn.subjects[name], manifest)
         timed = [block for block in own if block.ranked]
         of_blocks = (
             Markup("").join(map(macros().section, _of_block(block, found, cells, manifest)))
@@ -128,7 +128,6 @@ def _fitting(texts: Iterable[Markup], room: int) -> Iterator[Markup]:
 def _general(
     blocks: Sequence[Comparison],
     found: Tables,
-    cells: Mapping[str, Row],
     charts: Sequence[PrintedChart],
     manifest: Manifest,
 ) -> list[Markup]:
@@ -142,7 +141,6 @@ def _general(
         run_tables.variants(effects, manifest),
         run_tables.losses(trained),
         run_tables.largest(largest),
-        cell_columns.energy([cell for cell in cells.values() if cell["subject"] == subject]),
     ]
     return [macros().section(table) for table in tables if table]
 

@@ -27,9 +27,6 @@ SCRIPTS = sorted(
 )
 """They are concatenated into one script; all others use constants of the first two."""
 
-FIRST = 8
-"""Number of blocks shown at first for a workload with its options; the others are folded."""
-
 
 def html(found: Tables, manifest: Manifest, projected: str = "") -> str:
     """Return the page of a run; `projected` is the path of its projection, if it has any."""
@@ -61,8 +58,6 @@ def content(found: Tables, manifest: Manifest, projected: str = "") -> dict[str,
             (name, [_marked(text, data["implementations"]) for text in sentences.advice(own)])
             for name, own in subjects
         ],
-        "shown": [(name, own[:FIRST]) for name, own in subjects],
-        "folded": [(name, own[FIRST:]) for name, own in subjects if own[FIRST:]],
         "matrix": placing_table.make(found),
         "failures": [(ended[name], STATUSES[name].label) for name in FAILURES if ended[name]],
         "caveats": caveats(found, manifest),

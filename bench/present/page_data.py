@@ -29,7 +29,7 @@ from bench.present.trace_tables import operation_name
 from bench.records import printable
 from bench.records.arms import implementation_of
 from bench.records.paths import adapt_commands
-from bench.records.rows import Manifest, is_race
+from bench.records.rows import Manifest
 from bench.records.statuses import STATUSES
 from bench.records.step_programs import compressed, unpacked
 
@@ -85,7 +85,6 @@ class _PageData:
         tables = (
             run_tables.losses(self.trainings),
             run_tables.variants(block_ratios.option_effects(found.comparisons), self.manifest),
-            cell_columns.energy(cells),
             run_tables.processes(found.comparisons),
             *phase_tables.tables(found, found.comparisons),
             run_tables.largest(found.largest),
@@ -97,7 +96,6 @@ class _PageData:
                 {self.arms[cell["implementation"]] for cell in cells if cell["approximate"]}
             ),
             **charts.for_page(self.names),
-            "race": is_race(self.manifest),
             "subjects": self.subjects,
             "blocks": self._blocks(),
             "cells": every.for_page(self.of_cell) | {"figures": self._figures(cells)},

@@ -93,7 +93,7 @@ def make(found: Tables) -> PlacingTable | None:
         batch = f", batch {batches.pop()}" if len(batches) == 1 else ""
         if columns:
             subjects.append((f"{subject}{batch}", len(columns)))
-        situations += [Figure(each.among(own), each.step.main) for each in columns]
+        situations += [Figure(each.among(own), each.step) for each in columns]
     apart = APART if any(row.approximate for row in rows) else ""
     single, count = sum(b.span_steps == (1,) for b in blocks), len(blocks)
     where = f"In {single} of {count} situations, single" if single < count else "Single"

@@ -12,7 +12,7 @@ from bench.analyse.block_ratios import Effect
 from bench.analyse.comparisons import Comparison
 from bench.analyse.loss_curves import Training
 from bench.analyse.scaling_curves import Scaling
-from bench.present import program_sentences, terminal
+from bench.present import program_sentences, sentences, terminal
 from bench.present.cell_columns import COLUMNS, IMPLEMENTATION, PLACE, Row
 from bench.present.columns import Column, Figure, Table, between, missing, where_known
 from bench.records import numbers
@@ -176,9 +176,10 @@ def endings(cells: Sequence[Row]) -> Table:
         Column("reason", "Reason", long=True),
         Column("implementations", "Implementations",
                value=lambda row: ", ".join(row["implementations"])),
-        Column("cells", "Cells", "", "count", lambda row: len(row["cells"])),
+        Column("cells", "Cells", value=lambda row: str(len(row["cells"])),
+               detail=lambda row: sentences.some(row["cells"])),
     ]  # fmt: skip
-    return Table("Cells without a time", columns, rows)
+    return Table("Wrong, unsupported or failed, by reason", columns, rows)
 
 
 def scaling(curve: Scaling) -> Table:

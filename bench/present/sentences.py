@@ -13,7 +13,7 @@ from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import bounds
 from bench.present.cell_columns import Row, is_other_framework
-from bench.present.columns import Figure, between
+from bench.present.columns import between
 from bench.present.trace_tables import reason
 from bench.records import numbers
 from bench.records.grouping import grouped
@@ -59,22 +59,6 @@ class Summary:
         return next(iter(arms), "")
 
     @property
-    def leaders(self) -> Figure:
-        """The leaders, and how far apart they may be."""
-        standings = self.comparison.standings
-        if not self.first:
-            return Figure(numbers.MISSING, self._endings)
-        if not self.compared:
-            return Figure(self.first, "nothing to compare it with")
-        return Figure(some(standings.leaders), self._spread())
-
-    @property
-    def _endings(self) -> str:
-        """The statuses of the block's cells without a time: `crashed, out of memory`."""
-        failed = self.comparison.failed
-        return ", ".join(one.label for word, one in STATUSES.items() if word in failed)
-
-    @property
     def wide(self) -> float:
         """The bound above which too little was measured."""
         return max(WIDE, 1 + self.comparison.margin)
@@ -91,17 +75,11 @@ class Summary:
         return f"{bounds.within(bound)} of one another" if bound > 1 else alike
 
     @property
-    def slower(self) -> str:
-        """The tiers behind the leaders; empty if there is none."""
-        return "; ".join(_behind(self.comparison))
-
-    @property
-    def step(self) -> Figure:
+    def step(self) -> str:
         """The smallest step time of the leaders, or that of `first`."""
-        latency = "latency of single steps" if self.comparison.span_steps == (1,) else ""
         leaders = {*self.comparison.standings.leaders, self.first}
         times = [c["step_s"] for c in self.comparison.ranked if c["implementation"] in leaders]
-        return Figure(numbers.si(min(times, default=None), "s"), latency)
+        return numbers.si(min(times, default=None), "s")
 
     def _utilization(self) -> str:
         """Say how much of an accelerator `first` uses; empty where no peak is published."""
@@ -121,7 +99,8 @@ class Summary:
         """Return everything that is sure."""
         block = self.comparison
         if not block.ranked:
-            return f"Nothing has a time{self._endings and ': ' + self._endings}."
+            how = ", ".join(one.label for word, one in STATUSES.items() if word in block.failed)
+            return f"Nothing has a time{how and ': ' + how}."
         apart = [cell["implementation"] for cell in block.ranked if not cell["interleaved"]]
         rest = f" Not ranked, because they shared no rounds: {listing(apart)}." if apart else ""
         approximately = approximate([self])
@@ -131,10 +110,11 @@ class Summary:
             return f"{'' if approximately else alone}{rest}".strip()
         leaders, how = some(block.standings.leaders), self._spread()
         lead = f"{leaders} lead: {how}" if how else f"{leaders} is fastest"
-        return f"{'; '.join([lead, *_behind(block)])}.{rest}"
+        return f"{'; '.join([lead, *tiers(block)])}.{rest}"
 
 
-def _behind(block: Comparison) -> Iterator[str]:
+def tiers(block: Comparison) -> Iterator[str]:
+    """Yield how far each tier is behind the leaders."""
     ends, verb = block.standings.behind, " take"
     fastest = " the fastest" if len(block.standings.leaders) > 1 else ""
     for tier in block.standings.tiers:

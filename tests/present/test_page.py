@@ -109,7 +109,7 @@ def test_hostile_names_break_nothing(tmp_path) -> None:
     parser = Elements()
     parser.feed(page.html(found, run.manifest))
     assert parser.open == []
-    assert ("b", {"class": "won"}) in parser.found
+    assert ("b", {}) in parser.found, "the name in the answer"
 
 
 def test_of_a_page_of_ordinary_size(text) -> None:
@@ -131,19 +131,6 @@ def test_the_first_screen_has_the_answer(found, made, text) -> None:
     for title in made["caveats"]:
         assert title in first
     assert "python 3.13.1, jax 0.10.2" in first
-
-
-def test_the_fastest_of_each_block_is_there(found, made) -> None:
-    (first, gpt2), (second, _) = made["shown"]
-    assert (first, second) == ("gpt2-nano, fp32", "linear-base, fp32")
-    assert len(gpt2) == 7
-    for row, block in zip(gpt2, found.comparisons, strict=False):
-        assert row.comparison.place == block.place
-        assert set(row.leaders.main.split(" and ")) <= {"shard_map_pmean", "shard_map_psum"}
-        assert re.search(
-            r"jit_spmd( and nnx_jit_cached)? takes? ([5-9]\.\d|1\d\.\d)\s% to ", row.slower
-        )
-        assert "python_loop 4." in row.slower or row.comparison.place.startswith("data=4")
 
 
 def test_same_rows_same_page(found, run, text) -> None:

@@ -301,5 +301,5 @@ def test_a_tier_says_what_is_sure_of_each_arm_even_where_two_may_lead(lows, said
     high = {"far": 2.5, "near": 1.6, "open": 1.4, "close": 1.1, "like": 1.2, "lost": math.inf}
     behind = {"a": (1.0, 1.05), "b": (1.0, 1.1), **{arm: (lows[arm], high[arm]) for arm in arms}}
     standings = Standings(("a", "b"), (arms,), behind)
-    summary = sentences.Summary(cast("Any", SimpleNamespace(standings=standings)))
-    assert summary.slower.replace(numbers.NARROW, " ") == said
+    tiers = "; ".join(sentences.tiers(cast("Any", SimpleNamespace(standings=standings))))
+    assert tiers.replace(numbers.NARROW, " ") == said

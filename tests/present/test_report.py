@@ -26,7 +26,6 @@ from bench.present import (
     sentences,
     trace_tables,
 )
-from bench.present.columns import Figure
 from bench.records import numbers, store
 from bench.records.cells import StepOptions
 from bench.records.mesh import MeshShape
@@ -158,7 +157,6 @@ def test_the_answer_names_the_fastest_and_what_is_surely_slower(tmp_path: Path) 
     built, _ = small(tmp_path, ratios=ratios, devices=(1, 2), launches=3)
     one, two = sentences.summaries(built)
     for each in (one, two):
-        assert each.leaders == Figure("fast")
         assert re.fullmatch(
             r"fast is fastest; middle takes 1[12]\.\d\s% to 1[34]\.\d\s% longer; "
             r"jit_spmd 2[34]\.\d\s% to 2[56]\.\d\s% longer\.",

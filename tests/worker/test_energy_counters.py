@@ -13,7 +13,7 @@ import pytest
 import synthetic
 
 from bench.analyse import cell_table
-from bench.present import cell_columns, report_files, run_environment
+from bench.present import report_files, run_environment
 from bench.records import store
 from bench.records.nvml import UnknownError
 from bench.worker import process_exchange
@@ -275,22 +275,20 @@ def test_joules_of_a_step_are_those_of_all_turns(tmp_path):
     )
     report_files.build(run)
     text = (run.directory / "report.md").read_text()
-    assert "### Energy" in text
+    assert "| Energy (per step, 95 % interval) | Energy (per sample or token) |" in text
     assert "| Energy | of whole CPU packages" in text
     assert pd.read_csv(run.directory / "samples.csv")["energy_joules"].max() == 400
 
 
 def test_turns_that_are_too_short_for_the_counter_have_no_figure(tmp_path):
-    run, found = counted(tmp_path, 2.1)
+    _, found = counted(tmp_path, 2.1)
     assert found.cells["joules_per_step"].isna().all()
-    assert not cell_columns.energy(list(cell_columns.rows(found, run.manifest).values()))
 
 
 def test_where_no_counter_tells_one_line_says_why(tmp_path):
     run, found = counted(tmp_path, 0.0, reason="no counter here")
     assert found.cells["watts"].isna().all()
     assert run_environment.energy(found) == "unknown: no counter here"
-    assert not cell_columns.energy(list(cell_columns.rows(found, run.manifest).values()))
     environment = run_environment.environment(run.manifest, found)
     assert ("Energy", "unknown: no counter here") in environment
     earlier = store.load(synthetic.write(tmp_path / "earlier", PLAN))

@@ -2,20 +2,22 @@
 
 const pending = new Set(); // Groups of charts that are still to be drawn.
 
+/* Draw a group, or hide it where the run has nothing for it. */
 function drawGroup(id) {
   if (!pending.delete(id)) return;
   const target = byId(id).querySelector(".drawn");
+  byId(id).hidden = false; // A hidden one has no width.
   // Keep the content below in place until the new charts are drawn.
   target.style.minHeight = `${target.offsetHeight}px`;
   clear(target);
   const apart = !byId(id).closest("#explore"); // from what the choices above the charts affect
   const shown = apart || selection().length ? GROUPS[id](target) : [nothingChosen()];
   const focused = target.contains(document.activeElement) && document.activeElement.id;
-  target.replaceChildren(...shown.filter(Boolean));
+  target.replaceChildren(...(shown ?? []).filter(Boolean));
+  byId(id).hidden = !shown;
+  const link = document.querySelector(`nav li:has([href="#${id}"])`);
+  link?.toggleAttribute("hidden", !shown);
   if (focused) byId(focused)?.focus({ preventScroll: true }); // a selector that has been drawn again
-  // Where a program raced its own functions, no option could fill an empty group.
-  const empty = target.children.length === 1 && target.firstChild.matches(".note");
-  byId(id).hidden = DATA.race && empty && id !== "compare" && selection().length > 0;
 }
 
 function nothingChosen() {
@@ -147,7 +149,6 @@ function start() {
   on("click", ["everyone"], () => narrow({ off: "" }));
   on("click", ["nobody"], () => narrow({ off: IMPLEMENTATIONS.join("/") }));
   window.addEventListener("resize", resized);
-  for (const button of document.querySelectorAll(".tools > .csv")) offerDownload(button);
   document.addEventListener("click", follow);
   window.addEventListener("hashchange", () => {
     if (!readState()) show();

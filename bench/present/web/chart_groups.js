@@ -1,6 +1,6 @@
 // Common code of the groups of charts: selection and width of panels, and tables of their data.
 
-const GROUPS = {}; // By kind of chart: a function of the element that returns its contents.
+const GROUPS = {}; // By kind of chart: a function of the element that returns its contents, or null.
 const MOST_PANELS = 12;
 
 const choices = (...selectors) => element("div.choices", ...selectors);

@@ -85,5 +85,5 @@ function differing(a, b) {
     { key: "b", title: `B: ${b.name}`, note: whereOf(b), format, long: true },
     number("over", "A over B", "ratio"),
   ];
-  return element("div.pair", makeTable({ title, name: "compared", columns, rows, search: false }));
+  return element("div.pair", makeTable({ title, name: "compared", columns, rows }));
 }

@@ -7,7 +7,7 @@ const broken = (name) =>
   name.split(/(?<=[_/])/).flatMap((part, number) => (number ? [element("wbr"), part] : [part]));
 
 const button = (text, onclick, more = {}) =>
-  element("button", { type: "button", onclick, ...more }, text);
+  element("button", { type: "button", onclick, ...more }, ...broken(text));
 
 /* An element, `tag.class`, with children; empty children are left out. A plain object before
    them holds attributes and listeners (`onclick`). */

@@ -1,6 +1,7 @@
 // Tables that are sorted, filtered, searched and downloaded. Text goes in as text, never as HTML.
 
-const ROWS_A_PAGE = 50;
+const FIRST_ROWS = 15; // About as many as a window shows; up to twice as many are not divided.
+const MORE_ROWS = 200;
 
 /*
  * A table of objects.
@@ -9,15 +10,18 @@ const ROWS_A_PAGE = 50;
  *   `format` is a name, or a function of a value and its row
  * rows: an item for each column; `detail`, smaller texts by column; and `cell`, the number of the
  *   row's cell, to which its first column links
+ * saved: the columns of its CSV
  * given: what the reader has chosen, `sort`, `down`, `q` and `is.<key>`, as URLSearchParams;
  *   `changed()` is called after changes.
  */
-function makeTable({ title, name, columns, rows, search, given = new URLSearchParams(), changed }) {
-  let pages = 1;
+function makeTable({ title, name, columns, rows, saved = columns, given, changed }) {
+  given ??= new URLSearchParams();
+  const first = rows.length > 2 * FIRST_ROWS ? FIRST_ROWS : rows.length;
+  let room = first;
   const body = element("tbody");
   const count = element("span.count", { role: "status" });
   const more = button("Show more rows", () => {
-    pages += 4;
+    room += MORE_ROWS;
     draw();
   });
   const headings = columns.map((column) =>
@@ -34,22 +38,22 @@ function makeTable({ title, name, columns, rows, search, given = new URLSearchPa
     columns.forEach(({ key }, place) => {
       headings[place].ariaSort = given.get("sort") === key ? order : null;
     });
-    body.replaceChildren(...found.slice(0, pages * ROWS_A_PAGE).map((row) => line(columns, row)));
+    body.replaceChildren(...found.slice(0, room).map((row) => line(columns, row)));
     const of = found.length === rows.length ? "" : `${found.length} of `;
     count.textContent = `${of}${rows.length} ${rows.length === 1 ? "row" : "rows"}`;
-    more.hidden = found.length <= pages * ROWS_A_PAGE;
+    more.hidden = found.length <= room;
   }
 
   function redrawn(changes) {
     put(given, changes);
-    pages = 1;
+    room = first;
     draw();
     changed?.();
   }
 
-  const save = () => downloadCsv(name, csvLines(columns, chosenRows()));
+  const save = () => downloadCsv(name, csvLines(saved, chosenRows()));
   const download = button("CSV", save, { "aria-label": `Download as CSV: ${title}` });
-  const field = (search ?? rows.length > 8) ? searchField(title, given, redrawn) : "";
+  const field = rows.length > 8 ? searchField(title, given, redrawn) : "";
   const filters = columns
     .filter(({ filter }) => filter)
     .map((column) => filterOf(column, rows, title, given, redrawn));
@@ -151,24 +155,6 @@ function csvLines(columns, rows) {
     [...(named ? ["cell"] : []), ...keys],
     ...rows.map((row) => [...nameOf(row), ...keys.map((key) => row[key])]),
   ];
-}
-
-/* Make a table of the static page downloadable, as it is displayed. */
-function offerDownload(button) {
-  const table = button.parentElement.nextElementSibling.querySelector("table");
-  const lines = () => {
-    let group = table.dataset.groups; // A row that names a group becomes a column of its rows.
-    return [...table.rows].flatMap((row) => {
-      const texts = [...row.cells].flatMap((cell) =>
-        Array(cell.colSpan).fill(cell.innerText.replace(/\s+/g, " ")),
-      );
-      if (row.cells[0].scope !== "rowgroup") return [group ? [group, ...texts] : texts];
-      [group] = texts;
-      return [];
-    });
-  };
-  const { textContent: name } = table.caption.querySelector("strong") ?? table.caption;
-  button.addEventListener("click", () => downloadCsv(name, lines()));
 }
 
 function downloadCsv(name, rows) {

@@ -4,8 +4,7 @@ const MOST_SHARDS = 64; // Of an array, as blocks.
 
 GROUPS.arrays = (target) => {
   const stored = byPlace(CELLS.filter((cell) => cell.layout));
-  const none = "This run has no layouts: they are stored for cells that have a time.";
-  if (!stored.length) return [nothing(none)];
+  if (!stored.length) return null;
   const cell = [named("arrays"), currentCell()].find((one) => stored.includes(one)) ?? stored[0];
   const names = stored.map((one) => [one.full, wholeName(one)]);
   const made = expanded(cell.layout).then((layout) => placed(cell, layout));
@@ -49,7 +48,7 @@ function placed(cell, { axes, devices, parameters, device_bytes: held }) {
     meshPicture(axes, devices, held),
     element("p", summary),
     element("p.note", note),
-    makeTable({ title: `${title}, ${cell.full}`, name: "arrays", rows, columns, search: false }),
+    makeTable({ title: `${title}, ${cell.full}`, name: "arrays", rows, columns }),
   ];
 }
 

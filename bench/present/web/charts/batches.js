@@ -6,8 +6,7 @@ GROUPS.batches = (target) => {
   const meshes = unique(cells.map((cell) => cell.of.mesh)).filter(
     (mesh) => unique(on(mesh).map((cell) => cell.of.batch)).length > 1,
   );
-  if (!meshes.length)
-    return [nothing("A curve over batch sizes needs at least two of them on one mesh.")];
+  if (!meshes.length) return null;
   const mesh = meshes.includes(chosen("along")) ? chosen("along") : meshes[0];
   const x = (cell) => cell.of.batch;
   const xTitle = CHARTS.batches.x;

@@ -2,8 +2,7 @@
 
 GROUPS.breakdown = (target) => {
   const traced = byPlace(selection()).filter((cell) => cell.traced);
-  if (!traced.length)
-    return [nothing("Nothing was traced here: --profile records where the step time goes.")];
+  if (!traced.length) return null;
   const [shown, note] = panelled(traced, "breakdown");
   const share = chosen("bars") === "share";
   const kind = "breakdown";

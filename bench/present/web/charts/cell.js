@@ -17,7 +17,7 @@ const APART = ["implementation", "subject", "mesh", "batch", "status", "again"];
 
 GROUPS.cell = (target) => {
   const cell = currentCell();
-  if (!cell) return [];
+  if (!cell) return null;
   const { facts, place } = cell.of;
   const status = element("b", `${formatted(cell.status, "status")}: `);
   const again = element("code.whole", cell.again);
@@ -31,7 +31,7 @@ GROUPS.cell = (target) => {
     element("dl.facts", ...factsOf(cell)),
     element("p", ...trace, "measure again: ", again, " ", compareLink(cell)),
     distribution(cell, Math.min(420, widthOf(target) - 80)),
-    ...TABLES.filter(({ name }) => name !== "energy").flatMap((table) => tableOf(cell, table)),
+    ...TABLES.flatMap((table) => tableOf(cell, table)),
     facts.length && element("h4", `Its block, ${place}`),
     facts.length && element("ul.remarks", ...facts.map((text) => element("li", text))),
   ];
@@ -56,7 +56,7 @@ function tableOf(cell, table) {
   const rows = own.map((row) => ({ ...row, cell: null }));
   if (!rows.length) return [];
   const title = `${table.title}, ${cell.full}`;
-  return [element("h4", table.title), makeTable({ ...table, title, rows, search: false })];
+  return [element("h4", table.title), makeTable({ ...table, title, rows })];
 }
 
 /* The rounds of a cell beside its baseline's; null for a cell without a time. */

@@ -81,7 +81,7 @@ GROUPS.compare = (target) => {
   const lists = [byId("a"), byId("b")];
   if (!lists[0].length) for (const list of lists) list.append(...cellOptions());
   const [a, b] = comparedPair();
-  if (!b) return [nothing("The run has no two cells to compare.")];
+  if (!b) return null;
   [lists[0].value, lists[1].value] = [a.full, b.full];
   const same = a.fingerprint && a.fingerprint === b.fingerprint;
   byId("compared-times").textContent =

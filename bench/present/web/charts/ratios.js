@@ -2,8 +2,7 @@
 
 GROUPS.ratios = (target) => {
   const compared = byPlace(selection()).filter((cell) => known(cell.ratio));
-  if (!compared.some((cell) => !cell.isBaseline))
-    return [nothing("No cell here has a ratio to a baseline.")];
+  if (!compared.some((cell) => !cell.isBaseline)) return null;
   const [shown, note] = panelled(compared, "ratios");
   const rows = shown.map((cell) => rowOf(cell, "ratios", { floor: cell.of.floor }));
   const { margin } = shown[0].of;

@@ -116,7 +116,7 @@ function fastestOf(cells) {
 
 GROUPS.scaling = (target) => {
   const own = DATA.curves.filter((curve) => curve.subject === subjectNumber());
-  if (!own.length) return [nothing(CHARTS.scaling.remarks.nothing)];
+  if (!own.length) return null;
   const curve = own.find((one) => one.slug === chosen("curve")) ?? own[0];
   const off = hidden();
   const { cell, efficiency: value, efficiency_q1: low, efficiency_q3: high } = curve;

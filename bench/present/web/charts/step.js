@@ -2,8 +2,7 @@
 
 GROUPS.step = (target) => {
   const stored = ({ traced }) => traced?.drawn;
-  const none = "This run has stored no step to draw: --profile stores one of every implementation.";
-  if (!CELLS.some(stored)) return [nothing(none)];
+  if (!CELLS.some(stored)) return null;
   const left = DATA.steps_left_out;
   const more = left ? nothing(`${CHARTS.step.remarks.steps} ${left}.`) : "";
   const cells = unique(comparedPair()).filter(stored);
