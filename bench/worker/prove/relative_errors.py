@@ -182,7 +182,7 @@ def describe(check: Mapping[str, Any]) -> str:
             continue
         error, tolerance = check[f"{what}_error"], check[f"{what}_tolerance"]
         digits = 1 if f"{error:.1e}" != f"{tolerance:.1e}" else 4
-        verdict = "more than" if error > tolerance else "within"
+        verdict = "within" if error <= tolerance else "more than"  # NaN is not within
         parts.append(
             f"relative error of the {named.get(what, what)} {error:.{digits}e}, "
             f"{verdict} the allowed {tolerance:.{digits}e}"
