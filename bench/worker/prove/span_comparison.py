@@ -124,7 +124,7 @@ def reads_rightly(gate: Gate, reader: StateReader, arm: Arm) -> bool:
     before = pending(gate, reader, arm.state)
     arm.run(1)
     states = before, pending(gate, reader, arm.state)
-    span = SpanRecord(gate, reader, arm, "", arm.steps, 1, states, float(arm.losses[-1][1]), 0.0)
+    span = SpanRecord(gate, arm, "", arm.steps, 1, states, float(arm.losses[-1][1]), 0.0)
     span.read()
     found = Comparison(span, span.stepped())
     return all(process_exchange.gather(found.is_right and found.check["update_error"] < inf))

@@ -157,13 +157,9 @@ class SpotChecks:
             began += taken_anyway * (time.monotonic() - read_at)
             states = before, pending(self.gate, watched.reader, arm.state)
             loss = float(private(arm.losses[-1][1]))
-            took_s = time.monotonic() - began
-            self._kept.append(
-                SpanRecord(
-                    self.gate, watched.reader, arm, where, arm.steps - steps + 1, steps, states,
-                    loss, took_s,
-                )
-            )  # fmt: skip
+            first_step, took_s = arm.steps - steps + 1, time.monotonic() - began
+            kept = SpanRecord(self.gate, arm, where, first_step, steps, states, loss, took_s)
+            self._kept.append(kept)
 
         first, wait_each = (self.chance.random() < 0.5 for _ in range(2))  # noqa: PLR2004 - as likely
         steps = self.chance.randint(*SPANS)
