@@ -235,6 +235,24 @@ def compared(error, rounding, *, loss=1.0, other_loss=1.0, start=0.0, update=1.0
     return Comparison(kept, stepped(1.0, start + update))
 
 
+@pytest.mark.parametrize(
+    ("right", "other"),
+    [
+        ((1.0, NAN), (1.0, NAN)),
+        ((1.0, INF), (1.0, NAN)),
+        ((NAN, 1.0), (NAN, 1.0)),
+        ((0.5, 1.0), (NAN, 1.0)),
+        ((1.0, 0.5), (1.0, NAN)),
+    ],
+)
+def test_a_reference_that_is_not_finite_makes_no_update_right(right, other):
+    """The arm's loss and parameters are 1."""
+    held = [HostState({"kernel": np.full(2, x, np.float32)}, (), {}) for x in (0.0, 1.0)]
+    found = Comparison(span(*held, other=stepped(*other)), stepped(*right))
+    assert not found.is_right
+    assert not found.is_within_wide
+
+
 FIRST = 8 * 2.0**-8
 """The floor of an update that is as large as the first: 8 roundings of it."""
 
