@@ -112,6 +112,16 @@ def drift_beyond_rounding(
     return ""
 
 
+def check_finite(name: str, reference: Trajectory) -> None:
+    """Raise WrongStepError if a trajectory of the reference is not finite."""
+    if not reference.finite:
+        losses = ", ".join(f"{loss:.3g}" for loss in reference.losses)
+        raise WrongStepError(
+            f"the workload itself is not finite: {STEPS} steps on the whole batch, on one device, "
+            f"reach an infinity or NaN ({name}; losses: {losses})"
+        )
+
+
 class Gate:
     """Holds one block's reference, and proves implementations against it.
 
@@ -163,12 +173,7 @@ class Gate:
             rules = {name: problem.optimizer for name, problem in self.problems.items()}
             self.truth = {n: self._truth_of(rule, self.exact_batches) for n, rule in rules.items()}
         for name, truth in self.truth.items():
-            if not truth.finite:
-                losses = ", ".join(f"{loss:.3g}" for loss in truth.losses)
-                raise WrongStepError(
-                    f"the workload itself is not finite: {STEPS} steps on the whole batch, on one "
-                    f"device, reach an infinity or NaN ({name}; losses: {losses})"
-                )
+            check_finite(name, truth)
         sgd = self.truth[SGD]
         update, size = distance(sgd.first, sgd.start), length(sgd.start)
         larger = UPDATE_SHARE * size / update if update and size else 1.0
@@ -239,6 +244,8 @@ class Gate:
             with exact_arithmetic(self.programs):
                 truth = self._truth_of(optimizer, [widened(batch) for batch in batches])
         orders = [self.reference.trajectory(optimizer, batches, apart=a) for a in (False, True)]
+        for one in (truth, *orders):
+            check_finite(name, one)
         whole, parts = truth.losses[0], self.reference.parts
         if parts > 1 and whole and np.isclose(parts * orders[0].losses[0], whole, rtol=0.05):
             raise WrongStepError(
