@@ -38,9 +38,15 @@ _TOLD: dict[Relation, str] = {
 }
 
 
-def facts(block: Comparison) -> list[str]:
-    """Return a sentence for each program that several arms of a block share."""
-    return [_shared(cells) for cells in same_programs.groups(block)]
+def facts(block: Comparison) -> Iterator[str]:
+    """Yield a sentence for each program that several arms of a block share."""
+    for cells in same_programs.groups(block):
+        names = listing([cell["implementation"] for cell in cells])
+        if all(relation(cells[0], other) == "same" for other in cells[1:]):
+            yield f"{names} {_TOLD['same']}."
+            continue
+        calls = ", ".join(f"{cell['implementation']} {int(cell['host_calls'])}" for cell in cells)
+        yield f"{names} {_TOLD['dispatch']}. Functions that the host calls in a step: {calls}."
 
 
 def caveat(blocks: Iterable[Comparison]) -> str:
@@ -100,14 +106,3 @@ def _operations(found: Sequence[Operation]) -> str:
     ]
     more = sum(one.runs for one in largest[_MOST_OPERATIONS:])
     return ", ".join([*parts, f"{more} more"] if more else parts)
-
-
-def _shared(cells: Sequence[Mapping[str, Any]]) -> str:
-    names = listing([cell["implementation"] for cell in cells])
-    first, *others = cells
-    if all(relation(first, other) == "same" for other in others):
-        return f"{names} {_TOLD['same']}."
-    calls = [f"{c['implementation']} {int(c['host_calls'])}" for c in cells]
-    return (
-        f"{names} {_TOLD['dispatch']}. Functions that the host calls in a step: {', '.join(calls)}."
-    )
