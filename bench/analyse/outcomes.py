@@ -10,9 +10,7 @@ from bench.analyse.comparisons import Comparison, Row
 from bench.analyse.verdicts import Claim
 from bench.records.attempts import Attempt, Decision, Question
 from bench.records.cells import base_of
-from bench.records.rows import Manifest
 from bench.records.statuses import VerdictWord
-from bench.records.step_programs import StepProgram
 from bench.records.store import Run
 
 REGRESSION, UNDECIDED, BROKEN = 1, 2, 3
@@ -56,20 +54,18 @@ class Outcome:
 
     cases: list[Case]
     """Most important cases first, then by name."""
-    manifest: Manifest
+    run: Run
     launches: int
     """The maximum over blocks."""
     floors: dict[str, float]
     """By block, as far as known, how much two copies of one program may differ."""
     ended: str = ""
     """Why the run stopped before everything was measured; empty if it did not."""
-    programs: Mapping[str, StepProgram] = field(default_factory=dict)
-    """By cell."""
 
     @property
     def gate(self) -> dict[str, Any]:
         """The manifest's record of the gate: see bench.plan.base_revisions.Bases.record."""
-        recorded: dict[str, Any] = self.manifest["config"]["regress"]
+        recorded: dict[str, Any] = self.run.manifest["config"]["regress"]
         return recorded
 
     def of(self, *words: Word) -> list[Case]:
@@ -105,11 +101,10 @@ def judge(run: Run, ended: str = "") -> Outcome:
     cases = [_case(n, cells, blocks.get(n.rpartition("/")[0]), len(names)) for n in names]
     return Outcome(
         cases=sorted(cases, key=lambda case: (WORDS.index(case.word), case.cell)),
-        manifest=run.manifest,
+        run=run,
         launches=max((c.launches for c in tables.comparisons), default=0),
         floors={c.name: c.floor_width for c in tables.comparisons if c.ranked and c.floor_width},
         ended=ended,
-        programs=run.programs,
     )
 
 

@@ -91,7 +91,7 @@ def tally(cases: Sequence[Case]) -> str:
 
 def command(outcome: Outcome) -> str:
     """Return the command that repeats the gate; with one repository, it names the base's commit."""
-    name, revision, *rest = outcome.manifest["argv"]
+    name, revision, *rest = outcome.run.manifest["argv"]
     repositories = outcome.gate["repositories"]
     if len(repositories) == 1:
         revision = repositories[0]["base"]
@@ -144,13 +144,13 @@ def _changes(outcome: Outcome) -> Iterator[str]:
     """Describe other effects of new package versions; for a revision, `explain` does that."""
     for case in outcome.cases if "versions" in outcome.gate else ():
         both = case.head, case.base
-        said = program_sentences.changes(both, "base", outcome.programs) if case.claim else ()
+        said = program_sentences.changes(both, "base", outcome.run.programs) if case.claim else ()
         if found := "; ".join(map(code, said)):
             yield f"- {code(case.cell)}: {found}"
 
 
 def _reading(outcome: Outcome) -> Iterator[str]:
-    margin = numbers.percent(margin_of(outcome.manifest))
+    margin = numbers.percent(margin_of(outcome.run.manifest))
     apart = "versions" in outcome.gate
     where = ", all in processes of their own" if apart else " in the same processes"
     yield (
@@ -185,7 +185,7 @@ def _compared(outcome: Outcome, name: Callable[[str], str]) -> Iterator[str]:
 
 
 def _setting(outcome: Outcome) -> Iterator[str]:
-    gate, manifest = outcome.gate, outcome.manifest
+    gate, manifest = outcome.gate, outcome.run.manifest
     yield from _compared(outcome, code)
     if "versions" in gate:
         packages = ", ".join(f"{name} {number}" for name, number in gate["versions"].items())

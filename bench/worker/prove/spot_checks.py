@@ -161,7 +161,7 @@ class SpotChecks:
             kept = SpanRecord(self.gate, arm, where, first_step, steps, states, loss, took_s)
             self._kept.append(kept)
 
-        first, wait_each = (self.chance.random() < 0.5 for _ in range(2))  # noqa: PLR2004 - as likely
+        first, wait_each = self.chance.choices((True, False), k=2)
         steps = self.chance.randint(*SPANS)
         self._in_turn = in_turn
         known = watched.reader.optimizer is not None and arm.name not in self._approximate
