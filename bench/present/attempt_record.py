@@ -41,7 +41,7 @@ def summary(ledger: Ledger) -> str:
     curve = record(ledger.question, ledger.attempts)
     kept = sum(one.get("decision") == "keep" for one in ledger.attempts)
     return (
-        f"Record: {numbers.ratio(curve[-1] if curve else 1.0)} times the first incumbent, "
+        f"Record: {numbers.ratio(curve[-1])} times the first incumbent, "
         f"{ledger.question['name']}, after {numbers.count(len(curve), 'attempt')}, {kept} kept"
     )
 

@@ -125,9 +125,8 @@ class SpotChecks:
         self, step: int, held: HostState, start: tuple[int, HostState] | None = None
     ) -> LastCheck:
         """Record the state after `step` steps; `start` is an earlier one, with moments."""
-        known = None if held.opt_state is None else scalars(held.opt_state)
         start = (step, held) if self._stateless else start
-        return LastCheck(step, digest_of(held.params), known, start)
+        return LastCheck(step, digest_of(held.params), scalars(held.opt_state), start)
 
     def _can_repeat(self, steps: int) -> bool:
         """Whether the reference is fast enough to repeat so many steps, in two orders."""
