@@ -368,7 +368,7 @@ def _stored(
         usable_cores=usable_cores(), processes=1,
         versions={"python": platform.python_version(),
                   **installed(("jax", "jaxlib", "flax", "optax", "numpy"))}, optional={},
-        implementations=[], workloads=[],
+        implementations=[], workloads=[], implementation_paths=[], workload_paths=[],
     )  # fmt: skip
     functions = {
         "loss_tolerance": proof.loss_tolerance,

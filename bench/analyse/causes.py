@@ -7,15 +7,15 @@ source line, and the sizes of their results in any layout.
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bench.analyse.comparisons import Comparison
-from bench.records.trace_rows import OpTime, TraceRow
+from bench.records.trace_rows import PARTS, OpTime, TraceRow
 
-_PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
 _COMPUTING = ("matmul", "elementwise", "layout", "unknown")
+"""Categories of the operations that a step's `compute` consists of."""
 
 
 class Key(NamedTuple):
@@ -55,20 +55,25 @@ class Cause:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Attribution of the time difference between a step of A and one of B."""
+    """Attribution of the time difference between a step of cell A and one of cell B."""
 
+    a: str
+    b: str
+    timed: float
+    """Ratio A / B of their latencies, which include a wait after every step, as traced steps do."""
     traced_a: float
     """Seconds per step, as traced."""
     traced_b: float
     causes: list[Cause]
-    """All causes; they add up to the difference. Largest difference first, idle time last."""
+    """All causes, largest difference first; they add up to the difference."""
     untraced: float
     """Ratio A / B of the steps that were timed just before the traced ones, without a profiler."""
 
     @property
-    def gap(self) -> float:
-        """Difference of the traced steps, relative to B's."""
-        return self.traced_a / self.traced_b - 1
+    def names(self) -> tuple[str, str]:
+        """The implementations of A and B, or their cells if these are of different blocks."""
+        (block, _, a), (other, _, b) = (cell.rpartition("/") for cell in (self.a, self.b))
+        return (a, b) if block == other else (self.a, self.b)
 
     @property
     def whole(self) -> float:
@@ -82,15 +87,19 @@ class Attribution:
         return sum(named) / self.whole if self.whole else 0.0
 
 
-def attribute(a: TraceRow, b: TraceRow) -> Attribution:
-    """Divide the difference of two traced steps among all activities that they spend time on."""
+def attribute(a: TraceRow, b: TraceRow, timed: float) -> Attribution:
+    """Divide the difference of two traced steps among all activities that they spend time on.
+
+    `timed` is the ratio of their cells' latencies.
+    """
     spent = sides(a), sides(b)
     causes = [
         Cause(key, *(side.get(key, Side()) for side in spent)) for key in {**spent[0], **spent[1]}
     ]
-    causes.sort(key=lambda cause: (cause.key.category == "idle", -abs(cause.difference)))
+    causes.sort(key=lambda cause: -abs(cause.difference))
     untraced = statistics.median(a["untraced_ns"]) / statistics.median(b["untraced_ns"])
-    return Attribution(means(a)["total"], means(b)["total"], causes, untraced)
+    traced = parts(a)["total"], parts(b)["total"]
+    return Attribution(a["cell"], b["cell"], timed, *traced, causes, untraced)
 
 
 def sides(row: TraceRow) -> dict[Key, Side]:
@@ -112,16 +121,10 @@ def sides(row: TraceRow) -> dict[Key, Side]:
         for key, ops in groups.items()
     }
     control = sum(side.seconds for key, side in found.items() if key.category == "control")
-    mean = means(row)
+    mean = parts(row)
     found[Key("dispatch")] = Side(mean["dispatch"])
     found[Key("idle")] = Side(mean["idle"] - control)
     return found
-
-
-def means(row: TraceRow) -> dict[str, float]:
-    """Return seconds per step for each part of StepParts: means over devices and counted steps."""
-    counted: list[Any] = [step for step in row["steps"] if step["step"] in row["counted"]]
-    return {part: statistics.fmean(step[f"{part}_ns"] for step in counted) / 1e9 for part in _PARTS}
 
 
 def _key(op: OpTime) -> Key:
@@ -137,34 +140,39 @@ def _size(shape: str) -> str:
     return f"{dtype}[{','.join(ordered)}]"
 
 
-def parts(trace: TraceRow) -> dict[str, float]:
-    """Return the breakdown of a step in seconds, in the order of the report.
+def parts(row: TraceRow) -> dict[str, float]:
+    """Return seconds per step, as means over devices and counted steps.
 
-    The values are means over devices and counted steps: `dispatch`; `matmul`, `elementwise`,
-    `layout` and `unknown` operations; `wait` and `move` in collectives; `idle`.
+    The keys are those of StepParts, without `_ns`, and the categories of computing operations.
     """
-    mean = means(trace)
+    counted: list[Any] = [step for step in row["steps"] if step["step"] in row["counted"]]
+    whole = {part: statistics.fmean(step[f"{part}_ns"] for step in counted) for part in PARTS}
     computing = {
-        category: sum(op["compute_ns"] for op in trace["ops"] if op["category"] == category) / 1e9
+        category: sum(op["compute_ns"] for op in row["ops"] if op["category"] == category)
         for category in _COMPUTING
     }
-    others = {part: mean[part] for part in ("wait", "move", "idle")}
-    return {"dispatch": mean["dispatch"], **computing, **others}
-
-
-def baseline_cell(block: Comparison) -> Mapping[Any, Any] | None:
-    """Return the baseline's row of `ranked`, if it has a time."""
-    return next((c for c in block.ranked if c["implementation"] == block.baseline), None)
+    return {part: nanoseconds / 1e9 for part, nanoseconds in (whole | computing).items()}
 
 
 def pair_of(
-    cell: Mapping[Any, Any], other: Mapping[Any, Any] | None, traces: Mapping[str, TraceRow]
-) -> tuple[Attribution, float] | None:
-    """Attribute a ranked cell's difference from another; return it with their latencies' ratio.
+    cell: Mapping[Any, Any], other: Mapping[Any, Any], traces: Mapping[str, TraceRow]
+) -> Attribution | None:
+    """Attribute a ranked cell's difference from another.
 
     None where either has no trace, or their latencies are equal.
     """
-    if other is None or other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
+    if other is cell or not {cell["cell"], other["cell"]} <= traces.keys():
         return None
     timed = cell["latency_s"] / other["latency_s"]
-    return None if timed == 1 else (attribute(traces[cell["cell"]], traces[other["cell"]]), timed)
+    return None if timed == 1 else attribute(traces[cell["cell"]], traces[other["cell"]], timed)
+
+
+def from_baseline(
+    block: Comparison, traces: Mapping[str, TraceRow]
+) -> Iterator[tuple[Mapping[Any, Any], Attribution]]:
+    """Yield ranked cells with their difference from the baseline, where `pair_of` finds one."""
+    ranked = {cell["implementation"]: cell for cell in block.ranked}
+    if baseline := ranked.get(block.baseline):
+        for cell in block.ranked:
+            if found := pair_of(cell, baseline, traces):
+                yield cell, found

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from bench.analyse.comparisons import Comparison
-from bench.records.grouping import grouped
 from bench.records.step_programs import Operation
 
 Relation = Literal["same", "dispatch", "different", "unknown"]
@@ -24,12 +23,6 @@ def relation(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Relation:
     if a["fingerprint"] != b["fingerprint"]:
         return "different"
     return "same" if a["dispatch"] and a["dispatch"] == b["dispatch"] else "dispatch"
-
-
-def groups(block: Comparison) -> list[list[dict[str, Any]]]:
-    """Return a block's ranked cells that share a program with another one, by program."""
-    found = grouped((cell["fingerprint"], cell) for cell in block.ranked if cell["fingerprint"])
-    return [cells for cells in found.values() if len(cells) > 1]
 
 
 def contradicted(block: Comparison) -> list[Mapping[str, Any]]:

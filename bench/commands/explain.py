@@ -17,9 +17,10 @@ from bench.records.paths import REPORTS, as_typed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
+    from bench.analyse.causes import Attribution
     from bench.analyse.cell_table import Tables
-    from bench.present.explanation import Explanation
 
 
 def explain(
@@ -44,10 +45,12 @@ def explain(
     warn_of_damage(stored)
     refuse_race(stored.manifest, "explained")
     programs, tables = stored.programs, cell_table.build(stored)
-    known = {row["cell"] for row in stored.cell_rows}
-    a, b = whole_name(a, known), whole_name(b, known)
-    compiled = a != b and {a, b} <= programs.keys()
-    separate = a != b and {a, b} <= known and {a, b} & cells_apart(stored)
+    cells = {row["cell"]: row for row in tables.rows}
+    a, b = whole_name(a, cells), whole_name(b, cells)
+    if a == b:
+        raise BadInput(["name two different cells"])
+    compiled = {a, b} <= programs.keys()
+    separate = {a, b} <= cells.keys() and any(cells[name]["foreign"] for name in (a, b))
     traced = not separate and {a, b} <= tables.traces.keys()
     if compiled or separate:
         explanation.show_times(console, (a, b), tables)
@@ -59,39 +62,28 @@ def explain(
     if compiled and not traced:
         typer.echo("Traces would show how long each operation takes; --profile records them.")
         return
-    explanation.show(console, explain_cells(a, b, stored, tables), every=every)
+    found = attributed(a, b, stored.directory, tables)
+    explanation.show(console, found, stored.directory.name, every=every)
 
 
-def explain_cells(a: str, b: str, run: store.Run, tables: Tables) -> Explanation:
-    """Compare the traces of two cells of a run.
-
-    BadInput if both are the same cell, or the run lacks a trace or a time of one of them.
-    """
+def attributed(a: str, b: str, run: Path, tables: Tables) -> Attribution:
+    """Compare the traces of two cells of a run; BadInput without a trace or a time of both."""
     from bench.analyse.causes import attribute
-    from bench.present.explanation import Explanation
 
-    if a == b:
-        raise BadInput(["name two different cells"])
-    traces = tables.traces
-    cells = {row["cell"]: row["status"] for row in run.decisive()}
-    said = f"{run.directory} has no cell"
-    faults = [_unknown(name, cells, said) for name in (a, b) if name not in cells] or [
-        f"{name} has no trace in {run.directory}; "
-        + ("record it with --profile" if cells[name] == "ok" else f"it is {cells[name]}")
-        for name in (a, b) if name not in traces
-    ]  # fmt: skip
+    cells, traces = {row["cell"]: row for row in tables.rows}, tables.traces
+    said = f"{run} has no cell"
+    if faults := [_unknown(name, cells, said) for name in (a, b) if name not in cells]:
+        raise BadInput(faults)
+    for name in (a, b):
+        status = cells[name]["status"]
+        if name not in traces:
+            why = "record it with --profile" if status == "ok" else f"it is {status}"
+            faults.append(f"{name} has no trace in {run}; {why}")
+        elif math.isnan(cells[name]["latency_s"]):
+            faults.append(f"{name} has no time in {run}; it is {status}")
     if faults:
         raise BadInput(faults)
-    latency = tables.cells.set_index("cell")["latency_s"]
-    ratio = float(latency[a] / latency[b])
-    if not math.isfinite(ratio):
-        raise BadInput([f"{a if math.isnan(latency[a]) else b} has no time in {run.directory}"])
-    return Explanation(a, b, attribute(traces[a], traces[b]), ratio, run.directory.name)
-
-
-def cells_apart(run: store.Run) -> set[str]:
-    """Return the run's cells whose steps ran in separate processes, where nothing is traced."""
-    return {row["cell"] for row in run.cell_rows if "foreign" in row}
+    return attribute(traces[a], traces[b], cells[a]["latency_s"] / cells[b]["latency_s"])
 
 
 def whole_name(end: str, cells: Collection[str]) -> str:
@@ -110,13 +102,14 @@ def newest_run(a: str, b: str) -> store.Run:
     known = set[str]()
     compiled = None
     for run in store.newest(REPORTS, most=None, without=published):
+        cells = {row["cell"] for row in run.cell_rows}
         traced = {row["cell"] for row in run.traces}
-        if {whole_name(a, traced), whole_name(b, traced)} <= traced:
+        both = {whole_name(a, cells), whole_name(b, cells)}
+        if both <= traced:
             return run
         known |= traced
-        names = {*run.programs, *cells_apart(run), *traced}
-        both = {whole_name(a, names), whole_name(b, names)}
-        if compiled is None and len(both) > 1 and both <= names:
+        apart = {row["cell"] for row in run.cell_rows if "foreign" in row}
+        if compiled is None and both <= {*run.programs, *apart, *traced}:
             compiled = run
     if compiled is not None:
         return compiled

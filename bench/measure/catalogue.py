@@ -96,7 +96,7 @@ def read_catalogue(
         answer = ask(COMMAND, request, child_environment(), TIMEOUT_S)
         last = _last(answer.out)
         if answer.code == 0 and isinstance(last, dict):
-            return cast("Catalogue", {**last, **paths})
+            return cast("Catalogue", last)
         if not isinstance(last, str) or last in fatal:
             raise ChildError(
                 "cannot list what can run here: `python -m bench.worker.answer.available` "
@@ -158,7 +158,7 @@ def read_layout(
 
 
 def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]) -> Options:
-    """Make the options of a run that would measure only this cell."""
+    """Make the options of a run of this cell, in one process and no variant: both shard alike."""
     try:
         workload, mesh, batch, text, implementation = name.split("/")
     except ValueError:
@@ -173,10 +173,6 @@ def _options(name: str, implementations: Sequence[str], workloads: Sequence[str]
         raise BadInput([str(error)]) from error
     if implementation in CLASSES:
         raise BadInput([f"{name!r} names a class of implementations: name one of them"])
-    if devices and step.processes > int(devices):
-        raise BadInput([f"{name!r}: {step.processes} processes need as many devices"])
-    if step.variant:
-        raise BadInput([f"{name!r}: a variant does not change the sharding; leave it out"])
     return Options(
         workloads=(workload,),
         implementations=(implementation,),

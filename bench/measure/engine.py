@@ -25,7 +25,7 @@ from bench.records.cells import Block, Cell
 from bench.records.messages import PACKAGES, BaseFile, Catalogue, PhaseEvent, WorkerSettings
 from bench.records.paths import PROFILES, REPORTS
 from bench.records.rows import CellRow
-from bench.records.statuses import Status
+from bench.records.statuses import FAILURES, Status
 from bench.records.temporary_folders import temporary_folder
 
 Claims = Mapping[str, Claim]
@@ -47,9 +47,6 @@ class Monitor(Protocol):
     def end(self, block: Block, launch: int, statuses: Sequence[Status], verdicts: Claims) -> None:
         """Show how the cells of a launch ended, and the comparisons of the block so far."""
 
-    def stop(self) -> bool:
-        """Return whether to stop before the next launch."""
-
 
 class Engine:
     """The measurement of a plan's blocks into one run's folder, which the first launch creates.
@@ -58,9 +55,8 @@ class Engine:
     selected ones. `unsupported` has known reasons, by block and implementation, why it cannot run
     there. `measures` says whether `measure` will be called, for which a resumed run is locked.
 
-    Raises BadInput if the run's name is invalid or taken, or if the run to resume is locked by
-    another process, or was measured with another machine, other versions or other sources;
-    StoreError if it cannot be read.
+    Raises BadInput if the run to resume is locked by another process, or was measured with another
+    machine, other versions or other sources; StoreError if it cannot be read.
     """
 
     def __init__(
@@ -95,16 +91,15 @@ class Engine:
                 self._write_margin(run)
             self._notes += [f"set aside: {damage}" for damage in run.damaged]
             self.schedule.resume(run)
-        elif options.run is not None and (
-            fault := run_folder.name_fault(options.run, resumes=bases is None)
-        ):
-            raise BadInput([f"--run: {fault}"])
 
-    def measure(self, selected: Mapping[Block, Sequence[str]], monitor: Monitor) -> None:
+    def measure(
+        self, selected: Mapping[Block, Sequence[str]], monitor: Monitor, most_failures: int = 0
+    ) -> None:
         """Measure and store the selected arms of blocks.
 
-        Raises BadInput if another process has created the run's folder meanwhile, or if a measured
-        file has changed. Earlier launches are stored.
+        No launch follows once `most_failures` cells have failed, unless that is 0. Raises BadInput
+        if another process has created the run's folder meanwhile, or if a measured file has
+        changed. Earlier launches are stored.
         """
         self._selected = [*selected]
         self.pass_on_notes(monitor.note)
@@ -122,10 +117,13 @@ class Engine:
                 for block, arms in selected.items():
                     for name in arms:  # sources are read before anything is measured
                         self._contents.sources(Cell(block, name))
+                failures = 0
                 for block, arms in self.schedule.launches(selected):
-                    if monitor.stop():
+                    own = programs / files.file_name(block.name)
+                    statuses = self._launch(block, arms, own, monitor)
+                    failures += sum(status in FAILURES for status in statuses)
+                    if 0 < most_failures <= failures:
                         break
-                    self._launch(block, arms, programs / files.file_name(block.name), monitor)
         finally:
             user_cache.prune()
 
@@ -189,8 +187,10 @@ class Engine:
         self._lock(self.directory)
         return self.directory
 
-    def _launch(self, block: Block, arms: Sequence[str], programs: Path, monitor: Monitor) -> None:
-        """Measure and store one launch of a block, whose launches share a folder of programs."""
+    def _launch(
+        self, block: Block, arms: Sequence[str], programs: Path, monitor: Monitor
+    ) -> list[Status]:
+        """Measure and store a launch of a block with this folder of programs; return statuses."""
         self._refuse_changed_files(block, arms)
         directory = self.directory or self._create()
         self.pass_on_notes(monitor.note)
@@ -247,8 +247,10 @@ class Engine:
         losses = [row for attempt in attempts for row in attempt.losses]
         with files.storing(directory, resume=self.resumable):
             store.add_launch(directory, samples, rows, blocks, traces, losses)
-        monitor.end(block, number, [row["status"] for row in rows], verdicts)
+        statuses = [row["status"] for row in rows]
+        monitor.end(block, number, statuses, verdicts)
         proof_cache.remember(rows, keys, known, programs, directory.name)
+        return statuses
 
     def _with_sources(self, block: Block, row: CellRow) -> CellRow:
         cell, contents = Cell(block, row["implementation"]), self._contents

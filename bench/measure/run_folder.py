@@ -29,19 +29,19 @@ OWN_FILES = "own_files.json"
 needs them. The manifest, which may be published, has no folders of the user."""
 
 
-def folder_faults(resume: str | None) -> list[str]:
-    """Return why nothing can be stored in reports/, or in a run to resume; empty if it can."""
-    if resume is not None:
-        parts = [path for path in (Path(resume), Path(resume, store.LAUNCHES)) if path.exists()]
-        closed = [path for path in parts if not os.access(path, os.W_OK | os.X_OK)]
-        return [f"--resume: {path.as_posix()} is read-only here" for path in closed]
-    wanted = REPORTS.absolute()
-    folder = next(one for one in (wanted, *wanted.parents) if one.exists())
-    if not folder.is_dir():
-        return [f"{REPORTS}/ cannot be created: {folder} is a file"]
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return [f"{REPORTS}/ cannot be written: {folder} is read-only here; start elsewhere"]
-    return []
+def folder_faults(options: Options, *, measures: bool) -> list[str]:
+    """Return why a run cannot have its name, or its rows cannot be stored; empty if they can."""
+    faults, resume = [], options.resume
+    if options.run is not None and resume is None:
+        fault = name_fault(options.run, resumes=options.base_revision is None)
+        faults += [f"--run: {fault}"] if fault else []
+    folders = [Path(resume), Path(resume, store.LAUNCHES)] if resume else [REPORTS]
+    for wanted in (folder.absolute() for folder in folders if measures):
+        place = next(one for one in (wanted, *wanted.parents) if one.exists())
+        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+            why = "read-only here" if place.is_dir() else "a file"
+            faults.append(f"nothing can be stored in {place}: it is {why}")
+    return list(dict.fromkeys(faults))
 
 
 def name_fault(name: str, *, resumes: bool = False) -> str:
@@ -63,8 +63,7 @@ def find_run(name: str) -> Path:
     """Find a stored run's folder by name, path or `last`; BadInput if there is none."""
     if name == LAST and (starts := [*map(_started, REPORTS.glob(f"*/{store.MANIFEST}"))]):
         return max(starts)[-1]
-    too_long = len(Path(name).name) > 255  # noqa: PLR2004 - for any file system
-    folders = () if too_long else (REPORTS / name, Path(name))
+    folders = REPORTS / name, Path(name)
     for folder in folders:
         if (folder / store.MANIFEST).is_file():
             return folder

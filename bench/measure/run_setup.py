@@ -40,7 +40,7 @@ def set_up_run(options: Options, hosts: Hosts, *, measures: bool) -> Engine:
         faults = [f"{fault}; give the current path of the run's file" for fault in faults]
     # Leaving out faulty files allows everything else to be checked too.
     catalogue = hosts.extend(read_catalogue() if faults else read_catalogue(*files))
-    faults += folder_faults(options.resume) if measures else []
+    faults += folder_faults(options, measures=measures)
     plan = make_plan(options, catalogue, faults)
     plan, catalogue = with_versions(plan, catalogue, install=measures)
     bases = None

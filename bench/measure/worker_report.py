@@ -100,7 +100,7 @@ class WorkerReport:
         if self.block is not None:
             known = self.block["seconds"]
             known["process"] = max(0.0, time.monotonic() - self._started - sum(known.values()))
-        arm, turn_s = end.turn
+        arm, turn_s = group.processes[0].turn()
         if self.phase == "measure" and (not self._timed_out or turn_s > rounds_s):
             # A timeout hits whichever arm has its turn; that arm is to blame only if its turn alone
             # took longer than planned for all rounds.

@@ -6,7 +6,7 @@ are for a workload that has never run here; they come from a two-core CPU host.
 """
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -85,20 +85,19 @@ def _times_of(run: store.Run) -> History:
 
 
 def _launches(run: store.Run) -> Iterator[tuple[Kind, LaunchTimes]]:
-    arms, apart = Counter[str](), Counter[str]()
-    for cell in run.cell_rows:
-        arms[cell["attempt"]] += cell["status"] != "unsupported"
-        apart[cell["attempt"]] += "foreign" in cell
-    turns = run.turns
-    for row in run.block_rows:
-        took, attempt = defaultdict[str, float](float), row["attempt"]
-        for phase, seconds in row["seconds"].items():
-            took[STAGE_OF.get(phase, "after")] += seconds
+    for launch in run.launches:
+        row, *others = launch.head["blocks"]
+        ran = [cell for cell in launch.head["cells"] if cell["status"] != "unsupported"]
+        took = defaultdict[str, float](float)
+        for worker in (row, *others):
+            for phase, seconds in worker["seconds"].items():
+                took[STAGE_OF.get(phase, "after")] += seconds
         if took:
-            kind = f"{row['workload']}-{row['size']}", not row["launch"], apart[attempt] > 0
-            spans = max(row["steps"] * turns.get(attempt, 0), 1)
-            arm = took["arms"] / (arms[attempt] + TWINS)
-            yield kind, LaunchTimes(took["start"], arm, took["measure"] / spans)
+            apart = any("foreign" in cell for cell in ran)
+            spans = max(row["steps"] * launch.samples.count(b"\n"), 1)
+            arm, turn = took["arms"] / (len(ran) + TWINS), took["measure"] / spans
+            kind = f"{row['workload']}-{row['size']}", not row["launch"], apart
+            yield kind, LaunchTimes(took["start"], arm, turn)
 
 
 def launch_seconds(

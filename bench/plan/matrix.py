@@ -13,7 +13,7 @@ from bench.plan.variant_files import chosen
 from bench.records.arms import ABLATIONS
 from bench.records.cells import Block, Cell, StepOptions
 from bench.records.mesh import MeshShape
-from bench.records.messages import Catalogue, FilePaths, WorkerSettings, WorkloadEntry
+from bench.records.messages import Catalogue, FilePaths, WorkerSettings
 from bench.records.printable import closest
 from bench.records.variants import Variant, is_requirement
 
@@ -167,8 +167,8 @@ class _Planner:
                 "inputs": self.inputs(),
                 "ablations": [*ABLATIONS] if self.options.ablate else [],
                 "phases": self.phases(),
-                "implementation_paths": self.catalogue.get("implementation_paths", []),
-                "workload_paths": self.catalogue.get("workload_paths", []),
+                "implementation_paths": self.catalogue["implementation_paths"],
+                "workload_paths": self.catalogue["workload_paths"],
                 "base_files": {},
                 "isolated": self.isolated(implementations),
             },
@@ -300,34 +300,23 @@ class _Planner:
 
     def workloads(self, preset: Preset) -> list[tuple[str, str]]:
         entries = {entry["name"]: entry for entry in self.catalogue["workloads"]}
+        known = {name: (name, entry["default"]) for name, entry in entries.items()}
+        known |= {f"{n}-{size}": (n, size) for n in entries for size in entries[n]["sizes"]}
         outside = [name_of(path) for path in self.options.workload_path]
         names: Sequence[str] = self.options.workloads
         if not outside:  # a file given only by its path is the only one to measure
             names = names or preset.workloads or tuple(entries)
-        chosen = (self._workload(text, entries, outside) for text in _unique([*names, *outside]))
-        return _unique(workload for workload in chosen if workload is not None)
-
-    def _workload(
-        self, text: str, entries: dict[str, WorkloadEntry], outside: Sequence[str]
-    ) -> tuple[str, str] | None:
-        name = max((n for n in entries if f"{text}-".startswith(f"{n}-")), key=len, default="")
-        if not name:
-            if text not in outside:
-                sizes = [f"{name}-{size}" for name in entries for size in entries[name]["sizes"]]
-                self.unknown("workload", text, [*entries, *sizes])
-            return None
-        entry = entries[name]
-        size = entry["default"] if text == name else text.removeprefix(f"{name}-")
-        if error := entry["error"]:  # without its sizes, nothing can be planned
-            self.faults.append(f"workload {name} ({entry['path']}): {error}")
-            return name, size
-        if "yes" in self.options.scan_layers and not entry.get("scans"):
-            self.fault("scan_layers", f"{name} has no stack of equal layers to loop over")
-        if size not in entry["sizes"]:
-            hint = closest(size, entry["sizes"])
-            self.fault("workloads", f"{name} has no size {size!r}; {hint}")
-            return None
-        return name, size
+        chosen = _unique([*names, *outside])
+        for text in chosen:
+            if text not in known and text not in outside:  # a path's fault is known
+                self.unknown("workload", text, known)
+        found = _unique(known[text] for text in chosen if text in known)
+        for name in _unique(name for name, _ in found):
+            if error := entries[name]["error"]:
+                self.faults.append(f"workload {name} ({entries[name]['path']}): {error}")
+            elif "yes" in self.options.scan_layers and not entries[name].get("scans"):
+                self.fault("scan_layers", f"{name} has no stack of equal layers to loop over")
+        return found
 
     def device_limit(self) -> int:
         """Return the largest number of devices that a mesh may have."""

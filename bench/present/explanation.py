@@ -1,8 +1,7 @@
 """The difference between two cells of a run: a sentence and tables on the terminal, and CSV."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import pandas as pd
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.table import Column
 from rich.text import Text
 
 from bench.analyse import phase_costs
-from bench.analyse.causes import Attribution, Cause, baseline_cell, means, pair_of, parts
+from bench.analyse.causes import Attribution, Cause, parts
 from bench.analyse.cell_table import Tables
 from bench.analyse.same_programs import differences, relation
 from bench.present import bounds, phase_tables, program_sentences
@@ -26,32 +25,13 @@ _ROWS = 10
 """The number of causes, largest first, that fit on a screen; the others share a row."""
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The explanation of the difference between two cells of a stored run."""
-
-    a: str
-    b: str
-    attribution: Attribution
-    timed_ratio: float
-    """Latency of A over that of B. A latency, like a traced step, includes waiting for the step."""
-    run: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The answer in one sentence."""
-        (block_a, _, name_a), (block_b, _, name_b) = (c.rpartition("/") for c in (self.a, self.b))
-        names = (name_a, name_b) if block_a == block_b else (self.a, self.b)
-        return reason(*names, self.attribution, self.timed_ratio).sentence
-
-
 _COLUMNS = (
     "a", "b", "timed_ratio", "untraced_ratio", "explained", "what", "source", "sizes", "a_ops",
     "b_ops", "a_transposes", "b_transposes", "a_s", "b_s", "difference_s",
 )  # fmt: skip
 
 
-def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
+def causes_frame(pairs: Iterable[Attribution]) -> pd.DataFrame:
     """Return one row per cause of a difference between cells `a` and `b`.
 
     `timed_ratio` is from the rounds, `untraced_ratio` from the steps just before the traced ones,
@@ -61,47 +41,36 @@ def causes_frame(pairs: Iterable[Explanation]) -> pd.DataFrame:
     """
     rows = [
         (
-            *(pair.a, pair.b, pair.timed_ratio, found.untraced, found.explained),
+            *(found.a, found.b, found.timed, found.untraced, found.explained),
             *(operation_name(one.key), one.key.source, " ".join(one.key.sizes)),
             *(" ".join(one.a.ops), " ".join(one.b.ops), one.a.transposes, one.b.transposes),
             *(one.a.seconds, one.b.seconds, one.difference),
         )
-        for pair in pairs
-        for found in [pair.attribution]
+        for found in pairs
         for one in found.causes
     ]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def baseline_pairs(found: Tables) -> Iterator[Explanation]:
-    """Yield the explanation of each traced cell's difference from the baseline of its block."""
-    for block in found.comparisons:
-        for cell in block.ranked:
-            if (pair := pair_of(cell, baseline_cell(block), found.traces)) is not None:
-                yield Explanation(cell["cell"], f"{block.name}/{block.baseline}", *pair)
-
-
-def show(console: Console, explanation: Explanation, *, every: bool = False) -> None:
+def show(console: Console, found: Attribution, run: str, *, every: bool = False) -> None:
     """Print the sentence, and a table of the causes: at most ten, or `every` one."""
-    attribution = explanation.attribution
-    gap = attribution.traced_a - attribution.traced_b
+    gap = found.traced_a - found.traced_b
     shown = table("What", "Where", ">A", ">B", ">A - B", ">Share")
-    causes = sorted(attribution.causes, key=lambda cause: -abs(cause.difference))
-    most = len(causes) if every else _ROWS
-    for cause in causes[:most]:
+    most = len(found.causes) if every else _ROWS
+    for cause in found.causes[:most]:
         figures = _figures(cause.a.seconds, cause.b.seconds, gap)
         shown.add_row(_what(cause), Text(cause.key.source), *figures)
-    if rest := causes[most:]:
+    if rest := found.causes[most:]:
         a, b = sum(cause.a.seconds for cause in rest), sum(cause.b.seconds for cause in rest)
         others = numbers.count(len(rest), "other")
         shown.add_row(others, "", *_figures(a, b, gap))
-    whole = _figures(attribution.traced_a, attribution.traced_b, gap)
+    whole = _figures(found.traced_a, found.traced_b, gap)
     shown.add_row("step, as traced", "", *whole, style="bold")
     caption = (
-        f"A is {explanation.a}, B is {explanation.b}, both from the run {explanation.run}. The "
-        "columns are times per step and device while the profiler was recording."
+        f"A is {found.a}, B is {found.b}, both from the run {run}. The columns are times per step "
+        "and device while the profiler was recording."
     )
-    console.print(plain(explanation.sentence), "", shown, "", plain(caption, "dim"))
+    console.print(plain(reason(found).sentence), "", shown, "", plain(caption, "dim"))
 
 
 def show_programs(
@@ -145,18 +114,19 @@ def show_parts(console: Console, cells: tuple[str, str], found: Tables) -> None:
     known = {row["cell"]: row for row in found.rows}
     for cell in cells:
         foreign = known[cell]["foreign"]
-        what = framework(foreign) if isinstance(foreign, dict) else collectives(known[cell])
+        what = framework(foreign) if foreign else collectives(known[cell])
         console.print(plain(f"{cell}: {what or 'no collective'}."))
         if trace := found.traces.get(cell):
-            total = means(trace)["total"]
+            spent = parts(trace)
+            total = spent["total"]
             console.print(
                 f"\nA step of {cell} takes {numbers.si(total, 's')} as traced, the mean over its "
                 "devices:"
             )
             rows = [
-                (PARTS[part][0], numbers.si(seconds, "s"), numbers.percent(seconds / total))
-                for part, seconds in sorted(parts(trace).items(), key=lambda pair: -pair[1])
-                if seconds
+                (PARTS[part][0], numbers.si(spent[part], "s"), numbers.percent(spent[part] / total))
+                for part in sorted(PARTS, key=lambda part: -spent[part])
+                if spent[part]
             ]
             console.print(table("Part", ">Time", ">Share", rows=rows))
 

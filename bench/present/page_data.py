@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyse import block_ratios, loss_curves
-from bench.analyse.causes import means, parts, sides
+from bench.analyse.causes import parts, sides
 from bench.analyse.cell_table import Tables
 from bench.analyse.comparisons import Comparison
 from bench.present import cell_columns, charts, phase_tables, run_tables, trace_tables
@@ -32,7 +32,6 @@ from bench.records.paths import adapt_commands
 from bench.records.rows import Manifest, is_race
 from bench.records.statuses import STATUSES
 from bench.records.step_programs import compressed, unpacked
-from bench.records.trace_rows import TraceRow
 
 MOST_ROUNDS = 200
 """Limit on a block's rounds whose samples the page has, evenly spaced; samples.csv has all."""
@@ -81,8 +80,6 @@ class _PageData:
     def all(self) -> dict[str, Any]:
         """Return every part, by the names that data.js uses."""
         found, cells = self.found, list(self.cells.values())
-        causes, spent = _spent(found.traces)
-        steps = drawn_steps(found)
         named = f"{self.manifest['run']}-cells"
         every = Table("All cells", cell_columns.COLUMNS, cells, name=named, cell=itemgetter("cell"))
         tables = (
@@ -106,10 +103,8 @@ class _PageData:
             "cells": every.for_page(self.of_cell) | {"figures": self._figures(cells)},
             "tables": [table.for_page(self.of_cell) for table in tables if table],
             "curves": self._curves(),
-            "traced": self._traced(spent, steps),
+            **self._traced(),
             "serving": adapt_commands("nox -s tensorboard"),
-            "steps_left_out": sum("drawn" in trace for trace in found.traces.values()) - len(steps),
-            "causes": causes,
             "programs": self._programs(),
             "losses": self._losses(),
         }
@@ -189,22 +184,35 @@ class _PageData:
                 own += [places.setdefault(kind, len(places)), one.runs]
         return compressed({"operations": list(places), "cells": cells}) if cells else ""
 
-    def _traced(
-        self, spent: Mapping[str, dict[str, Any]], steps: Mapping[str, str]
-    ) -> dict[str, dict[str, Any]]:
-        """Return, by cell number, the breakdown of traced steps and why they differ."""
-        return {
-            str(self.of_cell[name]): {
+    def _traced(self) -> dict[str, Any]:
+        """Return how traced steps spend their time, so that the page need only subtract.
+
+        `causes` has `what` and `source` of each cause, as columns. `traced` has by cell number:
+        `causes`, the numbers of the step's causes; `ns`, the nanoseconds of each as in
+        `causes.sides`, operations of all sizes together; and `transposing`, the causes whose
+        operations change an array's layout.
+        """
+        causes: dict[tuple[str, str], int] = {}
+        steps, traced = drawn_steps(self.found), {}
+        for name, trace in self.found.traces.items():
+            seconds: defaultdict[int, float] = defaultdict(float)
+            transposing: set[int] = set()
+            for key, side in sides(trace).items():
+                cause = causes.setdefault((operation_name(key), key.source), len(causes))
+                seconds[cause] += side.seconds
+                transposing |= {cause} if side.transposes else set()
+            traced[str(self.of_cell[name])] = {
                 "parts": parts(trace),
-                **spent[name],
+                "causes": list(seconds),
+                "transposing": sorted(transposing),
+                "ns": [round(1e9 * each, 1) for each in seconds.values()],
                 "viewer": trace_tables.trace_viewer(trace),
                 "drawn": steps.get(name),
                 "why": self.cells[name]["cause"].sentence,
-                "main": self.cells[name]["cause"].main,
             }
-            for name, trace in self.found.traces.items()
-            if name in self.cells
-        }
+        columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
+        left = len(self.found.traces) - len(steps)
+        return {"causes": columns, "traced": traced, "steps_left_out": left}
 
     def _losses(self) -> list[dict[str, Any]]:
         """Return thinned loss curves of blocks; differences are maxima over all steps so far."""
@@ -247,7 +255,7 @@ def _ratios(block: Comparison, arms: Mapping[str, int]) -> dict[str, list[float 
 
 def drawn_steps(found: Tables, most: int = MOST_DRAWN) -> dict[str, str]:
     """Return the compressed steps that the page draws, by cell: those for which `most` has room."""
-    stored = {name: trace["drawn"] for name, trace in found.traces.items() if "drawn" in trace}
+    stored = {name: trace["drawn"] for name, trace in found.traces.items()}
     return _fitting(found, stored, most)
 
 
@@ -268,33 +276,6 @@ def _fitting(found: Tables, stored: Mapping[str, str], most: int) -> dict[str, s
             chosen[name] = stored[name]
             most -= len(stored[name])
     return chosen
-
-
-def _spent(traces: Mapping[str, TraceRow]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return how traced steps spend their time, so that the page need only subtract.
-
-    The first value has `what` and `source` of each cause, as columns. The second has by cell:
-    `causes`, the numbers of the step's causes; `ns`, the nanoseconds of each as in `causes.sides`,
-    operations of all sizes together; `transposing`, the causes whose operations change an array's
-    layout; and `step_ns`, the time of a traced step.
-    """
-    causes: dict[tuple[str, str], int] = {}
-    cells = {}
-    for name, trace in traces.items():
-        seconds: defaultdict[int, float] = defaultdict(float)
-        transposing: set[int] = set()
-        for key, side in sides(trace).items():
-            cause = causes.setdefault((operation_name(key), key.source), len(causes))
-            seconds[cause] += side.seconds
-            transposing |= {cause} if side.transposes else set()
-        cells[name] = {
-            "causes": list(seconds),
-            "transposing": sorted(transposing),
-            "ns": [round(1e9 * each, 1) for each in seconds.values()],
-            "step_ns": round(1e9 * means(trace)["total"]),
-        }
-    columns = {"what": [what for what, _ in causes], "source": [source for _, source in causes]}
-    return columns, cells
 
 
 def _at(values: NDArray[np.float64], places: Sequence[int]) -> list[float | None]:

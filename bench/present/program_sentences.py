@@ -10,6 +10,7 @@ from bench.analyse.same_programs import LineDifference, Relation, relation
 from bench.present.columns import formatted
 from bench.present.sentences import listing
 from bench.records import numbers
+from bench.records.grouping import grouped
 from bench.records.step_programs import Operation, StepProgram, unpacked
 
 MOST_LINES = 12
@@ -40,13 +41,14 @@ _TOLD: dict[Relation, str] = {
 
 def facts(block: Comparison) -> Iterator[str]:
     """Yield a sentence for each program that several arms of a block share."""
-    for cells in same_programs.groups(block):
-        names = listing([cell["implementation"] for cell in cells])
+    programs = grouped((cell["fingerprint"], cell) for cell in block.ranked if cell["fingerprint"])
+    for cells in (cells for cells in programs.values() if len(cells) > 1):
+        names = listing(cell["implementation"] for cell in cells)
         if all(relation(cells[0], other) == "same" for other in cells[1:]):
             yield f"{names} {_TOLD['same']}."
-            continue
-        calls = ", ".join(f"{cell['implementation']} {int(cell['host_calls'])}" for cell in cells)
-        yield f"{names} {_TOLD['dispatch']}. Functions that the host calls in a step: {calls}."
+        else:
+            calls = ", ".join(f"{c['implementation']} {int(c['host_calls'])}" for c in cells)
+            yield f"{names} {_TOLD['dispatch']}. Functions that the host calls in a step: {calls}."
 
 
 def caveat(blocks: Iterable[Comparison]) -> str:

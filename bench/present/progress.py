@@ -45,11 +45,12 @@ class Remaining:
         self._launch, self._began = seconds, time.monotonic()
         self._left = max(self._left - seconds, 0.0)
 
-    def end(self, took: float) -> None:
-        """Record the end of the launch and its duration in seconds."""
-        self._estimated += self._launch
-        self._took += took
+    def end(self) -> float:
+        """Record the end of the launch, and return its duration in seconds."""
+        took = time.monotonic() - self._began
+        self._estimated, self._took = self._estimated + self._launch, self._took + took
         self._launch = 0.0
+        return took
 
     def seconds(self, now: float) -> float:
         """Return the seconds left at a time.monotonic time; 0 if the estimate is exceeded."""
@@ -77,8 +78,8 @@ class Progress:
     """A display of how far the run has come, its activity, its verdicts and the time left.
 
     It is the engine's monitor: see bench.measure.engine.Monitor. `estimate` returns the seconds of
-    a launch, for its block, arms and number; measuring stops once `most_failures` cells have
-    failed, unless that is 0. rich renders it as four lines, none of which is ever wrapped.
+    a launch, for its block, arms and number. rich renders it as four lines, none of which is ever
+    wrapped.
     """
 
     def __init__(
@@ -87,14 +88,12 @@ class Progress:
         launches: int,
         remaining: Remaining,
         estimate: Callable[[Block, Sequence[str], int], float],
-        most_failures: int = 0,
     ) -> None:
         self._console = console
         self._estimate = estimate
-        self._most_failures = most_failures
         self._remaining = remaining
         self._to_do, self._done = launches, 0
-        self._started = self._began = time.monotonic()
+        self._started = time.monotonic()
         self._block, self._launch, self._phase = "starting", "", ""
         self._verdicts: dict[Block, Mapping[str, Claim]] = {}
         self._ended: Counter[str] = Counter()
@@ -116,7 +115,6 @@ class Progress:
 
     def begin(self, block: Block, launch: int, arms: Sequence[str]) -> None:
         """Show that a launch begins."""
-        self._began = time.monotonic()
         self._remaining.begin(self._estimate(block, arms, launch))
         self._block, self._launch, self._phase = block.name, f"launch {launch + 1}", ""
 
@@ -129,9 +127,7 @@ class Progress:
         self, block: Block, launch: int, statuses: Iterable[str], verdicts: Mapping[str, Claim]
     ) -> None:
         """Show that a launch, counted from 0, has ended; verdicts are over all launches so far."""
-        seconds = time.monotonic() - self._began
-        counts = Counter(statuses)
-        self._remaining.end(seconds)
+        seconds, counts = self._remaining.end(), Counter(statuses)
         self._verdicts[block] = verdicts
         self._ended += counts
         self._done += 1
@@ -142,10 +138,6 @@ class Progress:
             line.append(f", {decided} of {len(verdicts)} decided")
         line.append(f"  {clock(seconds)}", style="dim")
         self._console.print(name + line, soft_wrap=not live(self._console))
-
-    def stop(self) -> bool:
-        """Return whether so many cells have failed that no other launch may begin."""
-        return 0 < self._most_failures <= sum(self._ended[status] for status in FAILURES)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the progress, the block, its worker's phase, and the verdicts."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.analyse import cell_table, loss_curves
+from bench.analyse.causes import from_baseline
 from bench.analyse.cell_table import Tables
 from bench.present import (
     markdown,
@@ -14,7 +15,7 @@ from bench.present import (
     print_plots,
     run_environment,
 )
-from bench.present.explanation import baseline_pairs, causes_frame
+from bench.present.explanation import causes_frame
 from bench.present.plots.drawing_process import drawing
 from bench.records import derived_files, files, frames
 from bench.records.rows import BlockRow
@@ -64,7 +65,8 @@ def _frames(run: Run, found: Tables) -> dict[str, pd.DataFrame]:
         frames["trace_operations"] = pd.DataFrame(
             {"cell": row["cell"], **operation} for row in traces for operation in row["ops"]
         )
-        frames["causes"] = causes_frame(baseline_pairs(found))
+        pairs = (from_baseline(block, found.traces) for block in found.comparisons)
+        frames["causes"] = causes_frame(pair for own in pairs for _, pair in own)
     phases = phase_tables.find(found, found.comparisons)
     frames |= {name: pd.DataFrame(rows) for name, rows in phases.items() if rows}
     if trainings := loss_curves.find(found):

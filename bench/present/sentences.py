@@ -115,7 +115,7 @@ class Summary:
         """Return the main cause of a difference, as far as traces show one; else an empty text."""
         cells = {cell["implementation"]: cell for cell in self.comparison.ranked}
         pair = pair_of(cells[slower], cells[faster], self.traces)
-        return reason(slower, faster, *pair).main if pair and pair[1] > 1 else ""
+        return reason(pair).main if pair and pair.timed > 1 else ""
 
     def text(self) -> str:
         """Return everything that is sure."""

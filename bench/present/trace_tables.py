@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from bench.analyse.causes import (
-    Attribution,
-    Cause,
-    Key,
-    baseline_cell,
-    means,
-    pair_of,
-    parts,
-)
+from bench.analyse.causes import Attribution, Cause, Key, from_baseline, parts
 from bench.analyse.comparisons import Comparison
 from bench.present.bounds import TWICE
 from bench.present.charts import PARTS
@@ -57,15 +49,11 @@ class Reason:
     """Seconds by which the main cause takes longer in A."""
 
 
-def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
-    """Put an attribution of A's and B's traces into words.
-
-    `timed_ratio` is the step time of A over that of B with a wait after every step, as in traces,
-    but without a profiler.
-    """
-    share = found.explained
-    agree = (found.untraced > 1) == (timed_ratio > 1) and 0 < share < 2  # noqa: PLR2004 - twice
-    start = f"With a wait after every step, {a} takes {time_ratio(timed_ratio, b)}"
+def reason(found: Attribution) -> Reason:
+    """Put an attribution of A's and B's traces into words."""
+    (a, b), share = found.names, found.explained
+    agree = (found.untraced > 1) == (found.timed > 1) and 0 < share < 2  # noqa: PLR2004 - twice
+    start = f"With a wait after every step, {a} takes {time_ratio(found.timed, b)}"
     # A theme is what operations do, and which side transposes.
     busy = (cause for cause in found.causes if cause.key.category != "idle")
     alike = grouped(((operation_name(c.key), c.key.phase, only_one_transposes(c)), c) for c in busy)
@@ -75,7 +63,8 @@ def reason(a: str, b: str, found: Attribution, timed_ratio: float) -> Reason:
     against = [theme for theme, part in parts if part <= -2 * _WORTH_NAMING][:1]
     before = time_ratio(found.untraced)
     if not along:
-        text = f"it took {before} just before tracing, {time_ratio(1 + found.gap)} traced"
+        traced = time_ratio(found.traced_a / found.traced_b)
+        text = f"it took {before} just before tracing, {traced} traced"
         return Reason(f"{start}, but the traces do not show why ({text}).")
     count = "cause" if len(along) == 1 else "causes"
     text = f"{start}. The main {count}: {'; '.join(_phrase(a, b, theme) for theme in along)}."
@@ -140,10 +129,6 @@ def _places(sources: list[str]) -> str:
     return f" at {' and '.join([first, *(other.removeprefix(file) for other in others)])}"
 
 
-TENSORBOARD = "http://localhost:6006"
-"""Default address at which `nox -s tensorboard` serves traces."""
-
-
 def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
     """Return the breakdown of the steps of a block's cells, with reasons for differences below."""
     traced = {c["implementation"]: traces[c["cell"]] for c in block.ranked if c["cell"] in traces}
@@ -158,8 +143,7 @@ def breakdown(block: Comparison, traces: Mapping[str, TraceRow]) -> Table:
         Column("overlap", "Overlap", "collective beside compute", "s", detail=_share("overlap")),
     ]  # fmt: skip
     rows = [
-        {"implementation": name}
-        | {part: seconds or None for part, seconds in (means(trace) | parts(trace)).items()}
+        {"implementation": name} | {part: seconds or None for part, seconds in parts(trace).items()}
         for name, trace in traced.items()
     ]
     meaning = (
@@ -178,26 +162,25 @@ def _share(part: str) -> Any:
 def reasons(block: Comparison, traces: Mapping[str, TraceRow]) -> dict[str, Reason]:
     """Return why implementations are faster or slower than their baseline, as far as traced."""
     return {
-        cell["implementation"]: _reason(cell, block.baseline, *pair)
-        for cell in block.ranked
+        cell["implementation"]: _reason(cell["verdict"], found)
+        for cell, found in from_baseline(block, traces)
         if cell["verdict"] in {"faster", "slower"}
-        and (pair := pair_of(cell, baseline_cell(block), traces)) is not None
     }
 
 
-def _reason(cell: Mapping[str, Any], baseline: str, found: Attribution, timed: float) -> Reason:
+def _reason(verdict: str, found: Attribution) -> Reason:
     """Explain a difference that also appears when waiting after every step, as in traces."""
-    name = cell["implementation"]
-    if (timed > 1) == (cell["verdict"] == "slower"):
-        return reason(name, baseline, found, timed)
+    if (found.timed > 1) == (verdict == "slower"):
+        return reason(found)
+    name, baseline = found.names
     return Reason(
-        f"{name} is {cell['verdict']} than {baseline}, but not with a wait after every step, as in "
-        f"traces ({formatted(timed - 1, '+percent')} there): the difference arises where steps "
+        f"{name} is {verdict} than {baseline}, but not with a wait after every step, as in traces "
+        f"({formatted(found.timed - 1, '+percent')} there): the difference arises where steps "
         "follow without a pause."
     )
 
 
 def trace_viewer(trace: TraceRow) -> str:
-    """Return the address of a cell's trace in TensorBoard."""
-    run = quote(trace["profile"], safe="")
-    return f"{TENSORBOARD}/?run={run}&tag=trace_viewer@&host={quote(trace['host'])}#profile"
+    """Return the address of a cell's trace where `nox -s tensorboard` serves it by default."""
+    run, host = quote(trace["profile"], safe=""), quote(trace["host"])
+    return f"http://localhost:6006/?run={run}&tag=trace_viewer@&host={host}#profile"

@@ -352,7 +352,7 @@ class SupportAnswer(TypedDict):
     """Workloads that fail to make a problem; implementations with neither None nor a reason."""
 
 
-class Catalogue(Devices):
+class Catalogue(Devices, FilePaths):
     """The devices, versions, implementations and workloads that are available."""
 
     usable_cores: int
@@ -362,10 +362,6 @@ class Catalogue(Devices):
     """Versions of those of PACKAGES that are installed."""
     implementations: list[ImplementationEntry]
     workloads: list[WorkloadEntry]
-    implementation_paths: NotRequired[list[str]]
-    """Absolute paths of implementation files outside implementations/; none if absent."""
-    workload_paths: NotRequired[list[str]]
-    """Absolute paths of workload files outside bench/contract/workloads/; none if absent."""
 
 
 def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
@@ -373,6 +369,6 @@ def cell_request(cell: Cell, catalogue: Catalogue) -> CellRequest:
     return CellRequest(
         **cell.block.fields,
         implementation=cell.implementation,
-        implementation_paths=catalogue.get("implementation_paths", []),
-        workload_paths=catalogue.get("workload_paths", []),
+        implementation_paths=catalogue["implementation_paths"],
+        workload_paths=catalogue["workload_paths"],
     )

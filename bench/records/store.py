@@ -99,15 +99,6 @@ class Run:
             yield from map(json.loads, launch.samples.splitlines())
 
     @property
-    def turns(self) -> dict[str, int]:
-        """The number of samples of each attempt, without parsing them; before `samples` is read."""
-        return {
-            row["attempt"]: launch.samples.count(f'"attempt": "{row["attempt"]}"'.encode())
-            for launch in self.launches
-            for row in launch.head["blocks"]
-        }
-
-    @property
     def traces(self) -> list[TraceRow]:
         """The last trace of each cell."""
         rows = (row for launch in self.launches for row in launch.beside["traces"])
@@ -134,11 +125,9 @@ def create(reports: Path, manifest: Manifest) -> Path:
     """Create a run's folder in `reports`, write its manifest, and return the folder.
 
     An empty `manifest["run"]` is replaced by an unused name such as `2026-11-21_1410_quick`.
-    StoreError if the name is taken, or is not a plain folder name.
+    StoreError if the name is taken.
     """
     name = manifest["run"]
-    if name and not NAME.fullmatch(name):
-        raise StoreError(f"run name {name!r}: use letters, digits, '.', '_' and '-' only")
     started = datetime.fromisoformat(manifest["started_at"])
     default = f"{started:%Y-%m-%d_%H%M}_{manifest['preset']}"
     for number in itertools.count(1):

@@ -1,8 +1,7 @@
-"""Temporary folders of a run, which do not outlive it even if it is killed.
+"""Temporary folders of a run; those of killed runs are removed when the next one starts.
 
 A folder's name identifies its owner: the host and its PID namespace, the process and its start
-time. Folders whose owners are gone are removed when the next one is made, and by the guard of the
-workers that used them.
+time. Folders whose owners are gone are removed when the next one is made.
 """
 
 import contextlib
@@ -19,9 +18,6 @@ from bench.records.host import host_id
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it have names of their own
 
-FOLDERS: set[str] = set()
-"""Folders of this process, which its guards remove if it is killed."""
-
 SAME_S = 2
 """Seconds by which two readings of a process's start time may differ."""
 
@@ -35,11 +31,7 @@ def temporary_folder(*, shared: bool = False) -> Iterator[Path]:
     prefix = f"lockstep-{_place()}-{os.getpid()}-{began}-"
     place = SHARED_MEMORY if shared and os.access(SHARED_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=prefix, dir=place) as name:
-        FOLDERS.add(name)
-        try:
-            yield Path(name)
-        finally:
-            FOLDERS.discard(name)
+        yield Path(name)
 
 
 def remove_left() -> None:

@@ -1,12 +1,16 @@
 """The rows that a traced run stores: the parts of its steps and its operations."""
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, TypedDict
 
 from bench.records.rows import BlockFields
 
 Category = Literal["matmul", "elementwise", "layout", "collective", "control", "unknown"]
 """Kind of an operation: `layout` only rearranges data, `control` runs other operations, and
 `unknown` belongs to a program that was not found, unless the name tells its kind."""
+
+
+PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
+"""What a device's step is divided into: the keys of StepParts, without `_ns`."""
 
 
 class StepParts(TypedDict):
@@ -110,5 +114,5 @@ class TraceRow(BlockFields):
     untraced_ns: list[int]
     """Times of as many steps without a profiler, also with a wait after each, run just before the
     traced ones of every pass."""
-    drawn: NotRequired[str]
+    drawn: str
     """A DrawnStep of median duration, in the form of bench.records.step_programs.compressed."""

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.analyse import cell_table
-from bench.analyse.causes import Key, attribute, means
-from bench.commands.explain import _unknown, explain_cells, newest_run, whole_name
+from bench.analyse.causes import Key, attribute, parts
+from bench.commands.explain import _unknown, attributed, newest_run, whole_name
 from bench.plan.option_values import BadInput
 from bench.present.columns import formatted
 from bench.present.explanation import causes_frame, show
@@ -48,7 +48,11 @@ def plain(text: str) -> str:
 
 
 def trace(
-    *ops: OpTime, dispatch: float = 1.0, idle: float = 1.0, untraced: float | None = None
+    *ops: OpTime,
+    name: str = "",
+    dispatch: float = 1.0,
+    idle: float = 1.0,
+    untraced: float | None = None,
 ) -> TraceRow:
     """Of one step on one device, which took `untraced` milliseconds without a profiler."""
     compute = sum(op["compute_ns"] for op in ops if op["category"] != "control")
@@ -62,7 +66,7 @@ def trace(
                 "overlap_ns": 0,
             }
         ],
-        "counted": [0], "ops": list(ops),
+        "counted": [0], "ops": list(ops), "cell": f"{PLACE}/{name}",
         "untraced_ns": [total if untraced is None else 1e6 * untraced],
     }  # fmt: skip
     return cast("TraceRow", found)
@@ -80,7 +84,7 @@ def test_causes_add_up_to_the_difference() -> None:
         operation("dot.2", 1, category="matmul"),
         operation("more", 1, source="b.py:2"),
     )
-    found = attribute(a, b)
+    found = attribute(a, b, 1.0)
     assert found.traced_a == pytest.approx(0.013)
     assert found.traced_b == pytest.approx(0.007)
     assert sum(one.difference for one in found.causes) == pytest.approx(0.006)
@@ -92,7 +96,8 @@ def test_causes_add_up_to_the_difference() -> None:
         }
     )  # fmt: skip
     assert found.causes[0].key == Key("collective", sizes=("all-reduce",))
-    assert found.causes[-1].key.category == "idle"
+    sizes = [abs(one.difference) for one in found.causes]
+    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_operations_are_matched_whatever_their_names_and_layouts() -> None:
@@ -104,7 +109,7 @@ def test_operations_are_matched_whatever_their_names_and_layouts() -> None:
     )
     matched = {
         (one.key.phase, one.key.sizes): (one.a.ops, one.b.ops)
-        for one in attribute(a, b).causes
+        for one in attribute(a, b, 1.0).causes
         if one.key.category == "elementwise"
     }
     assert matched == {
@@ -117,8 +122,9 @@ def test_operations_are_matched_whatever_their_names_and_layouts() -> None:
 def test_the_share_explained() -> None:
     def explained(untraced: float) -> float:
         """Where A is traced to take twice as long as B, whose step is 10 ms."""
-        found = attribute(trace(operation("x", 18), untraced=untraced), trace(operation("x", 8)))
-        assert found.gap == pytest.approx(1)
+        traces = trace(operation("x", 18), untraced=untraced), trace(operation("x", 8))
+        found = attribute(*traces, 1.0)
+        assert found.traced_a == pytest.approx(2 * found.traced_b)
         return found.explained
 
     assert explained(20) == pytest.approx(1)
@@ -129,10 +135,10 @@ def test_the_share_explained() -> None:
 
 
 def test_idle_time_explains_nothing() -> None:
-    found = attribute(trace(idle=11), trace(idle=1))
-    assert found.gap == pytest.approx(5)
+    found = attribute(trace(idle=11), trace(idle=1), 6.0)
+    assert found.traced_a == pytest.approx(6 * found.traced_b)
     assert found.explained == 0
-    said = reason("a", "b", found, 6.0)
+    said = reason(found)
     assert said.main == ""
     assert plain(said.sentence).endswith(
         ", but the traces do not show why (it took 6.00 times as long just before tracing, "
@@ -142,10 +148,11 @@ def test_idle_time_explains_nothing() -> None:
 
 def test_a_reason_names_causes_on_both_sides() -> None:
     a = trace(
-        operation("x", 9, transposes=True), operation("y", 3, source="a.py:2", transposes=True)
-    )
-    b = trace(operation("x", 1), operation("y", 1, source="a.py:2"), dispatch=3)
-    found = reason("jit_spmd", "pmap", attribute(a, b), 14 / 6)
+        operation("x", 9, transposes=True), operation("y", 3, source="a.py:2", transposes=True),
+        name="jit_spmd",
+    )  # fmt: skip
+    b = trace(operation("x", 1), operation("y", 1, source="a.py:2"), dispatch=3, name="pmap")
+    found = reason(attribute(a, b, 14 / 6))
     assert plain(found.sentence) == (
         "With a wait after every step, jit_spmd takes 2.33 times as long as pmap. The main cause: "
         "elementwise operations in the update, which transpose in jit_spmd but not in pmap "
@@ -156,7 +163,7 @@ def test_a_reason_names_causes_on_both_sides() -> None:
     assert (found.main, found.seconds) == (
         "elementwise operations in the update that transpose", pytest.approx(0.01)
     )  # fmt: skip
-    opposite = reason("pmap", "jit_spmd", attribute(b, a), 6 / 14)
+    opposite = reason(attribute(b, a, 6 / 14))
     assert "57.1 % less time than jit_spmd" in plain(opposite.sentence)
     assert "which transpose in jit_spmd but not in pmap (-10.0 ms" in plain(opposite.sentence)
 
@@ -165,24 +172,24 @@ def test_a_reason_keeps_to_the_direction_that_was_timed() -> None:
     """What A idles less than B must not turn its named causes around."""
     a = trace(operation("x", 20), operation("dot", 4, category="matmul"), idle=0, untraced=36)
     b = trace(operation("x", 10), operation("dot", 5, category="matmul"), idle=10)
-    found = attribute(a, b)
-    assert found.gap == pytest.approx(-1 / 26)
-    said = reason("slow", "base", found, 1.4)
+    found = attribute(a, b, 1.4)
+    assert found.traced_a == pytest.approx(25 / 26 * found.traced_b)
+    said = reason(found)
     assert (said.main, said.seconds) == (
         "elementwise operations in the update",
         pytest.approx(0.01),
     )
     equal = attribute(
-        trace(operation("x", 5), idle=0, untraced=10), trace(operation("x", 1), idle=4)
+        trace(operation("x", 5), idle=0, untraced=10), trace(operation("x", 1), idle=4), 1.5
     )
-    assert equal.gap == 0
-    assert reason("slow", "base", equal, 1.5).main == "elementwise operations in the update"
+    assert equal.traced_a == equal.traced_b
+    assert reason(equal).main == "elementwise operations in the update"
 
 
 def test_traces_of_another_direction_explain_nothing() -> None:
-    found = attribute(trace(operation("x", 18)), trace(operation("x", 8)))
-    assert reason("a", "b", found, 2.0).main
-    assert not reason("a", "b", found, 0.9).main
+    traces = trace(operation("x", 18)), trace(operation("x", 8))
+    assert reason(attribute(*traces, 2.0)).main
+    assert not reason(attribute(*traces, 0.9)).main
 
 
 def test_the_parts_of_a_step() -> None:
@@ -190,13 +197,13 @@ def test_the_parts_of_a_step() -> None:
     cells = synthetic.attempt(PLAN, block, 0, "all", ["jit_spmd"])[1]
     (row,) = synthetic.traces(PLAN, block, cells)
     seconds = synthetic.base_seconds(PLAN, block)
-    assert means(row)["dispatch"] == pytest.approx(0.1 * seconds)
+    assert parts(row)["dispatch"] == pytest.approx(0.1 * seconds)
 
 
 def explain(a: str, b: str, run: str = ""):
     """As the command does."""
     found = store.load(Path("reports", run)) if run else newest_run(a, b)
-    return explain_cells(a, b, found, cell_table.build(found))
+    return attributed(a, b, found.directory, cell_table.build(found))
 
 
 @pytest.fixture
@@ -208,10 +215,11 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     synthetic.write(reports, PLAN)
     found = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
-    assert found.timed_ratio == pytest.approx(1.5, abs=0.05)
-    assert found.attribution.explained > 0.9
-    assert found.sentence.startswith("With a wait after every step, slow takes ")
-    assert "which transpose in slow but not in jit_spmd" in found.sentence
+    assert found.timed == pytest.approx(1.5, abs=0.05)
+    assert found.explained > 0.9
+    sentence = reason(found).sentence
+    assert sentence.startswith("With a wait after every step, slow takes ")
+    assert "which transpose in slow but not in jit_spmd" in sentence
     frame = causes_frame([found])
     assert frame["difference_s"].sum() == pytest.approx(0.5 * synthetic.base_seconds(
         PLAN, next(PLAN.blocks())), rel=1e-3)  # fmt: skip
@@ -220,7 +228,7 @@ def test_two_cells_of_a_stored_run_are_explained(reports: Path) -> None:
     assert update["source"] == "optax/_src/transform.py:283"
 
     console = Console(file=io.StringIO(), width=80)
-    show(console, found)
+    show(console, found, "")
     shown = cast("io.StringIO", console.file).getvalue()
     assert max(map(len, shown.splitlines())) <= 80
     assert "transposes in A" in shown
@@ -251,13 +259,13 @@ def test_a_cell_is_named_by_an_end_that_no_other_has(reports: Path) -> None:
 def test_a_screen_of_causes_is_shown_unless_all_are_asked_for(reports: Path) -> None:
     synthetic.write(reports, PLAN)
     found = explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
-    causes = found.attribution.causes
-    many = [replace(causes[0], key=causes[0].key._replace(source=f"line {n}")) for n in range(30)]
-    found = replace(found, attribution=replace(found.attribution, causes=many))
+    cause = found.causes[0]
+    many = [replace(cause, key=cause.key._replace(source=f"line {n}")) for n in range(30)]
+    found = replace(found, causes=many)
     lines = {}
     for every in (False, True):
         console = Console(file=io.StringIO(), width=200)
-        show(console, found, every=every)
+        show(console, found, "", every=every)
         lines[every] = cast("io.StringIO", console.file).getvalue().splitlines()
     assert "20 others" in "\n".join(lines[False])
     assert len(lines[False]) < 24 < len(lines[True])
@@ -267,9 +275,24 @@ def test_the_newest_run_with_both_cells_is_taken(reports: Path) -> None:
     for number, plan in enumerate([PLAN, replace(PLAN, ratios={"jit_spmd": 1.0})]):
         folder = synthetic.write(reports, plan, f"run{number}")
         os.utime(folder / "launches", (1e9 + number, 1e9 + number))
-    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd").run == "run0"
+    assert newest_run(f"{PLACE}/slow", f"{PLACE}/jit_spmd").directory.name == "run0"
     (reports / "broken/launches").mkdir(parents=True)
-    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd").run == "run0"
+    assert newest_run(f"{PLACE}/slow", f"{PLACE}/jit_spmd").directory.name == "run0"
+
+
+def test_a_run_in_which_a_name_is_not_unique_is_passed_over(reports: Path) -> None:
+    """Even if only one of the cells that it means has a trace."""
+    for number, devices in enumerate([(2,), (2, 4)]):
+        folder = synthetic.write(reports, replace(PLAN, devices=devices), f"run{number}")
+        os.utime(folder / "launches", (1e9 + number, 1e9 + number))
+    launches = synthetic.launches_of(folder)
+    for file in synthetic.launch_files(folder):
+        file.unlink()
+    for launch in launches:
+        launch["traces"] = [row for row in launch["traces"] if row["devices"] == 2]
+        store.add_launch(folder, **launch)
+    assert newest_run(f"{PLACE}/slow", f"{PLACE}/jit_spmd").directory.name == "run1"
+    assert newest_run("slow", "jit_spmd").directory.name == "run0"
 
 
 def test_a_published_run_is_explained_only_if_it_is_named(
@@ -279,15 +302,15 @@ def test_a_published_run_is_explained_only_if_it_is_named(
     monkeypatch.setattr("bench.commands.explain.tracked_folders", lambda _: {"synthetic"})
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
         explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
-    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd", "synthetic").run == "synthetic"
+    assert explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd", "synthetic").a == f"{PLACE}/slow"
 
 
 def test_cells_that_cannot_be_explained(reports: Path) -> None:
     with pytest.raises(BadInput, match="no run in reports/ has traces; record some"):
         explain(f"{PLACE}/slow", f"{PLACE}/jit_spmd")
     synthetic.write(reports, PLAN)
-    with pytest.raises(BadInput, match="name two different cells"):
-        explain(f"{PLACE}/slow", f"{PLACE}/slow")
+    same = CliRunner().invoke(app, ["explain", "slow", f"{PLACE}/slow"])
+    assert (same.exit_code, same.stderr.strip()) == (4, "error: name two different cells")
     with pytest.raises(BadInput, match="has a trace of mlp-base/nowhere; there are mlp-base"):
         explain("mlp-base/nowhere", f"{PLACE}/slow")
     with pytest.raises(BadInput) as caught:

@@ -18,6 +18,7 @@ from fronts import SMALL, Done, Front
 from bench.analyse.verdicts import ALPHA
 from bench.commands.run import run_pytest
 from bench.commands.shared_options import plain_console
+from bench.measure.processes.group import free_port
 from bench.measure.run_folder import keep_own_files, own_files, resumed_options
 from bench.plan.options import Options
 from bench.plan.selection import keyword
@@ -670,6 +671,22 @@ def test_a_target_goes_on_until_intervals_are_narrow(front: Front) -> None:
     assert "3 cells: 3 ok" in done.out
 
 
+def test_other_ranks_end_when_rank_0_refuses_the_command(front: Front) -> None:
+    words = ("run", *SMALL, "-k", "(", "--distributed", "env")
+    port = str(free_port("127.0.0.1"))
+    front.environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    front.environment["RANK"] = "1"
+    other = front.start(*words)
+    front.environment["RANK"] = "0"
+    refused = front(*words)
+    try:
+        assert (refused.code, "'(' is not an expression" in refused.err) == (4, True)
+        assert other.communicate(timeout=30) == ("", "")
+        assert other.returncode == 0
+    finally:
+        other.kill()
+
+
 def test_dry_run_measures_nothing(front: Front) -> None:
     done = front("run", *SMALL, "--dry-run", "-k", "data=2", "--train-steps", "50")
     assert done.code == 0
@@ -779,7 +796,7 @@ def test_a_folder_that_cannot_be_written_is_found_while_planning(front: Front) -
     (front.folder / "reports").write_text("a file where the folder should be")
     done = front("run", *SMALL)
     assert done.code == 4
-    assert done.err.strip().endswith("reports is a file")
+    assert done.err.strip().endswith("reports: it is a file")
     assert len(done.err.splitlines()) == 1
     assert not front.jobs
 

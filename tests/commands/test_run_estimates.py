@@ -45,7 +45,7 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
     estimates = run_estimates.RunEstimates(engine)
     console = Console(file=io.StringIO(), width=100)
     every = ["a", "b", "b@base", "b@fast-math", "c"]
-    run_estimates.print_plan(console, plan, {some: every, none: every}, estimates)
+    run_estimates.print_plan(console, {some: every, none: every}, estimates)
     lines = console.file.getvalue().splitlines()
     # Two implementations and the twin, 2.2 s each for proof and compilation, the worker's start and
     # the rounds; in all, also the time before and after the launches.
@@ -72,11 +72,12 @@ def test_unsupported_cells_are_counted_and_take_no_time(monkeypatch, tmp_path):
 def test_a_dry_run_tells_the_time_that_is_left_and_whether_it_may_take_longer(goal, left_s, shown):
     block = Block("mlp", "base", MeshShape.parse("data=2"), 8, StepOptions.parse("fp32"))
     plan = plan_of(block, **goal)
+    engine = SimpleNamespace(plan=plan, schedule=SimpleNamespace(budget_left_s=left_s))
     estimates = SimpleNamespace(
-        missing=lambda _: {block: [10.0]}, running=lambda _, arms: arms, budget_left_s=left_s
+        engine=engine, missing=lambda _: {block: [10.0]}, running=lambda _, arms: arms
     )
     console = Console(file=io.StringIO(), width=200)
-    run_estimates.print_plan(console, plan, {block: ["a"]}, estimates)
+    run_estimates.print_plan(console, {block: ["a"]}, estimates)
     launches, time = shown.split("#")
     assert console.file.getvalue().endswith(f"cells: 1, {launches}baseline a:{time}\n")
 

@@ -38,6 +38,8 @@ def catalogue(
         "device_memory_bytes": None,
         "usable_cores": cores,
         "optional": {},
+        "implementation_paths": request["implementation_paths"],
+        "workload_paths": request["workload_paths"],
         "versions": {"python": "3", "jax": "0"},
         "implementations": [
             *(implementation(name) for name in ("jit_spmd", "pmap", "python_loop")),

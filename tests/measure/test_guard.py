@@ -123,7 +123,7 @@ def test_a_front_that_is_killed_leaves_nothing(number: signal.Signals) -> None:
 @needs_proc
 def test_a_front_may_die_before_it_has_read_what_the_guard_wrote() -> None:
     near, far = socket.socketpair()
-    words = [sys.executable, "-IS", guard_module.__file__, str(far.fileno()), "mark", "--"]
+    words = [sys.executable, "-IS", guard_module.__file__, str(far.fileno())]
     with (
         subprocess.Popen(
             [*words, *worker("300")], stdout=subprocess.PIPE, text=True, pass_fds=[far.fileno()]
@@ -140,12 +140,12 @@ def test_a_front_may_die_before_it_has_read_what_the_guard_wrote() -> None:
 @needs_proc
 def test_a_front_ends_a_worker_whose_guard_is_killed() -> None:
     with Guard(worker("300"), stdout=subprocess.PIPE, text=True) as guard:
-        apart, *daemons = family(guard.process.stdout)
+        started = family(guard.process.stdout)
         guard.process.kill()
         assert guard.code() == -signal.SIGKILL
-        assert soon(lambda: not lives(guard.pid) and not lives(apart))
-    for daemon in daemons:  # without guard and mark, nothing tells whose they are
-        os.kill(daemon, signal.SIGKILL)
+        assert soon(lambda: not lives(guard.pid))
+    for process in started:  # without the guard, nothing tells whose sessions they are
+        os.kill(process, signal.SIGKILL)
     guard.process.stdout.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.measure.run_folder import folder_faults
+from bench.plan.options import Options
 
 
 @pytest.mark.parametrize("closed", ["r", "r/launches"])
@@ -16,11 +17,24 @@ def test_a_run_that_became_read_only_is_refused(
 ) -> None:
     run = tmp_path / "r"
     (run / "launches").mkdir(parents=True)
-    assert folder_faults(str(run)) == []
+    options = Options(resume=str(run))
+    assert folder_faults(options, measures=True) == []
     # Root may write anywhere, whatever the mode.
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path / closed)
-    assert folder_faults(str(run)) == [f"--resume: {tmp_path / closed} is read-only here"]
+    (fault,) = folder_faults(options, measures=True)
+    assert fault == f"nothing can be stored in {tmp_path / closed}: it is read-only here"
+    assert folder_faults(options, measures=False) == []
 
 
 def test_a_run_without_launches_can_be_resumed(tmp_path: Path) -> None:
-    assert folder_faults(str(tmp_path)) == []
+    assert folder_faults(Options(resume=str(tmp_path)), measures=True) == []
+
+
+def test_reports_that_are_a_file_are_refused_beside_a_wrong_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reports").touch()
+    name, place = folder_faults(Options(run="a/b"), measures=True)
+    assert name.startswith("--run: 'a/b' is not a folder's name")
+    assert place == f"nothing can be stored in {tmp_path / 'reports'}: it is a file"

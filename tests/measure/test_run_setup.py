@@ -23,7 +23,7 @@ def test_a_gate_knows_what_its_files_refuse_only_for_its_estimate(monkeypatch, m
         "find_bases": lambda *_: bases,
         "resolved_margin": lambda *_: (0.02, ""),
         "replace": lambda given, **_: given,
-        "folder_faults": lambda _: [],
+        "folder_faults": lambda *_, **__: [],
         "earlier_spread": lambda *_: None,
         "find_unsupported": lambda *_: reasons,
         "Engine": lambda *given, **_: given,

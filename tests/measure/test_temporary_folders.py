@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,9 @@ from bench.records.temporary_folders import remove_left, temporary_folder
 
 FRONT = """
 import sys, time
-from bench.measure.processes.guard import Guard
-from bench.records.temporary_folders import FOLDERS, temporary_folder
+from bench.records.temporary_folders import temporary_folder
 with temporary_folder() as folder:
     (folder / "program").write_text("machine code")
-    guard = Guard([sys.executable, "-c", "input()"], folders=FOLDERS) if GUARDED else None
     print(folder, flush=True)
     time.sleep(300)
 """
@@ -34,8 +31,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def killed_front(folder, *, guarded):
-    command = [sys.executable, "-c", f"GUARDED = {guarded}\n{FRONT}"]
+def killed_front(folder):
+    command = [sys.executable, "-c", FRONT]
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
@@ -48,7 +45,7 @@ def killed_front(folder, *, guarded):
 
 
 def test_the_next_start_removes_what_a_killed_front_left(folder):
-    made = killed_front(folder, guarded=False)
+    made = killed_front(folder)
     others = [folder / "lockstep-version", folder / "lockstep-0-1-2-x", folder / "other"]
     for other in others:
         other.mkdir()
@@ -60,14 +57,6 @@ def test_the_next_start_removes_what_a_killed_front_left(folder):
         remove_left()
         assert own.exists()
     assert sorted(folder.iterdir()) == sorted(others)
-
-
-def test_the_guard_of_a_killed_front_removes_its_folder(folder):
-    made = killed_front(folder, guarded=True)
-    end = time.monotonic() + 60
-    while made.exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not made.exists()
 
 
 def test_a_killed_gate_leaves_neither_its_checkout_nor_a_record(folder, tmp_path_factory):

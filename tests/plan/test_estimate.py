@@ -40,9 +40,8 @@ def stored(*, memory_bytes=synthetic.MEMORY_BYTES, launch=0, turns=32, foreign=F
         cells[0]["foreign"] = {}
     host = {"memory_bytes": memory_bytes, "usable_cores": 4, "cpu": synthetic.PROCESSOR}
     manifest = {**catalogue(cores=4), "host": host}
-    return SimpleNamespace(
-        block_rows=[block], cell_rows=cells, manifest=manifest, turns={"a": turns}
-    )
+    launch = SimpleNamespace(head={"blocks": [block], "cells": cells}, samples=b"{}\n" * turns)
+    return SimpleNamespace(launches=[launch], manifest=manifest)
 
 
 @pytest.fixture

@@ -304,7 +304,7 @@ def test_all_faults_are_reported_at_once() -> None:
     for part in (
         "--preset: unknown 'quik'; did you mean quick?",
         "--workloads: unknown 'mpl'; did you mean mlp",
-        "--workloads: gpt2 has no size 'nan'; did you mean nano",
+        "--workloads: unknown 'gpt2-nan'; did you mean gpt2-nano",
         "--implementations: unknown 'jit_smd'; did you mean jit_spmd?",
         "--implementations: unknown 'foriegn'; did you mean foreign?",
         "unknown axis 'dta'",

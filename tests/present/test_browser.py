@@ -1069,7 +1069,7 @@ def test_any_two_cells_are_compared(open_page, found: Tables) -> None:
     assert all(numbers.si(cells["step_s"][name], "s") in step for name in (a, b))
     page.locator("#compare figure summary").click()
     shown = page.locator("#compare figure tbody tr").all_inner_texts()
-    explained = attribute(found.traces[a], found.traces[b])
+    explained = attribute(found.traces[a], found.traces[b], 1.0)
     causes = [cause for cause in explained.causes if cause.key.category == "elementwise"]
     assert len(causes) == 1
     assert formatted(-causes[0].difference, "+s") in shown[0]

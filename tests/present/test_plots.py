@@ -189,10 +189,10 @@ def test_breakdown_stacks_the_parts_of_traces(found: Tables) -> None:
     totals = shown.groupby(["place", "name"])["seconds"].sum()
     for block in found.comparisons:
         for cell in block.ranked:
-            parts = causes.parts(found.traces[cell["cell"]])
-            assert totals[(block.place, cell["implementation"])] == pytest.approx(
-                sum(parts.values())
-            )
+            spent = causes.parts(found.traces[cell["cell"]])
+            total = totals[(block.place, cell["implementation"])]
+            assert total == pytest.approx(spent["total"])
+            assert total == pytest.approx(sum(spent[part] for part in charts.PARTS))
     assert set(shown["what"]) == {title for title, *_ in charts.PARTS.values()}
 
 

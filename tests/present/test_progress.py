@@ -105,14 +105,14 @@ def test_time_left_follows_what_launches_took(clock):
     remaining.begin(100.0)
     clock[0] += 50.0
     assert remaining.seconds(clock[0]) == 350.0
-    remaining.end(50.0)
+    assert remaining.end() == 50.0
     assert remaining.seconds(clock[0]) == 150.0, "half as long as estimated, so the rest as well"
     remaining.begin(100.0)
     clock[0] += 20.0
     assert remaining.seconds(clock[0]) == 130.0
     clock[0] += 80.0
     assert remaining.seconds(clock[0]) == 100.0, "what is late now says nothing of what follows yet"
-    remaining.end(100.0)
+    remaining.end()
     assert remaining.seconds(clock[0]) == 150.0
     remaining.begin(200.0)
     clock[0] += 1000.0

@@ -6,7 +6,6 @@ import importlib
 import json
 import shutil
 import zlib
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -51,8 +50,6 @@ def test_default_names_are_unique_and_asked_names_exact(tmp_path: Path) -> None:
     assert store.load(tmp_path / names[1]).manifest["run"] == names[1]
     with pytest.raises(store.StoreError, match="exists"):
         store.create(tmp_path, synthetic.manifest(PLAN, run=first))
-    with pytest.raises(store.StoreError, match="letters, digits"):
-        store.create(tmp_path, synthetic.manifest(PLAN, run="../elsewhere"))
 
 
 def test_a_launch_that_was_half_written_is_no_launch(tmp_path: Path) -> None:
@@ -82,7 +79,6 @@ def test_attempts_of_a_launch_count_together(tmp_path: Path) -> None:
     plan = replace(PLAN, devices=(1,), alone=frozenset({"nnx_jit"}))
     run = store.load(synthetic.write(tmp_path, plan))
     assert len(run.block_rows) == 2
-    assert run.turns == Counter(row["attempt"] for row in run.sample_rows())
     assert len(synthetic.launch_files(run.directory)) == 1
 
 

@@ -23,7 +23,7 @@ EVENTS = (
 def kept(events=EVENTS, began=0, step=STEP, number=3):
     listed = [Event(device, "jit_step", name, 0, start, end) for name, device, start, end in events]
     listed.sort(key=lambda event: event.start)
-    runs = identify_runs(listed, PROGRAM, {0: 0, 1: 1})
+    runs = identify_runs(listed, PROGRAM, {0: 0, 1: 1}, began)
     own = [
         device_step(step, [run for run in runs if run.event.device == device]) for device in (0, 1)
     ]
@@ -106,8 +106,9 @@ def test_processes_are_drawn_on_one_clock_if_they_share_one(monkeypatch, hosts, 
         moved = [(2, at + 405, *rest) for place, at, *rest in listed if place == 1]
         return [(hosts[0], *own[1:]), (hosts[1], began - 400, start + 405, count, moved)]
 
+    step = kept(began=10**18)
     monkeypatch.setattr(drawing.process_exchange, "gather", gathered)
-    drawn = drawing.drawn_step(*kept(began=10**18), [0, 1])
+    drawn = drawing.drawn_step(*step, [0, 1])
     assert drawn["one_clock"] is one_clock
     late = 5 if one_clock else 0
     assert [row for row in rows(drawn) if row[0] == 2] == [

@@ -23,7 +23,7 @@ from bench.worker.read.collectives import collectives
 from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs, new_programs
 from bench.worker.time.clock import Arm
-from bench.worker.trace import xspace
+from bench.worker.trace import step_parts, xspace
 from bench.worker.trace.operations import (
     Operation,
     Operations,
@@ -31,7 +31,7 @@ from bench.worker.trace.operations import (
     phase_of,
     unknown,
 )
-from bench.worker.trace.profiler import read_steps, record, summarize
+from bench.worker.trace.profiler import mean_times, parts_of, read_steps, record
 from bench.worker.trace.step_parts import device_step, identify_runs, middle_half
 from bench.worker.trace.xspace import Event
 
@@ -68,7 +68,7 @@ def divide(*events, step=(0, 100), device=0):
         for name, start, end, *rest in events
     ]  # fmt: skip
     listed.sort(key=lambda event: event.start)
-    ours = identify_runs(listed, PROGRAM, {0: 0, 1: 1})
+    ours = identify_runs(listed, PROGRAM, {0: 0, 1: 1}, 0)
     found = device_step(step, [one for one in ours if one.event.device == device])
     share = found.share
     parts = (share[part] for part in ("dispatch", "compute", "wait", "move", "idle"))
@@ -251,9 +251,25 @@ def test_the_nth_run_of_a_collective_meets_the_nth_on_other_devices():
         for at in (1000, 1010, 1020)
         for device in (0, 1)
     ]
-    runs = identify_runs(listed, PROGRAM, {0: 0, 1: 1})
+    runs = identify_runs(listed, PROGRAM, {0: 0, 1: 1}, 0)
     assert [run.arrival for run in runs] == [1004, 1004, 1014, 1014, 1024, 1024]
     assert len({run.meeting for run in runs}) == 3
+
+
+@pytest.mark.parametrize(("host", "arrival"), [("here", 15), ("elsewhere", 10)])
+def test_devices_of_another_process_are_waited_for_if_it_shares_the_clock(
+    monkeypatch, host, arrival
+):
+    """Another process came 5 ns later, and its trace's clock began 400 ns before this one's."""
+
+    def gathered(own):
+        _, began, arrivals = own
+        moved = {meeting: at + 405 for meeting, at in arrivals.items()}
+        return [("here", began, arrivals), (host, began - 400, moved)]
+
+    monkeypatch.setattr(step_parts.process_exchange, "gather", gathered)
+    (run,) = identify_runs([Event(0, "jit_step", "reduce", 0, 10, 60)], PROGRAM, {0: 0}, 10**18)
+    assert run.arrival == arrival
 
 
 def test_programs_of_one_name_are_told_apart():
@@ -424,8 +440,10 @@ def test_a_device_with_four_times_the_work_shows_as_wait_on_its_peer(tmp_path):
     steps = read_steps(
         xspace.read(path.read_bytes(), "planted"), Operations(modules_of(programs), 2), {0: 0, 1: 1}
     )
-    parts, middle, ops = summarize(steps, [0, 1])
+    parts = parts_of(steps, [0, 1])
     assert {part["step"] for part in parts} == set(range(6))
+    middle = middle_half([one[0].share["total"] for one in steps])
+    ops = mean_times([device for number in middle for device in steps[number]])
     counted = [part for part in parts if part["step"] in middle]
     spent = {
         device: {

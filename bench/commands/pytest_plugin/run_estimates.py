@@ -7,7 +7,6 @@ from rich.console import Console
 
 from bench.measure.engine import Engine
 from bench.plan.estimate import AROUND_S, launch_seconds, read_history
-from bench.plan.matrix import Plan
 from bench.plan.presets import default_batch
 from bench.present.progress import Progress, Remaining
 from bench.records.cells import Block
@@ -19,21 +18,20 @@ class RunEstimates:
     """Estimated durations of launches that are not stored yet."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._history = read_history(engine.catalogue, REPORTS)
-        self.budget_left_s: float | None = engine.schedule.budget_left_s
 
     def launch(self, block: Block, arms: Sequence[str], launch: int) -> float:
         """Estimate one launch of a block with these arms; those that cannot run it take no time."""
         running = self.running(block, arms)
-        foreign = self._engine.schedule.apart
+        foreign = self.engine.schedule.apart
         apart = sum(arm.removesuffix("@base") in foreign for arm in running)
-        plan, history = self._engine.plan, self._history
+        plan, history = self.engine.plan, self._history
         return launch_seconds(block, len(running), plan, history, launch, apart)
 
     def why_unsupported(self, block: Block, arm: str) -> str | None:
         """Say why an arm cannot run the block, as far as is known; `NAME@base` as NAME does."""
-        return self._engine.unsupported.get(block.name, {}).get(arm.partition("@")[0])
+        return self.engine.unsupported.get(block.name, {}).get(arm.partition("@")[0])
 
     def running(self, block: Block, arms: Sequence[str]) -> list[str]:
         """Return the arms that can run the block, as far as is known."""
@@ -44,26 +42,25 @@ class RunEstimates:
         return {
             block: [
                 self.launch(block, arms, launch)
-                for launch in self._engine.schedule.missing_launches(block, arms)
+                for launch in self.engine.schedule.missing_launches(block, arms)
                 if self.running(block, arms)
             ]
             for block, arms in selected.items()
         }
 
-    def progress(
-        self, console: Console, selected: Mapping[Block, Sequence[str]], most_failures: int = 0
-    ) -> Progress:
+    def progress(self, console: Console, selected: Mapping[Block, Sequence[str]]) -> Progress:
         """Return a display of the progress of the launches that are not stored yet."""
         left = [s for seconds in self.missing(selected).values() for s in seconds]
-        more = self._engine.plan.target_ci is not None
-        remaining = Remaining(sum(left), self._engine.schedule.budget_left_s, more=more)
-        return Progress(console, len(left), remaining, self.launch, most_failures)
+        more = self.engine.plan.target_ci is not None
+        remaining = Remaining(sum(left), self.engine.schedule.budget_left_s, more=more)
+        return Progress(console, len(left), remaining, self.launch)
 
 
 def print_plan(
-    console: Console, plan: Plan, selected: Mapping[Block, Sequence[str]], estimates: RunEstimates
+    console: Console, selected: Mapping[Block, Sequence[str]], estimates: RunEstimates
 ) -> None:
     """Print what would be measured of the selected arms, and how long it would take."""
+    plan, left_s = estimates.engine.plan, estimates.engine.schedule.budget_left_s
     missing = estimates.missing(selected)
     running = {block: estimates.running(block, arms) for block, arms in selected.items()}
     alike = len({tuple(arms) for arms in running.values()}) == 1
@@ -88,9 +85,9 @@ def print_plan(
     least = "at least " * (plan.target_ci is not None)
     launches = f"{least}{count(plan.launches, 'launch', 'launches')} of"
     time = f"{least or 'about '}{clock(total)}"
-    if estimates.budget_left_s is not None:
+    if left_s is not None:
         launches = "launches as the budget allows, of"
-        time = clock(max(total, estimates.budget_left_s))
+        time = clock(max(total, left_s))
     training = ""
     if "train" in plan.worker["phases"]:
         steps = count(plan.worker["phases"]["train"]["steps"], "step")

@@ -91,11 +91,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the whole request before anything runs."""
     hosts: Hosts = Hosts()
     try:
+        member = config.stash.get(MEMBER, None)
+        if member is not None:  # first, because closing it ends the other ranks
+            hosts = Leader(member)
         selector(config.option.keyword)
         options = read_options(config.option)
-        if MEMBER in config.stash:
-            member = config.stash[MEMBER]
-            options, hosts = with_config(options, member.config), Leader(member)
+        if member is not None:
+            options = with_config(options, member.config)
         measures = not (options.dry_run or config.option.collectonly)
         engine = set_up_run(options, hosts, measures=measures)
         config.option.keyword = ""  # pytest would also match its own names, such as `benchmark`
@@ -166,7 +168,7 @@ class Front:
             return None
         self.engine.pass_on_notes(self._say)
         if self._selected:
-            print_plan(self.console, self.engine.plan, self._selected, self._estimates)
+            print_plan(self.console, self._selected, self._estimates)
         return True
 
     # Measuring.
@@ -177,8 +179,7 @@ class Front:
         if not self._measures:
             return (yield)
         self._report_impossible_blocks()
-        most: int = self.config.getvalue("maxfail") or 0  # by -x or --maxfail; None by default
-        self._progress = self._estimates.progress(self.console, self._selected, most)
+        self._progress = self._estimates.progress(self.console, self._selected)
         with termination_as_interrupt(), self._progress:
             return (yield)
 
@@ -227,7 +228,8 @@ class Front:
         if not self._measured:
             self._measured = True
             try:
-                self.engine.measure(self._selected, self._progress)
+                most: int = self.config.getvalue("maxfail") or 0  # by -x or --maxfail
+                self.engine.measure(self._selected, self._progress, most)
             except KeyboardInterrupt:
                 run = self.engine.resumable
                 left = f": --resume {run} measures what is left" if run else ""

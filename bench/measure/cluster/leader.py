@@ -283,7 +283,7 @@ class Leader(Hosts):
 
     def _check_files(self, catalogue: Catalogue) -> None:
         """Check that the user's files, and all that they import, are the same on every host."""
-        paths = catalogue.get("implementation_paths", []) + catalogue.get("workload_paths", [])
+        paths = catalogue["implementation_paths"] + catalogue["workload_paths"]
         ours, faults = {path: _hashes(path) for path in paths}, []
         for rank, link in sorted(self._links.items()) if paths else ():
             answer = link.ask({"hash": paths})

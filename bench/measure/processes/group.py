@@ -87,8 +87,6 @@ class End:
     rank: int
     late: str = ""
     """The deadline that passed; empty if none did."""
-    turn: tuple[str, float] = ("", 0.0)
-    """The arm whose turn it was when the end was noticed, and the seconds of that turn."""
 
 
 class Group(contextlib.ExitStack):
@@ -171,12 +169,11 @@ class Group(contextlib.ExitStack):
         if rank == 0 and code == 0:
             for process in self.processes:
                 process.code(_LEAVE_S)
-        return End(code, rank, turn=self.processes[0].turn()) if code or rank == 0 else None
+        return End(code, rank) if code or rank == 0 else None
 
     def _abort(self, rank: int, late: str) -> End:
-        turn = self.processes[0].turn()  # first: a running worker goes on to its next turn
         self.close()
-        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late, turn)
+        return End(self.processes[rank].code(_LEAVE_S) or 0, rank, late)
 
     def _next_line(self) -> tuple[int, str | None]:
         """Wait for a line and return it with its rank; an empty line after a silent interval."""

@@ -12,7 +12,6 @@ from typing import IO, Any, cast
 
 from bench.measure.processes.guard import Guard
 from bench.records.printable import ending, readable
-from bench.records.temporary_folders import FOLDERS
 
 OnLine = Callable[[str | None], None]
 """A callback for each line of a process's output, and for None after the last."""
@@ -32,9 +31,7 @@ class Guarded(Guard):
         self, command: Sequence[str], environment: Variables, on_line: OnLine, **options: Any
     ) -> None:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        super().__init__(
-            command, environment, tuple(FOLDERS), text=True, errors="replace", **pipes, **options
-        )
+        super().__init__(command, environment, text=True, errors="replace", **pipes, **options)
         self._on_line = on_line
         self._input: queue.Queue[str | None] = queue.Queue()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)

@@ -49,6 +49,8 @@ def catalogue(
         optional=installed(messages.PACKAGES.values()),
         implementations=[implementation_entry(*found) for found in steps],
         workloads=[workload_entry(*found) for found in workloads],
+        implementation_paths=paths,
+        workload_paths=more,
     )
 
 

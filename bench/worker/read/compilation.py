@@ -12,10 +12,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from bench.records.rows import CompileTimes
 from bench.worker.prove.failures import WrongStepError
 
-TRACE = "/jax/core/compile/jaxpr_trace_duration"
-LOWER = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-COMPILE = "/jax/core/compile/backend_compile_duration"
-CACHE_HIT = "/jax/compilation_cache/cache_hits"
+_COMPILE = "/jax/core/compile/backend_compile_duration"
 _ASKED = "/lockstep/asked"
 UNHEARD = "it removes the listeners of jax.monitoring, by which compilation is noticed"
 
@@ -99,13 +96,13 @@ class CompilationLog:
     @property
     def programs(self) -> int:
         """Number of programs compiled or taken from the persistent cache so far."""
-        return self._counts[COMPILE]
+        return self._counts[_COMPILE]
 
     def times(self) -> CompileTimes:
         """Return the totals so far."""
         return CompileTimes(
-            trace_s=self._seconds[TRACE],
-            lower_s=self._seconds[LOWER],
-            compile_s=self._seconds[COMPILE],
-            cache_hits=self._counts[CACHE_HIT],
+            trace_s=self._seconds["/jax/core/compile/jaxpr_trace_duration"],
+            lower_s=self._seconds["/jax/core/compile/jaxpr_to_mlir_module_duration"],
+            compile_s=self._seconds[_COMPILE],
+            cache_hits=self._counts["/jax/compilation_cache/cache_hits"],
         )

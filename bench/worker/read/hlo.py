@@ -44,11 +44,14 @@ def op_name(instruction: Any) -> str:
     return found[1] if found else ""
 
 
+def result(instruction: Any) -> str:
+    """Return the type of an instruction's result: `(f32[4,2]{1,0}, s32[])`."""
+    return instruction.to_string().partition(" = ")[2].partition(f" {opcode(instruction)}(")[0]
+
+
 def arrays(instruction: Any) -> Iterator[tuple[str, list[int]]]:
     """Yield dtype and shape of an instruction's result, or of each element of a tuple."""
-    # Its text is `%name = (f32[4,2]{1,0}, s32[]) opcode(...)`.
-    made = instruction.to_string().partition(" = ")[2].partition(f" {opcode(instruction)}(")[0]
-    for dtype, shape in _ARRAY.findall(made):
+    for dtype, shape in _ARRAY.findall(result(instruction)):
         yield dtype, integers(shape)
 
 
@@ -181,10 +184,7 @@ def moves_elements(instruction: Any) -> bool:
     kind = opcode(instruction)
     if kind not in {"copy", "transpose"}:
         return False
-    texts = (
-        one.to_string().partition(" = ")[2] for one in (instruction, instruction.operands()[0])
-    )
-    made, read = map(_LAYOUT.match, texts)
+    made, read = (_LAYOUT.match(result(one)) for one in (instruction, instruction.operands()[0]))
     if made is None or read is None:  # a tuple
         return False
     sizes, order, source = integers(made[1]), integers(made[2]), integers(read[2])

@@ -34,7 +34,6 @@ from bench.worker.read.programs import if_readable
 from bench.worker.time.clock import Arm
 
 _NO_WORK = {"bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
-_RESULT = re.compile(r" = (.*?) [a-z][\w-]*\(")
 
 
 def read_program(programs: Sequence[Any], arm: Arm, *, own_options: bool) -> StepProgram | None:
@@ -71,9 +70,8 @@ def operations(programs: Sequence[Any]) -> list[Operation]:
     for module in hlo.modules_of(programs):
         for one, count in module.executed():
             if count and hlo.opcode(one) not in _NO_WORK:
-                result = _RESULT.search(one.to_string())
-                kind = hlo.opcode(one), result[1] if result else ""
-                found[module.source(one), *kind, bytes_of(hlo.arrays(one))] += int(count)
+                kind = hlo.opcode(one), hlo.result(one), bytes_of(hlo.arrays(one))
+                found[module.source(one), *kind] += int(count)
     return [
         Operation(source, opcode, result, runs, size)
         for (source, opcode, result, size), runs in sorted(found.items())

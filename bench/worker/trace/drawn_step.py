@@ -9,7 +9,7 @@ import jax
 from bench.records.host import host_id
 from bench.records.trace_rows import DrawnOps, DrawnRuns, DrawnStep
 from bench.worker import process_exchange
-from bench.worker.trace.step_parts import DeviceStep
+from bench.worker.trace.step_parts import DeviceStep, share_clock
 
 MOST_RUNS = 10_000
 """Limit on the runs of all devices together; about 100 KB as stored."""
@@ -55,16 +55,6 @@ def drawn_step(
 def _columns(kind: Any, rows: Collection[Sequence[Any]]) -> Any:
     """Turn rows into columns, named by the fields of `kind` in the order of a row's values."""
     return {name: [row[at] for row in rows] for at, name in enumerate(kind.__annotations__)}
-
-
-def share_clock(hosts: Sequence[str], clocks: Sequence[int]) -> bool:
-    """Whether the times of all processes' traces can be compared.
-
-    Clocks of different hosts differ by more than the duration of a collective, so waiting for
-    another host cannot be distinguished from moving data. `clocks` are the times at which the
-    traces' clocks were 0; 0 if unknown.
-    """
-    return len(hosts) == 1 or (len(set(hosts)) == 1 and all(clocks))
 
 
 def _rows(place: int, device: DeviceStep) -> Iterator[tuple[Any, ...]]:

@@ -1,14 +1,13 @@
 """Operations of a trace, looked up in the compiled programs rather than guessed from names."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from bench.records.collective_kinds import KINDS
+from bench.records.grouping import grouped
 from bench.records.trace_rows import Category
 from bench.worker.read import hlo
 from bench.worker.read.collectives import Groups, groups_of
@@ -80,17 +79,12 @@ class Operations:
         """Name kernels in CUDA graphs by their instructions where known; `events` are in order."""
         if not any(event.in_graph for event in events):
             return list(events)
-        runs = defaultdict[tuple[int, str, int], list[Event]](list)
-        for event in events:
-            runs[event.device, event.module, event.program].append(event)
-        named = (self._of_run(module, program, own) for (_, module, program), own in runs.items())
-        return sorted(chain.from_iterable(named), key=lambda event: event.start)
-
-    def _of_run(self, name: str, program: int, events: list[Event]) -> Iterable[Event]:
-        found = self._chosen(name, program)
-        if len(found) != 1:
-            return events
-        return self._kernels(found[0]).resolved(events)
+        runs = grouped(((event.device, event.module, event.program), event) for event in events)
+        named: list[Event] = []
+        for (_, module, program), own in runs.items():
+            found = self._chosen(module, program)
+            named += self._kernels(found[0]).resolved(own) if len(found) == 1 else own
+        return sorted(named, key=lambda event: event.start)
 
     def get(self, module: str, name: str, program: int = 0) -> Operation:
         """Return an operation, `unknown` if no program has it.

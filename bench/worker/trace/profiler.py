@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bench.records.host import host_id
 from bench.records.messages import RowEvent
 from bench.records.rows import BlockFields, CellRow
 from bench.records.step_programs import compressed
-from bench.records.trace_rows import TraceRow
+from bench.records.trace_rows import PARTS, TraceRow
 from bench.worker import process_exchange
 from bench.worker.block_session import BlockSession
 from bench.worker.process_exchange import EndedError
@@ -31,16 +29,9 @@ from bench.worker.read.hlo import modules_of
 from bench.worker.read.programs import live_programs
 from bench.worker.time.clock import Arm
 from bench.worker.trace import xspace
-from bench.worker.trace.drawn_step import drawn_step, share_clock
+from bench.worker.trace.drawn_step import drawn_step
 from bench.worker.trace.operations import Operation, Operations
-from bench.worker.trace.step_parts import (
-    PARTS,
-    Arrivals,
-    DeviceStep,
-    device_step,
-    identify_runs,
-    middle_half,
-)
+from bench.worker.trace.step_parts import DeviceStep, device_step, identify_runs, middle_half
 
 PASSES = 8
 """Traces of each arm. Arms take turns, so that the host's noise affects all of them."""
@@ -64,6 +55,8 @@ class TracedArm:
     """Operations of the step's programs."""
     steps: list[list[DeviceStep]] = field(default_factory=list)
     """Traced steps, on this process's devices in the order of the mesh."""
+    lengths: list[float] = field(default_factory=list)
+    """Their nanoseconds, as the main process saw them."""
     untraced_ns: list[int] = field(default_factory=list)
     """Nanoseconds of steps without a profiler, run just before the traced ones."""
     kept: list[tuple[int, int]] = field(default_factory=list)
@@ -76,21 +69,21 @@ class TracedArm:
         EndedError if it failed in some process; results of earlier traces are kept.
         """
 
-        def take() -> tuple[xspace.Recording, list[int]]:
+        def take() -> tuple[list[int], int, list[list[DeviceStep]]]:
             untraced_ns = [self.arm.run(1) for _ in range(steps)]
             with nullcontext(logdir) if logdir else tempfile.TemporaryDirectory() as folder:
                 path = record(self.arm, Path(folder), self.run, steps)
-                return xspace.read(path.read_bytes(), self.arm.name), untraced_ns
+                recording = xspace.read(path.read_bytes(), self.arm.name)
+            return untraced_ns, recording.began, read_steps(recording, self.operations, places)
 
-        show = lambda *_: traceback.print_exc()  # noqa: E731 - it is one call
-        recording, untraced_ns = in_all_processes(take, show)
-        found = in_all_processes(partial(read_steps, recording, self.operations, places), show)
+        untraced_ns, began, found = in_all_processes(take, lambda *_: traceback.print_exc())
         lengths = process_exchange.from_main([one[0].share["total"] for one in found])
         middle = lengths.index(statistics.median_low(lengths))
-        self.kept.append((len(self.steps) + middle, recording.began))
+        self.kept.append((len(self.steps) + middle, began))
         for device in chain.from_iterable(found[:middle] + found[middle + 1 :]):
             device.runs, device.launching = (), []
         self.steps += found
+        self.lengths += lengths
         self.untraced_ns += untraced_ns
 
 
@@ -175,8 +168,7 @@ def read_steps(
     steps = []
     for start, end in recording.steps:
         events = [event for event in recording.events if start <= event.start < end]
-        everywhere = partial(arrivals_everywhere, recording.began)
-        runs = identify_runs(operations.launched(events), operations, places, everywhere)
+        runs = identify_runs(operations.launched(events), operations, places, recording.began)
         by_device = ([run for run in runs if run.event.device == ordinal] for ordinal in places)
         steps.append([device_step((start, end), own) for own in by_device])
     found = (op for devices in steps for device in devices for op in device.operations)
@@ -185,29 +177,11 @@ def read_steps(
     return steps
 
 
-def arrivals_everywhere(began: int, own: Arrivals) -> Arrivals:
-    """Return when the last of all processes arrived, if they share a clock, or else of this one.
-
-    `began` is the time at which the clock of this process's trace was 0.
-    """
-    hosts, clocks, everyones = zip(*process_exchange.gather((host_id(), began, own)), strict=True)
-    if not share_clock(hosts, clocks):
-        return own
-    latest: Arrivals = {}
-    for start, arrivals in zip(clocks, everyones, strict=True):
-        for meeting, at in arrivals.items():
-            latest[meeting] = max(latest.get(meeting, 0), at + start)
-    return {meeting: at - began for meeting, at in latest.items()}
-
-
-def summarize(
-    steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]
-) -> tuple[list[Any], list[int], list[Any]]:
-    """Return `steps`, `counted` and `ops` of a TraceRow, over the devices of all processes.
+def parts_of(steps: Sequence[Sequence[DeviceStep]], places: Sequence[int]) -> list[Any]:
+    """Return `steps` of a TraceRow, over the devices of all processes.
 
     `places` are the indices in the mesh of this process's devices, which each step lists.
     """
-    counted = process_exchange.from_main(middle_half([one[0].share["total"] for one in steps]))
     own = [
         {"step": number, "device": place}
         | {f"{part}_ns": round(device.share[part]) for part in PARTS}
@@ -215,15 +189,11 @@ def summarize(
         for place, device in zip(places, devices, strict=True)
     ]
     parts = chain.from_iterable(process_exchange.gather(own))
-    return (
-        sorted(parts, key=lambda part: (part["step"], part["device"])),
-        counted,
-        _mean_times([device for number in counted for device in steps[number]]),
-    )
+    return sorted(parts, key=lambda part: (part["step"], part["device"]))
 
 
-def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
-    """Average over the device steps of all processes, in the order in which operations ran."""
+def mean_times(devices: Sequence[DeviceStep]) -> list[Any]:
+    """Return `ops` of a TraceRow as they first ran: means over the steps of all processes."""
     own: defaultdict[Operation, Any] = defaultdict(Counter)
     for device in devices:
         for operation, spent in device.operations.items():
@@ -244,10 +214,8 @@ def _mean_times(devices: Sequence[DeviceStep]) -> list[dict[str, Any]]:
 
 def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) -> TraceRow:
     """Return the stored row of a cell's traces."""
-    places = list(places_of(mesh).values())
-    steps, counted, ops = summarize(traced.steps, places)
-    lengths = process_exchange.from_main([one[0].share["total"] for one in traced.steps])
-    median = statistics.median(lengths)
+    places, lengths = list(places_of(mesh).values()), traced.lengths
+    counted, median = middle_half(lengths), statistics.median(lengths)
     number, began = min(traced.kept, key=lambda one: abs(lengths[one[0]] - median))
     everyones_ns = process_exchange.gather(traced.untraced_ns)
     return TraceRow(
@@ -256,9 +224,9 @@ def trace_row(fields: BlockFields, row: CellRow, traced: TracedArm, mesh: Mesh) 
         implementation=row["implementation"],
         profile=traced.run,
         host=_process_name(),
-        steps=steps,
+        steps=parts_of(traced.steps, places),
         counted=counted,
-        ops=ops,
+        ops=mean_times([device for number in counted for device in traced.steps[number]]),
         untraced_ns=[max(each) for each in zip(*everyones_ns, strict=True)],
         drawn=compressed(drawn_step(number, began, traced.steps[number], places)),
     )

@@ -10,18 +10,17 @@ nothing; it is counted as overlap, which is not one of the parts.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from bench.records.host import host_id
+from bench.worker import process_exchange
 from bench.worker.trace.operations import Operation, Operations
 from bench.worker.trace.xspace import Event
 
 _BACKGROUND = {"copy-start", "copy-done"}
-
-Arrivals = dict[str, int]
-"""Time at which the last of its group began a collective, by the collective's run and group."""
 
 
 class Run(NamedTuple):
@@ -35,13 +34,9 @@ class Run(NamedTuple):
     """What the runs of a collective that wait for one another share; empty for others."""
 
 
-PARTS = ("total", "dispatch", "compute", "wait", "move", "idle", "overlap")
-"""What a device's step is divided into. Overlap is computation during which a collective was in
-progress."""
-
 Spent = defaultdict[str, float]
-"""Nanoseconds by part. An operation also has its `count`; if it runs others, as a loop does, its
-`compute` is the unattributed rest."""
+"""Nanoseconds by part: see PARTS. An operation also has its `count`; if it runs others, as a loop
+does, its `compute` is the unattributed rest."""
 
 
 @dataclass
@@ -60,15 +55,11 @@ class DeviceStep:
 
 
 def identify_runs(
-    events: Iterable[Event],
-    operations: Operations,
-    places: Mapping[int, int],
-    everywhere: Callable[[Arrivals], Arrivals] = lambda own: own,
+    events: Iterable[Event], operations: Operations, places: Mapping[int, int], began: int
 ) -> list[Run]:
     """Look up the operations of one step's events, in order of their start, on the mesh's devices.
 
-    `places` are the devices' indices in the mesh, by ordinal; `everywhere` merges this process's
-    arrivals with those of others.
+    `places` are the devices' indices in the mesh, by ordinal; the trace's clock was 0 at `began`.
     """
     found = [
         (event, operations.get(event.module, event.op, event.program))
@@ -78,7 +69,7 @@ def identify_runs(
     # The nth run of a collective on one device meets the nth on the others in its group; the end of
     # an asynchronous collective meets their starts.
     runs: Counter[tuple[str, str, int]] = Counter()
-    arrivals: Arrivals = {}
+    arrivals: dict[str, int] = {}
     meetings: list[str] = []
     for event, operation in found:
         meeting = ""
@@ -91,11 +82,33 @@ def identify_runs(
             if not operation.start:
                 arrivals[meeting] = max(arrivals.get(meeting, 0), event.start)
         meetings.append(meeting)
-    arrivals = everywhere(arrivals)
+    arrivals = _latest_arrivals(began, arrivals)
     return [
         Run(event, operation, arrivals.get(meeting, 0) if meeting else event.start, meeting)
         for (event, operation), meeting in zip(found, meetings, strict=True)
     ]
+
+
+def _latest_arrivals(began: int, own: dict[str, int]) -> dict[str, int]:
+    """Return when the last of all processes arrived, if they share a clock, or else of this one."""
+    hosts, clocks, everyones = zip(*process_exchange.gather((host_id(), began, own)), strict=True)
+    if not share_clock(hosts, clocks):
+        return own
+    latest: dict[str, int] = {}
+    for start, arrivals in zip(clocks, everyones, strict=True):
+        for meeting, at in arrivals.items():
+            latest[meeting] = max(latest.get(meeting, 0), at + start)
+    return {meeting: at - began for meeting, at in latest.items()}
+
+
+def share_clock(hosts: Sequence[str], clocks: Sequence[int]) -> bool:
+    """Whether the times of all processes' traces can be compared.
+
+    Clocks of different hosts differ by more than the duration of a collective, so waiting for
+    another host cannot be distinguished from moving data. `clocks` are the times at which the
+    traces' clocks were 0; 0 if unknown.
+    """
+    return len(hosts) == 1 or (len(set(hosts)) == 1 and all(clocks))
 
 
 def _resolve_kernels(runs: Sequence[Run]) -> Iterator[Run]:

@@ -6,7 +6,7 @@ function currentCell() {
   if (asked) return asked;
   const own = CELLS.filter((cell) => cell.of.subject === subjectNumber());
   return (
-    own.find((cell) => cell.traced?.main) ??
+    own.find((cell) => cell.cause) ??
     own.find((cell) => cell.verdict && cell.paired && !cell.isBaseline) ??
     own[0]
   );

@@ -65,7 +65,7 @@ function waterfall(a, b, width) {
     return nothing(`${who} traced, ${unknown}`);
   }
   const changes = changesBetween(a, b);
-  const traced = [a, b].map((cell) => cell.traced.step_ns / 1e9);
+  const traced = [a, b].map((cell) => cell.traced.parts.total);
   const rows = barsBetween(changes, traced);
   const { title, note } = CHARTS.compare;
   const drawn = Math.max(60, Math.min(700, width - ROOM_BESIDE));
